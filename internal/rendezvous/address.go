@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// unixScheme prefixes the addresses of Unix sockets. "unix:@name" is an abstract socket, which
+// unixScheme prefixes the addresses of Unix sockets. "unix:@name" denotes an abstract socket, which
 // needs no file and disappears with the last process that uses it.
 const unixScheme = "unix:"
 
-// split converts "unix:@name", "unix:/path" or "host:port" to the network and address that package
-// net expects.
-func split(address string) (network, addr string, err error) {
+// splitAddress converts "unix:@name", "unix:/path" or "host:port" to the network and address that
+// package net expects.
+func splitAddress(address string) (network, addr string, err error) {
 	if name, ok := strings.CutPrefix(address, unixScheme); ok {
 		if name == "" || name == "@" {
 			return "", "", fmt.Errorf("address %q has no name", address)
@@ -27,21 +27,21 @@ func split(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client must send to a server. Formatting a Token prints a placeholder,
-// to keep the secret out of logs. Convert it to a string to get its value.
+// Token is a secret that a client must send to a server. To keep the secret out of logs, formatting
+// a Token prints only a placeholder; convert the Token to a string to get its value.
 type Token string
 
 // tokenKey prefixes the key of the CHECK query that carries a token. User keys cannot have this
 // prefix, because they start with a slash.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes limits the data that a server reads from a client that has not authenticated.
+// maxTokenBytes bounds what a server reads from a client that has not yet authenticated.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.
 func NewToken() Token { return Token(rand.Text()) }
 
-// String returns a placeholder.
+// String returns a placeholder instead of the secret.
 func (t Token) String() string {
 	if t == "" {
 		return "(no token)"
@@ -49,7 +49,7 @@ func (t Token) String() string {
 	return "(token)"
 }
 
-// GoString returns a placeholder for %#v.
+// GoString returns the same placeholder for %#v.
 func (t Token) GoString() string { return t.String() }
 
 func (t Token) query() *request {

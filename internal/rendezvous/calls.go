@@ -16,8 +16,8 @@ func (c *Client) keys(keys ...string) []string {
 	return full
 }
 
-// call sends one request and reads its reply. It adds the query, the key and the address of the
-// store to errors.
+// call sends one request and reads its reply. Its errors mention the query, the key and the store's
+// address.
 func (c *Client) call(ctx context.Context, r *request, read func(*decoder) error) error {
 	err := r.check()
 	if err == nil {
@@ -37,8 +37,8 @@ func (c *Client) wrapError(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, suffix, err)
 }
 
-// Set stores value under key. The protocol has no answer to SET, and the next call may use a
-// different connection, so Set also sends a PING and waits for its answer.
+// Set stores value under key. Because the server does not answer a SET, and the next call may use a
+// different connection, Set also sends a PING and waits for the answer to that.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
@@ -62,15 +62,15 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. It resets the decoder's budget, which applies to each reply
-// separately.
+// readField reads one value of a reply. It first resets the decoder's budget, which applies to each
+// reply separately.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
 }
 
-// Add adds delta to the decimal number under key and returns the sum. A missing key counts as 0. If
-// the value is not a number, the server closes the connection.
+// Add adds delta to the decimal number stored under key and returns the sum. A missing key counts
+// as 0. If the stored value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.keys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -81,8 +81,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 }
 
 // CompareSet stores desired if key has the value expected, or if key is missing and expected is
-// empty. It returns the resulting value of key. If key is missing and expected is not empty, it
-// returns expected, as TCPStore does.
+// empty. It returns the value that key has afterwards, except that it returns expected, as TCPStore
+// does, if key is missing and expected is not empty.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -120,7 +120,8 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 
 // Peek returns a key's value and whether the key is set. It does not wait.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, set bool, err error) {
-	// An exchange that stores nothing distinguishes a missing key from an empty value.
+	// This cannot change the store, but unlike GET it distinguishes a missing key from an empty
+	// value.
 	probe := []byte("?")
 	value, err = c.CompareSet(ctx, key, probe, probe)
 	return value, err == nil && string(value) != string(probe), err

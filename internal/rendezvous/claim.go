@@ -27,14 +27,14 @@ func (e *TakenError) Error() string {
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
 
-// takenAnswer precedes the description of the process that has claimed the rank, in the answer to a
-// greeting.
+// takenAnswer is the prefix of the answer to a greeting for a rank that another process has
+// claimed. A description of that process follows.
 const takenAnswer = "the rank is taken: "
 
-// claimTime limits how long the server may still list a process that has ended.
+// claimTime bounds how long the server may keep the claim of a process that has exited.
 const claimTime = 2 * time.Second
 
-// rankClaim identifies a rank of a job. Only one process at a time can claim it.
+// rankClaim identifies a rank of a job, which only one process at a time can claim.
 type rankClaim struct {
 	job  string
 	rank int
@@ -50,8 +50,8 @@ func hostName() string {
 	return name
 }
 
-// greet sends a greeting and reports whether the server records the ends of ranks. While another
-// process holds the claim to the rank, greet retries for claimTime.
+// greet sends a greeting and reports whether the server records which ranks have ended. While
+// another process holds the claim to the rank, greet retries for up to claimTime.
 func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -66,15 +66,15 @@ func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err er
 		if !taken {
 			return string(answer) == greetAnswer, nil
 		}
-		if time.Now().After(end) || !sleepAround(ctx, maxBackoff/10) {
+		if time.Now().After(end) || !sleepWithJitter(ctx, maxBackoff/10) {
 			return false, &TakenError{Rank: g.Rank, Holder: holder}
 		}
 	}
 }
 
 // claim claims this rank of the job for this process. The claim lasts until the returned client,
-// which has a separate connection to the store, is closed. Connect calls claim before it increments
-// the rank's call counter, because a refused process must not change the counter.
+// which has its own connection to the store, is closed. Connect calls claim before it increments
+// the rank's call counter, because a process whose claim is refused must not change the counter.
 func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))
@@ -88,14 +88,14 @@ func (w *World) greeting(job, world string) greeting {
 	return greeting{World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess()}
 }
 
-// checkUnclaimed returns a TakenError if another process has claimed this rank of the job in the
-// store at an endpoint. It does not claim the rank itself.
+// checkUnclaimed returns a TakenError if, according to the store at endpoint, another process has
+// claimed this rank of the job. It does not claim the rank itself.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
-		return nil // There is no store of this job at the endpoint.
+		return nil // The endpoint serves no store that belongs to this job.
 	}
 	_, err = greet(ctx, c, w.probe())
 	var taken *TakenError
@@ -112,19 +112,20 @@ func (w *World) probe() greeting {
 	return g
 }
 
-// attempt returns the key prefix of a job since its last restart.
+// attempt returns the key prefix for the current attempt of the job, that is, since its last
+// restart.
 func (w *World) attempt() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
-// job returns the key prefix of all ranks that a launcher has started together.
+// job returns the key prefix shared by all ranks that a launcher has started together.
 func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) }
 
-// sizeKey returns the key under which a rank stores its number of ranks (WORLD_SIZE).
+// sizeKey returns the key under which a rank stores its WORLD_SIZE.
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
-// sizeMismatch returns the end of an error text if an absent rank's WORLD_SIZE differs from this
-// rank's, else "".
+// sizeMismatch returns a suffix for an error message if an absent rank has stored a WORLD_SIZE that
+// differs from this rank's, and otherwise "".
 func (w *World) sizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// claimElsewhere claims a rank as another process would. Closing the client releases the claim.
+// claimElsewhere claims a rank as if from another process. Closing the client releases the claim.
 func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -30,9 +30,9 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	return c
 }
 
-// TestDuplicateRankIsRefused starts rank 1 while another process has claimed it. Once that process
-// has ended, the ranks must still be able to connect, because the refused call must not have
-// incremented rank 1's counter.
+// TestDuplicateRankIsRefused connects as rank 1 while another process holds the claim to it. Once
+// that process has exited, all ranks must be able to connect, which they could not do if the
+// refused call had incremented rank 1's counter.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "token")
@@ -65,7 +65,7 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 }
 
 // TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed the
-// rank. The second must log a warning, retry, and fail once the first has claimed the rank.
+// rank. The second must log a warning and retry until the first claims the rank, and then fail.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
@@ -99,7 +99,7 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	}
 }
 
-// warnings is a slog.Handler that sends the first message to the channel.
+// warnings is a slog.Handler that sends messages to the channel and drops those that do not fit.
 type warnings chan string
 
 func (w warnings) Handle(_ context.Context, r slog.Record) error {
@@ -114,8 +114,8 @@ func (warnings) Enabled(context.Context, slog.Level) bool { return true }
 func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warnings) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank keeps a probe's connection open. Another process must still be able to
-// claim the rank, and a second probe must report that claim.
+// TestProbeClaimsNoRank keeps the connection of a probe open. Even so, another process must be able
+// to claim the rank, and a second probe must report that claim.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateName(), "")
@@ -166,6 +166,6 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	}
 	if err := <-failed[0]; err == nil || !strings.Contains(err.Error(),
 		"WORLD_SIZE is 3 on rank 1, but 2 on this rank") {
-		t.Errorf("got %v, want an error with both sizes", err)
+		t.Errorf("got %v, want an error that mentions both sizes", err)
 	}
 }

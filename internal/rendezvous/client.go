@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// idleLinks limits the unused connections that a client keeps. Each call in progress uses one
-// connection, and few calls of a program wait at the same time.
+// idleLinks is the maximum number of unused connections that a client keeps. Each call in progress
+// uses one connection, and programs rarely have many calls waiting at the same time.
 const idleLinks = 4
 
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// The protocol allows one outstanding request per connection, and a waiting call must not block the
-// call that ends its wait. Each call therefore uses a free connection or opens a new one.
+// The protocol allows only one outstanding request per connection, and a waiting call must not
+// block the call that sets the awaited key. Each call therefore uses a free connection or opens a
+// new one.
 //
-// A call that returns without an error has taken effect for all ranks. A canceled call may have
-// taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys. Calls
-// beyond these limits return ErrTooLarge.
+// Once a call returns without an error, all ranks see its effect. A canceled call may or may not
+// have taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys;
+// calls that exceed these limits return ErrTooLarge.
 //
-// A Client with a prefix adds the prefix to its keys and shares the connections of the client that
-// was passed to WithPrefix.
+// A Client returned by WithPrefix shares the connections of the client that it was created from.
 type Client struct {
 	*links
 	prefix string
@@ -30,8 +30,8 @@ type Client struct {
 
 // links manages the connections to one server.
 type links struct {
-	// addr, dial and server are immutable once the client is shared. server holds 1 plus the world
-	// rank that serves the store, or 0 if no rank serves it.
+	// addr, dial and server are immutable once the client is shared. server is the world rank that
+	// serves the store plus 1, or 0 if no rank serves it.
 	addr   string
 	dial   func(context.Context) (*link, error)
 	server int
@@ -56,8 +56,8 @@ func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
-// NewLocal returns a store for ranks that are goroutines of this process. It has no socket. Close
-// closes the client and its server.
+// NewLocal returns a client of a new store without a socket, for ranks that are goroutines of this
+// process. Closing the client also closes the store.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -65,8 +65,8 @@ func NewLocal() *Client {
 	return c
 }
 
-// Close closes all connections. Calls in progress return ErrClosed. Further calls of Close have no
-// effect.
+// Close closes all connections, so that calls in progress return ErrClosed. Calling Close again has
+// no effect.
 func (c *links) Close() error {
 	c.mu.Lock()
 	var errs []error
@@ -119,8 +119,8 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt registers a new connection, so that Close closes it. It returns false if the client is
-// closed.
+// adopt registers a new connection so that Close will close it. It returns false if the client is
+// already closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +130,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls, or closes it if a reply is incomplete. It
-// returns ErrClosed if Close caused the call's error, and otherwise that error.
+// release makes a connection available to other calls, or closes it if its last reply is incomplete
+// or enough connections are idle. It returns err, or ErrClosed if Close caused err.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *links) release(l *link, err error) error {
 	return err
 }
 
-// roundTrip sends an encoded, checked request and reads its reply.
+// roundTrip sends a request that has been checked and encoded, and reads its reply.
 func (c *links) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listenRaw listens on TCP and calls answer for every connection. It returns the address.
+// listenRaw listens on a TCP port, calls answer for every connection, and returns the address.
 func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,7 +36,7 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), addr) ||
 		!strings.Contains(err.Error(), "answered with 0x50545448") {
-		t.Fatalf("got %v, want an error with the address and the answer", err)
+		t.Fatalf("got %v, want an error that contains the address and the answer", err)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 		want, reply string
 		call        func(c *Client) error
 	}{
-		"an endless value": {
+		"an huge value": {
 			"02" + k + zero64 + zero64, "ffffffffffffffff",
 			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
 		},
@@ -62,7 +62,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
-			c, _ := scripted(t, r.want, r.reply)
+			c, _ := scriptedClient(t, r.want, r.reply)
 			if err := r.call(c); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
@@ -73,7 +73,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 	}
 }
 
-func TestClosedStoreIsLost(t *testing.T) {
+func TestCallsFailAfterServerCloses(t *testing.T) {
 	s, c := serveOn(t, privateName(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestClosedStoreIsLost(t *testing.T) {
 	}
 }
 
-func TestCloseEndsCallsInProgress(t *testing.T) {
+func TestCloseAbortsCallsInProgress(t *testing.T) {
 	_, c := serveOn(t, privateName(), "")
 	waiting := make(chan error, 1)
 	ctx := testContext(t)

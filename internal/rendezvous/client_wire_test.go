@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// scripted returns a client whose server performs a handshake, expects the bytes in want and writes
-// reply. If want ends with "ping", the server also expects a PING and answers it after the reply.
-// The channel receives the server's error.
-func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
+// scriptedClient returns a client of a fake server, which performs the handshake, expects the bytes
+// in want and then writes reply. If want ends with "ping", the server also expects a PING and
+// answers it after the reply. The channel receives the server's error.
+func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
 	c := newClient("script", func(ctx context.Context) (*link, error) {
@@ -90,7 +90,7 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
-			c, done := scripted(t, r.want, r.reply)
+			c, done := scriptedClient(t, r.want, r.reply)
 			if err := errors.Join(r.call(c), <-done); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
-func TestClientWaitsBeforeItReads(t *testing.T) {
+func TestGetWaitsBeforeReading(t *testing.T) {
 	ours, theirs := net.Pipe()
 	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
 	c := newClient("script", nil)
@@ -118,8 +118,8 @@ func TestClientWaitsBeforeItReads(t *testing.T) {
 	}
 }
 
-// TestAbortedRequestKeepsLinkState aborts a request before any byte of it is sent. The link must
-// keep its value of incomplete.
+// TestAbortedRequestKeepsLinkState aborts a request before any of its bytes are sent. The abort
+// must not change the link's incomplete flag.
 func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)

@@ -19,7 +19,7 @@ type AbsentError struct {
 	Err error
 }
 
-// Error returns a message with at most 16 of the ranks.
+// Error returns a message that lists at most 16 of the ranks.
 func (e *AbsentError) Error() string {
 	const limit = 16
 	ranks, suffix := e.Ranks, ""
@@ -33,15 +33,15 @@ func (e *AbsentError) Error() string {
 func (e *AbsentError) Unwrap() error { return e.Err }
 
 // Connect connects to a world's store and returns once all ranks have called it. If the context
-// ends first (after DefaultTimeout if it has no deadline), Connect returns an AbsentError with the
-// ranks that did not join.
+// ends first (after DefaultTimeout if it has no deadline), Connect returns an AbsentError that
+// lists the ranks that did not join.
 //
-// All ranks must make the same number of calls, one after another. A rank may have several
-// connections at once. A call that fails before it reaches the store does not count, so after an
-// error all ranks should leave and start again.
+// All ranks must make the same number of calls, one after another, but a rank may have several
+// connections open at the same time. A call that fails before it reaches the store does not count,
+// so after an error all ranks should leave and start again.
 //
-// Clients of other jobs, of earlier attempts of this job, and of other calls of Connect use
-// different keys. Attempts have different keys only if the launcher counts them.
+// Every call of Connect uses keys of its own, different from those of other jobs and of earlier
+// attempts of this job. Attempts can be told apart only if the launcher counts its restarts.
 //
 // The Member represents this rank in the job. The caller must close it to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
@@ -58,12 +58,12 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps limits the retries after a store has closed the connection at once. A store that is
-// about to close does so once. A store that requires a different token does so every time.
+// maxHangUps bounds the retries after a store closes a new connection immediately. A store that is
+// shutting down does so only once, but a store that requires a different token does so every time.
 const maxHangUps = 3
 
-// connect implements Connect. It retries if the store is lost, because that store may belong to an
-// earlier Connect at the same address.
+// connect implements Connect. It retries if the store is lost, because the lost store may have
+// belonged to an earlier Connect at the same address.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -91,19 +91,19 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	if m.service != nil {
-		left := m.others(leftKey)
+		left := m.otherKeys(leftKey)
 		for i := range left {
 			left[i] = m.base + "/" + left[i]
 		}
-		m.service.keep(left)
+		m.service.addWorld(left)
 	}
 	return m, nil
 }
 
 // listenAddress returns the address to listen on for clients that connect to address. Unless the
-// host is the loopback address, the server listens on all interfaces, because the host name may not
-// resolve to an interface of this machine, for example in Kubernetes. The token excludes other
-// clients.
+// host is the loopback address, the server listens on all interfaces, because the host name need
+// not resolve to an interface of this machine (in Kubernetes, for example). The token keeps other
+// clients out.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -115,9 +115,10 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout limits how long Close on the serving rank waits for ranks that have not left.
+// closeTimeout bounds how long Close waits, on the rank that serves the store, for the other ranks
+// to leave.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout limits exchanges with the store that may continue after a deadline, for example to
-// announce that a rank leaves.
+// leaveTimeout bounds exchanges with the store that may continue after the caller's deadline, such
+// as announcing that this rank leaves.
 const leaveTimeout = 2 * time.Second

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// connectAndClose connects all ranks, exchanges a value between them, and closes all members. The
-// serving rank must wait for the other ranks.
+// connectAndClose connects all ranks, exchanges a value between them, and closes all members. It
+// fails unless the rank that serves the store waits for the others before it closes the store.
 func connectAndClose(t *testing.T, worlds []World) {
 	t.Helper()
 	ctx := testContext(t)
@@ -45,7 +45,8 @@ func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 // exchangeValues stores a value of this rank and reads the values of all ranks.
 func exchangeValues(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
-		// Rank 0 may already be closing its store, so other ranks do not wait.
+		// Rank 0 may already be closing its store by now, so the other ranks only add and do not
+		// wait.
 		if _, err := s.Add(ctx, "others", 1); err != nil {
 			return err
 		}
@@ -83,13 +84,13 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string][]World{
-		"on the launcher's store": worldsOf(4, Route{
+		"with the launcher's store": worldsOf(4, Route{
 			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 		}),
-		"on a socket of rank 0": worldsOf(4, Route{
+		"with rank 0's Unix socket": worldsOf(4, Route{
 			Kind: RouteServe, Endpoint: Endpoint{Address: privateName()},
 		}),
-		"on a port of rank 0": worldsOf(3, Route{
+		"with rank 0's TCP port": worldsOf(3, Route{
 			Kind: RouteServe, Endpoint: Endpoint{Address: tcp, Token: "token"},
 		}),
 		"alone": worldsOf(1, Route{}),
@@ -103,8 +104,8 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 	}
 }
 
-// TestConnectRetriesIfStoreIsClosing starts while the store of an earlier attempt is closing. That
-// store closes the connection at the first query, as does a store that requires a token.
+// TestConnectRetriesIfStoreIsClosing connects while the store of an earlier attempt is still
+// closing. Like a store that requires a token, it closes each connection at the first query.
 func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
 	address := privateName()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
@@ -120,14 +121,15 @@ func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
 	}
 }
 
-// hangUp completes the handshake with all clients. At the first query it closes all connections.
+// hangUp completes the handshake with every client, and closes the listener and all connections as
+// soon as one client sends a query.
 func hangUp(l net.Listener) error {
 	var serving sync.WaitGroup
 	var conns []net.Conn
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			break // A client's query has closed the listener.
+			break // The first query has closed the listener.
 		}
 		conns = append(conns, conn)
 		serving.Go(func() {
@@ -162,8 +164,9 @@ func port(t *testing.T) (string, error) {
 	return s.Address(), s.Close()
 }
 
-// TestAbsentRanksAreNamed connects three of five ranks. Each must get an error with the other two.
-func TestAbsentRanksAreNamed(t *testing.T) {
+// TestConnectReportsAbsentRanks connects three of five ranks. Each must get an error that lists the
+// other two.
+func TestConnectReportsAbsentRanks(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
@@ -176,7 +179,7 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 			errs <- err
 		}()
 	}
-	// The keys are set once all three ranks have joined.
+	// Wait until all three ranks have joined.
 	probe, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -198,8 +201,8 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 	}
 }
 
-// cutConn cancels a context while the answer to a join is in transit. It delays the read until the
-// cancellation has aborted the connection, at most for 20 ms.
+// cutConn cancels a context while the answer to a join is in transit. It then delays reading the
+// answer, by at most 20 ms, until the cancellation has aborted the connection's I/O.
 type cutConn struct {
 	net.Conn
 	cancel func()
@@ -234,9 +237,9 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestDeadlineDuringJoinReportsAbsentRanks checks that joinAll looks up the absent ranks over its
-// existing connection. A new connection may be impossible, because rank 0 closes the store when no
-// client is connected.
+// TestDeadlineDuringJoinReportsAbsentRanks checks that joinAll looks up the absent ranks over a
+// connection that it already has. It might not get a new one, because rank 0 closes the store as
+// soon as no client is connected.
 func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "")
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -265,7 +268,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	}
 }
 
-func TestMissingRankZeroIsReported(t *testing.T) {
+func TestConnectReportsMissingRankZero(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})[1]
@@ -331,7 +334,6 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-// TestConnectDoesNotWaitForEndedRanks reports the end of a rank to a launcher's store.
 func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 	for _, ended := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("rank %d", ended), func(t *testing.T) {
@@ -358,9 +360,9 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 	}
 }
 
-// TestRankMayEndAfterAllHaveJoined connects and closes twice. One rank may then end while another
-// rank is still in Connect, and neither may return an error.
-func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
+// TestRankMayLeaveWhileOthersReturnFromConnect connects and closes twice, so that one rank can
+// leave while another is still in Connect. Neither may return an error.
+func TestRankMayLeaveWhileOthersReturnFromConnect(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(3, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
@@ -369,9 +371,9 @@ func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestGuardEndsWithRank calls stop and then Guard again. The second context must end when the
-// launcher reports the end of rank 1.
-func TestGuardEndsWithRank(t *testing.T) {
+// TestGuardedContextEndsWithRank calls Guard a second time after stopping the first guard. The
+// second context must end when the launcher reports that rank 1 has ended.
+func TestGuardedContextEndsWithRank(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(2, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},

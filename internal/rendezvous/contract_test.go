@@ -49,7 +49,7 @@ var contract = map[string]func(t *testing.T, s *Client){
 	"Add starts from zero":                               testAdd,
 	"CompareSet stores only if the value is as expected": testCompareSet,
 	"Get waits for a missing key":                        testGetWaits,
-	"the error of a canceled Wait contains the keys":     testWaitNames,
+	"the error of a canceled Wait mentions the keys":     testWaitNames,
 	"the store is usable after a canceled wait":          testCanceled,
 	"concurrent Adds are all counted":                    testConcurrent,
 	"a waiting call does not block another":              testWaitDoesNotBlock,
@@ -131,12 +131,12 @@ func testWaitNames(t *testing.T, s *Client) {
 	cause := errors.New("test cause")
 	err := waitUntilCanceled(t, s, cause, "here", "there", "nowhere")
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), `here" and 2 more`) {
-		t.Fatalf("got %v, want an error with the cause and the keys", err)
+		t.Fatalf("got %v, want an error that contains the cause and the keys", err)
 	}
 }
 
-// waitUntilCanceled cancels a wait and returns its error. The server may not have received the
-// request.
+// waitUntilCanceled cancels a wait, possibly before the server has received it, and returns the
+// wait's error.
 func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))

@@ -8,13 +8,14 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It allocates little more memory than the data that has
-// arrived, so a forged length cannot exhaust memory. It is not safe for concurrent use.
+// decoder reads requests and replies. It allocates little more memory than has actually arrived, so
+// that a forged length cannot exhaust memory. It is not safe for concurrent use.
 type decoder struct {
 	r *bufio.Reader
 	// peer identifies the other side in errors.
 	peer string
-	// budget limits the remaining bytes of keys and values of the current request.
+	// budget is the number of bytes that the remaining keys and values of the current request may
+	// take.
 	budget int
 }
 
@@ -27,7 +28,7 @@ func (d *decoder) errorf(format string, args ...any) error {
 }
 
 // request reads one request with at most budget bytes of keys and values. It returns io.EOF if the
-// connection ends before a request.
+// connection is closed between requests.
 func (d *decoder) request(budget int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {
@@ -44,7 +45,7 @@ func (d *decoder) request(budget int) (*request, error) {
 	return r, nil
 }
 
-// unexpected converts io.EOF within a request or reply to io.ErrUnexpectedEOF.
+// unexpected converts io.EOF in the middle of a request or reply to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
@@ -118,13 +119,13 @@ func (d *decoder) length(name string, limit uint64) (uint64, error) {
 	return n, err
 }
 
-// field reads a length and a value of that length, which the caller owns.
+// field reads a length and then as many bytes, which the caller owns.
 func (d *decoder) field(name string, limit uint64) ([]byte, error) {
 	n, err := d.length("length of a "+name, limit)
 	if err != nil {
 		return nil, err
 	}
-	// Eight extra bytes for each field also limit the number of empty fields.
+	// Charging eight extra bytes per field also bounds the number of empty fields.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.errorf("the request is too long")
 	}

@@ -26,15 +26,15 @@ const (
 )
 
 // Dial connects to the store at an endpoint. It retries until the server accepts the connection or
-// the context ends. A context without a deadline ends after DefaultTimeout. Dial does not retry
-// after a wrong token (ErrToken), if the server does not speak the TCPStore protocol (ErrProtocol),
-// or if the socket belongs to another user (PeerError). The caller must close the client.
+// the context ends (after DefaultTimeout if it has no deadline). It fails without retrying if the
+// token is wrong (ErrToken), the server does not speak the TCPStore protocol (ErrProtocol), or the
+// socket belongs to another user (PeerError). The caller must close the client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
 func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
-	network, addr, err := split(endpoint.Address)
+	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether err may disappear once the server has started.
+// isTransient reports whether err may go away once the server has started.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
@@ -81,7 +81,8 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls try, with increasing pauses, until it succeeds or retry rejects its error.
+// retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for its
+// error, or the context ends.
 func retryUntil[T any](
 	ctx context.Context,
 	try func(context.Context) (*T, error),
@@ -92,14 +93,14 @@ func retryUntil[T any](
 		if err == nil || !retry(err) {
 			return result, err
 		}
-		if !sleepAround(ctx, pause) {
+		if !sleepWithJitter(ctx, pause) {
 			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
 		}
 	}
 }
 
-// sleepAround sleeps for a random time around pause, so that ranks that start together do not
-// connect all at once. It returns false if the context ends first.
-func sleepAround(ctx context.Context, pause time.Duration) bool {
+// sleepWithJitter sleeps for a random time around pause, so that ranks that start together do not
+// all connect at the same moment. It returns false if the context ends first.
+func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

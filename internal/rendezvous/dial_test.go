@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestConnectWithoutTokenFailsAtOnce(t *testing.T) {
+func TestConnectWithoutTokenFailsImmediately(t *testing.T) {
 	s, _ := serveOn(t, privateName(), "secret")
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: s.Address()}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -45,7 +45,7 @@ func TestDialReturnsLastError(t *testing.T) {
 	cancel(cause)
 	_, err := Dial(ctx, Endpoint{Address: privateName()})
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), "the last attempt: dial unix") {
-		t.Fatalf("got %v, want an error with the cause and the last attempt", err)
+		t.Fatalf("got %v, want an error that contains the cause and the last attempt", err)
 	}
 	for _, bad := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
 		if _, err := Dial(testContext(t), Endpoint{Address: bad}); err == nil {

@@ -13,15 +13,15 @@ type environment struct {
 	seen   []Variable
 }
 
-// value returns a variable, or "" if it is not set. An empty variable counts as not set, because
-// scripts often set variables to "".
+// value returns the value of a variable, or "" if it is not set. Callers treat an empty variable as
+// unset, because scripts often set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.seen = append(e.seen, Variable{name, value})
 	return value
 }
 
-// secret returns a token. Errors do not show its value.
+// secret returns the value of a variable that holds a token, which errors do not show.
 func (e *environment) secret(name string) Token {
 	value, _ := e.lookup(name)
 	shown := Variable{Name: name}
@@ -49,8 +49,8 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family lists the variables in which one launcher passes rank, size, local rank and local size to
-// a process. Launchers set all four variables or none.
+// family lists the four variables in which one launcher passes rank, size, local rank and local
+// size to a process. A launcher sets either all of them or none.
 type family struct {
 	source Source
 	names  [4]string
@@ -79,9 +79,9 @@ var families = []family{
 	},
 }
 
-// Discover determines this process's rank and how to reach the store, from options and the
-// environment. lookup is usually os.LookupEnv. Discover opens no file and does not communicate. It
-// returns an EnvironmentError, or an error that describes the invalid option.
+// Discover determines this process's rank and how to reach the store from options and the
+// environment. lookup is usually os.LookupEnv. Discover opens no files and does not communicate.
+// Its error is an EnvironmentError or describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
 	if err != nil {
@@ -94,7 +94,7 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
-// ranks tries the sources of ranks in order.
+// ranks tries the possible sources of this process's rank in order.
 func ranks(lookup func(string) (string, bool), o Options) (World, error) {
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
 		return fromOptions(o)
@@ -131,8 +131,8 @@ func fromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// ranks reads the variables of one family. It returns false if none of them is set, or if another
-// source has the ranks.
+// ranks reads the variables of one family. It returns false if none of them is set, or if Slurm's
+// variables must be used instead.
 func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
 	count, local := 0, 0
 	for i, name := range f.names {
@@ -145,7 +145,7 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 	case count == 0:
 		return World{}, false, nil
 	case f.source == SourceMPICH && slurmStep && local == 0:
-		// Under srun's PMI only Slurm's variables have the local ranks.
+		// srun's PMI sets rank and size, but only Slurm's own variables contain the local ones.
 		return World{}, false, nil
 	case count < len(f.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", f.hint)

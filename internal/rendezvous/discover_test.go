@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// environmentOf returns a lookup function for variables in text such as "RANK=0 WORLD_SIZE=2".
+// environmentOf returns a lookup function for text such as "RANK=0 WORLD_SIZE=2".
 func environmentOf(text string) func(string) (string, bool) {
 	all := map[string]string{}
 	for word := range strings.FieldsSeq(text) {
@@ -56,8 +56,8 @@ func TestDiscover(t *testing.T) {
 		want      World
 	}{
 		{"without variables there is one rank", "", Options{}, alone},
-		{"the script of sbatch is not a rank", envBatch, Options{}, alone},
-		{"the shell of salloc is not a rank", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
+		{"an sbatch script is not a rank", envBatch, Options{}, alone},
+		{"an salloc shell is not a rank", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
 		{"torchrun takes precedence over Open MPI", envTorch + envOMPI, Options{}, torch},
 		{
 			"the agent's store is joined without a token",
@@ -78,7 +78,7 @@ func TestDiscover(t *testing.T) {
 		},
 		{"MPICH uses PMI", envMPICH, Options{}, pmi},
 		{
-			"PMI variables of srun mean Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
+			"PMI variables set by srun mean Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
 			Options{},
 			newWorld(SourceSlurm, "77.0"),
 		},
@@ -113,7 +113,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// withoutOwnAddress removes the random address that a rank has chosen for its store.
+// withoutOwnAddress removes the address that a rank has chosen for its own store.
 func withoutOwnAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
@@ -125,7 +125,7 @@ func withoutOwnAddress(t *testing.T, w *World) {
 func TestInvalidEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
 		{
-			"RANK of a machine, as Kubeflow sets it", "RANK=0 WORLD_SIZE=4",
+			"a RANK that numbers machines, as set by Kubeflow", "RANK=0 WORLD_SIZE=4",
 			`by torchrun: only some of the variables are set; RANK and WORLD_SIZE alone may count ` +
 				`machines, as Kubeflow's PyTorchJob sets them: start the processes by torchrun or ` +
 				`symmem launch (RANK="0", WORLD_SIZE="4", LOCAL_RANK is not set, ` +
@@ -153,32 +153,32 @@ func TestInvalidEnvironments(t *testing.T) {
 			"a restart count that is not a number",
 			strings.Replace(envTorch, "COUNT=3", "COUNT=x", 1), "TORCHELASTIC_RESTART_COUNT is not",
 		},
-		{"only the rank of Open MPI", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not set"},
+		{"only Open MPI's rank", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not set"},
 		{
 			"Open MPI without a job", strings.Replace(envOMPI, "PMIX_NAMESPACE", "X", 1),
 			"the launcher did not set a name for the job",
 		},
-		{"rank and size of MPICH only", "PMI_RANK=0 PMI_SIZE=2", "MPI_LOCALRANKID is not set"},
+		{"only MPICH's rank and size", "PMI_RANK=0 PMI_SIZE=2", "MPI_LOCALRANKID is not set"},
 		{
 			"MPICH without its descriptor", strings.Replace(envMPICH, "PMI_FD", "X", 1),
 			"PMI_FD is not a number",
 		},
 		{
-			"a step of Slurm without a rank", strings.Replace(envSlurm, "PROCID", "X", 1),
+			"a Slurm step without a rank", strings.Replace(envSlurm, "PROCID", "X", 1),
 			"SLURM_PROCID is not a number",
 		},
 		{
-			"a step of Slurm without its nodes", strings.Replace(envSlurm, "NODES=1", "NODES=2", 1),
+			"a Slurm step without a node ID", strings.Replace(envSlurm, "NODES=1", "NODES=2", 1),
 			"SLURM_NODEID is not a number",
 		},
-		{"malformed tasks of Slurm", strings.Replace(envSlurm, "NUM_NODES=1",
+		{"a malformed Slurm task list", strings.Replace(envSlurm, "NUM_NODES=1",
 			"TASKS_PER_NODE=2(x SLURM_NODEID=0", 1), "does not contain the tasks of node 0"},
 		{"the agent's store without a port", strings.Replace(envTorch, "MASTER_PORT", "X", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not set"},
 		{"an invalid port", strings.Replace(envTorch, "29500", "0", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not a port"},
 		{
-			"a job of several machines without a token",
+			"a job on several machines without a token",
 			strings.ReplaceAll(envTorch, "LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1") + "LOCAL_RANK=0",
 			"set SYMMEM_TOKEN to the same random text on all",
 		},

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// endsKey prefixes the numbered keys under which the Server stores the ends of ranks. The prefix
-// differs from those of the ranks' keys, so that every rank can wait for an end at once. Ends have
-// two sources: a launcher that serves the store calls Ended for each of its processes, and each
-// rank sends a greeting on a connection that ends with the rank.
+// endsKey prefixes the numbered keys under which the Server stores which ranks have ended. The keys
+// do not depend on the world, so that every rank can wait for the next one from the start. A rank
+// counts as ended when the launcher that serves the store calls Ended for its process, or when the
+// connection over which it sent its greeting is closed.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
 // A rank sends its greeting in a COMPARE_SET of greetKey. The Server records which rank the
-// connection represents, stores no value and returns greetAnswer. Any other server finds no value
-// under greetKey, so it returns the expected value and stores nothing, either.
+// connection represents and returns greetAnswer without storing a value. Any other server finds no
+// value under greetKey, so it returns the expected value and does not store anything either.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
@@ -27,10 +27,10 @@ const (
 
 const maxGreetingBytes = 4 << 10
 
-// greeting identifies the rank that a connection represents. World holds the prefix of the rank's
-// keys, or "" before it is determined. Job, Process and Place let the server detect a second
-// process that claims the same rank. If Probe is set, the server only answers whether it would
-// refuse the claim.
+// greeting identifies the rank that a connection represents. World is the prefix of the rank's
+// keys, or "" while the prefix is still unknown. Job, Process and Place let the server detect a
+// second process that claims the same rank. If Probe is set, the server only answers whether it
+// would refuse the claim.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -40,45 +40,45 @@ type greeting struct {
 	Probe   bool   `json:"probe,omitempty"`
 }
 
-// rankEnd describes the end of a rank. It is stored under endKey. World is empty if a launcher has
-// reported the end of a process, which has the same rank in every world.
+// rankEnd is the value stored under endKey. It describes how a rank ended. World is empty if a
+// launcher reported the end of a process, because a process has the same rank in every world.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank has announced that it leaves. Why holds its reason.
+	// Left is set if the rank announced beforehand that it would leave. Why holds its reason.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing announces that the store is about to be closed in order. All other fields are then
-	// zero. Ranks that have already joined a later Connect retry with the next store.
+	// Closing announces that the store is about to close normally; all other fields are then zero.
+	// Ranks that have already joined a later Connect retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
 // EndedError means that a rank has ended or left, according to its launcher or the store's server.
 type EndedError struct {
 	Rank int
-	// How describes how the rank has ended, with its number.
+	// How describes how the rank ended, including its number.
 	How string
-	// Left is set if the rank has left the job in order.
+	// Left is set if the rank left the job by Leave or Close.
 	Left bool
-	// Why holds the reason that the rank passed to Leave. It is empty if the rank had finished.
+	// Why holds the reason that the rank passed to Leave, or "" if it simply finished.
 	Why string
 }
 
 func (e *EndedError) Error() string { return e.How }
 
-// Ended records that the process of a rank has ended. how describes the end and names the rank.
+// Ended records that a rank's process has exited. how describes how it exited and names the rank.
 func (s *Server) Ended(rank int, how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recordEnd(rankEnd{Rank: rank, How: how})
 }
 
-// recordEnd stores an end. The caller holds s.mu.
+// recordEnd stores e under the next numbered key. The caller must hold s.mu.
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
-		return // Marshal does not fail for strings and numbers.
+		return // impossible, because Marshal does not fail for strings and numbers
 	}
 	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
@@ -92,8 +92,7 @@ func (s *Server) announceClosing() {
 	s.recordEnd(rankEnd{Closing: true})
 }
 
-// handleGreeting answers a greeting. It returns false if r is another request. The caller holds
-// s.mu.
+// handleGreeting answers r and returns true if r is a greeting. The caller must hold s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	n := s.sessions[from]
 	if n == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
@@ -118,8 +117,8 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	return true
 }
 
-// greeted returns the ranks of a world that have a connection.
-func (s *Server) greeted(world string) (ranks []int) {
+// connectedRanks returns the ranks of a world that are connected.
+func (s *Server) connectedRanks(world string) (ranks []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.sessions {
@@ -131,7 +130,8 @@ func (s *Server) greeted(world string) (ranks []int) {
 	return ranks
 }
 
-// recordSessionEnd records the end of a rank whose session has ended. The caller holds s.mu.
+// recordSessionEnd records that the rank whose session has ended counts as ended. The caller must
+// hold s.mu.
 func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting
 	if g == nil || s.closed {
@@ -154,8 +154,8 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether the end of a rank makes this Connect fail. It does so while ranks
-// are missing, unless the rank has left in order, as every rank does at its own deadline.
+// fatalToConnect reports whether the end of a rank makes this Connect fail. It does while ranks are
+// still missing, unless the rank left by itself, as every rank does at its own deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -168,26 +168,26 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay limits the time between the end of a connection and the launcher's report of
-	// how the process has ended.
+	// launcherDelay bounds the time from the end of a connection until the launcher reports how the
+	// process exited.
 	launcherDelay = 200 * time.Millisecond
-	// graceAfterEnd delays the end of a guarded context after the end of a rank. Data that the rank
-	// has sent before its end may still arrive, and may suffice.
-	graceAfterEnd = time.Second
+	// rankEndGrace is how long a guarded context outlives a rank, because data that the rank sent
+	// before it ended may still arrive and suffice.
+	rankEndGrace = time.Second
 )
 
-// Guard returns a context for a call that needs the given ranks of the world, for example to create
-// a group. The context ends soon after any of these ranks has ended or left. It also ends if the
-// store is lost together with rank 0. Its cause is an EndedError. Stores that symmem does not
-// serve, such as torchrun's, do not record ends. The caller must call stop.
+// Guard returns a context for a call that needs the given ranks of the world, such as the creation
+// of a group. The context ends soon after any of these ranks has ended or left, or after the store
+// is lost together with rank 0; its cause is then an EndedError. Stores that symmem does not serve,
+// such as torchrun's, do not record which ranks have ended. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
-	return m.guard(ctx, graceAfterEnd, m.endMatcher(ranks))
+	return m.guard(ctx, rankEndGrace, m.endMatcher(ranks))
 }
 
-// endMatcher returns a function that reports whether one of the given ranks has ended. The function
-// also returns true for rank 0 if the store is lost.
+// endMatcher returns a function that reports whether an EndedError is about one of the given ranks,
+// or about rank 0 if the store is lost.
 func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
@@ -198,7 +198,8 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 	}
 }
 
-// guard returns a context that ends when a fatal end has been known for the given time.
+// guard returns a context that ends once the end of a rank for which fatal returns true has been
+// known for the duration after.
 func (m *Member) guard(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -216,9 +217,8 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the known ends of the given ranks, ordered by rank. The result includes the end of
-// rank 0 if the store is lost. Ended waits until enough returns true for the result, or the context
-// ends.
+// Ended returns those of the given ranks that have ended, ordered by rank, and also rank 0 if the
+// store is lost. It first waits until enough returns true for this result or the context ends.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -245,9 +245,9 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait if a rank's end has caused it: the end of a rank that rank 0
-// has reported as absent, or the end of rank 0 if the store is lost. addEnd waits briefly, because
-// the store may record the end a moment later.
+// addEnd replaces the error of a wait if it was caused by a rank that has ended: either a rank that
+// rank 0 reported as absent, or rank 0 itself if the store is lost. It waits briefly, because the
+// store may record the rank's end a moment after the wait fails.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxReportTime limits the time between the end of a rank and its report.
+// maxReportTime bounds the time until the end of a rank is reported.
 const maxReportTime = 3 * time.Second
 
-// closeLinks closes the connections of a member, as the kernel does when its process is killed.
+// closeLinks closes all connections of a member, as the kernel does when a process is killed.
 func closeLinks(m *Member) error {
 	m.watch.cancel()
 	err := errors.Join(m.watch.client.Close(), m.client.Close())
@@ -28,8 +28,7 @@ func closeLinks(m *Member) error {
 	return err
 }
 
-// routesOf returns routes to stores of this package. The keys name the process that serves the
-// store.
+// routesOf returns routes to stores of this package, keyed by the process that serves the store.
 func routesOf(t *testing.T) map[string]Route {
 	t.Helper()
 	server, _ := serveOn(t, privateName(), "token")
@@ -54,9 +53,9 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	return members
 }
 
-// TestEndOfRankEndsWaitsThatNeedIt ends a rank. Guard's contexts must end if they need that rank.
-// Other contexts must continue, unless that rank served the store.
-func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
+// TestEndOfRankCancelsDependentWaits ends a rank. Contexts returned by Guard must then end if they
+// need that rank or if it served the store, and otherwise continue.
+func TestEndOfRankCancelsDependentWaits(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
 			t.Run(fmt.Sprintf("%s serves, rank %d ends", name, victim), func(t *testing.T) {
@@ -77,8 +76,8 @@ func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
 					t.Errorf("the end was reported after %v, want at most %v", took, maxReportTime)
 				}
 				if victim != 0 {
-					others, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
-					if err := survivors[0].store.Set(others, "key", nil); err != nil {
+					unaffected, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
+					if err := survivors[0].store.Set(unaffected, "key", nil); err != nil {
 						t.Error(err)
 					}
 					stop()
@@ -114,8 +113,8 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	}
 }
 
-// TestRankThatEndsDuringConnectIsReported ends a rank after ranks 0, 1 and 2 have joined. Rank 3
-// never joins.
+// TestRankThatEndsDuringConnectIsReported ends one of ranks 0, 1 and 2 after all three have joined,
+// while they wait for rank 3, which never joins.
 func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
@@ -161,8 +160,8 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	}
 }
 
-// TestTimeoutDoesNotCountAsEnd gives rank 1 less time than rank 0. Rank 2 does not join. Rank 0
-// must report only rank 2 as absent.
+// TestTimeoutDoesNotCountAsEnd lets rank 1 time out before rank 0 while both wait for rank 2. Rank
+// 0 must nevertheless report only rank 2 as absent.
 func TestTimeoutDoesNotCountAsEnd(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
@@ -187,7 +186,7 @@ func TestTimeoutDoesNotCountAsEnd(t *testing.T) {
 			}
 			endFirst()
 			checkAbsent(t, <-errs, 2)
-			// Wait until the end of rank 1 is stored.
+			// Wait until the store has recorded the end of rank 1.
 			if err := probe.Wait(ctx, endKey(0)); err != nil {
 				t.Fatal(err)
 			}
@@ -209,8 +208,8 @@ func checkAbsent(t *testing.T, err error, ranks ...int) {
 	}
 }
 
-// TestLeaveReturnsAtDeadline leaves on rank 0 while rank 1 keeps its connections, like a stopped
-// process.
+// TestLeaveReturnsAtDeadline calls Leave on rank 0 while rank 1 keeps its connections open, as a
+// stopped process does.
 func TestLeaveReturnsAtDeadline(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
@@ -228,8 +227,9 @@ func TestLeaveReturnsAtDeadline(t *testing.T) {
 	}
 }
 
-// TestStoreWithoutEndsIsSupported sends a greeting that the server does not recognize, so the
-// server behaves like torchrun's store. No watch may start, and no end may be reported.
+// TestStoreWithoutEndsIsSupported sends a greeting too long for the server to recognize, so that
+// the server behaves like torchrun's store. No watch may start, and no rank may be reported as
+// ended.
 func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("value"), []byte("value"))
@@ -250,8 +250,7 @@ func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	_ = server
 }
 
-// TestReasonToLeaveIsReported checks EndedError.Why with a launcher's store and with rank 0's.
-func TestReasonToLeaveIsReported(t *testing.T) {
+func TestReasonForLeavingIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
 			ctx := testContext(t)
@@ -278,15 +277,15 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 	}
 }
 
-// TestLeaveIsReportedOverWatch closes all of rank 1's connections except the watch. Rank 0 is
-// leaving and accepts no new connections. Rank 2 must still receive rank 1's reason.
-func TestLeaveIsReportedOverWatch(t *testing.T) {
+// TestReasonIsSentOverWatchConnection closes all of rank 1's connections except that of its watch,
+// while rank 0 is leaving and accepts no new ones. Rank 2 must still receive rank 1's reason.
+func TestReasonIsSentOverWatchConnection(t *testing.T) {
 	ctx := testContext(t)
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(ctx, t, worldsOf(3, route))
 	left := make(chan error)
 	go func() { left <- members[0].Close() }()
-	for network, addr, _ := split(route.Endpoint.Address); ; {
+	for network, addr, _ := splitAddress(route.Endpoint.Address); ; {
 		probe, err := net.Dial(network, addr)
 		if err != nil {
 			break // Rank 0 has stopped listening.
@@ -310,7 +309,6 @@ func TestLeaveIsReportedOverWatch(t *testing.T) {
 	}
 }
 
-// loseLinks closes all connections of a client.
 func (c *Client) loseLinks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,12 +12,12 @@ var (
 	// ErrToken means that the server refused the token, or requires one that the client does not
 	// have.
 	ErrToken = errors.New("token refused")
-	// ErrLost means that the server's process has ended or has closed the store.
+	// ErrLost means that the server's process has exited or closed the store.
 	ErrLost = errors.New("store lost")
 	// ErrClosed means that this process closed the store.
 	ErrClosed = errors.New("store closed")
-	// ErrTooLarge means that a key, a value or the number of keys exceeds a limit of the protocol.
-	// Nothing was sent.
+	// ErrTooLarge means that nothing was sent because a key, a value or the number of keys exceeds
+	// a limit of the protocol.
 	ErrTooLarge = errors.New("over the store's limits")
 )
 
@@ -28,7 +28,7 @@ type PeerError struct {
 	Want uint32 // user of this process
 }
 
-// Error returns a message with both users.
+// Error returns a message that contains both user IDs.
 func (e *PeerError) Error() string {
 	return fmt.Sprintf("the other end of %s belongs to user %d, not to user %d",
 		e.Addr, e.UID, e.Want)

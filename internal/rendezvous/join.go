@@ -34,8 +34,8 @@ func (m *Member) open(ctx context.Context) (err error) {
 	return err
 }
 
-// joinAll joins and waits for the other ranks. If the context ends first, the error names the
-// absent ranks. On rank 0, joinAll then publishes the result for the others.
+// joinAll joins the world and waits for the other ranks. If the context ends first, the error lists
+// the absent ranks. On rank 0, joinAll then publishes the result for the other ranks.
 func (m *Member) joinAll(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
@@ -61,13 +61,13 @@ func (m *Member) joinAll(ctx context.Context) error {
 	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
-// awaitRanks waits until all ranks have joined or a rank's end is known.
+// awaitRanks waits until all ranks have joined, or returns an error if one of them has ended.
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
 	defer stop()
 	defer warnLate(ctx, m.world.Late, m.absent)()
 	if m.world.Rank == 0 {
-		err = m.store.Wait(watched, m.others(joinedKey)...)
+		err = m.store.Wait(watched, m.otherKeys(joinedKey)...)
 	} else {
 		err = m.awaitReady(watched)
 	}
@@ -80,10 +80,10 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return m.addEnd(err)
 }
 
-// join determines the keys of this call and announces this rank. An exchange that began in time may
-// continue for leaveTimeout after the deadline, because aborting it would lose the connection. Rank
-// 0 closes the store when no rank is connected, but this rank still has to look up the absent ranks
-// there.
+// join determines the keys of this call and announces this rank. An exchange that has begun may
+// continue for leaveTimeout after the deadline, because aborting it would lose the connection: rank
+// 0 closes the store as soon as no rank is connected, but this rank still has to look up there
+// which ranks are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -98,7 +98,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// Each rank counts its calls. The counts agree because all ranks make the same number of calls.
+	// Each rank counts its own calls. All ranks make the same number of calls, so the counts agree.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -120,7 +120,7 @@ func (m *Member) join(ctx context.Context) error {
 	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
-func (m *Member) others(key func(rank int) string) []string {
+func (m *Member) otherKeys(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
 		keys = append(keys, key(rank))
@@ -128,7 +128,7 @@ func (m *Member) others(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks. It may take leaveTimeout even after the deadline.
+// publishReady stores the list of absent ranks. It may take up to leaveTimeout after the deadline.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	texts := make([]string, len(absent))
 	for i, rank := range absent {
@@ -139,7 +139,8 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(texts, ",")))
 }
 
-// awaitReady waits until rank 0 publishes that all ranks have joined, or the absent ranks.
+// awaitReady waits until rank 0 publishes the list of absent ranks. It returns an error unless the
+// list is empty.
 func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 }
 
-// absent lists the other ranks that have not joined. It also does so after the deadline.
+// absent lists the other ranks that have not joined. It works even after the deadline of ctx.
 func (m *Member) absent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
@@ -172,7 +173,7 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 	return ranks
 }
 
-// ranksIn parses the value of the ready key: the absent ranks, separated by commas.
+// ranksIn parses the value of the ready key, a comma-separated list of absent ranks.
 func ranksIn(list string) (ranks []int) {
 	for text := range strings.SplitSeq(list, ",") {
 		if rank, err := strconv.Atoi(text); err == nil {
@@ -182,11 +183,12 @@ func ranksIn(list string) (ranks []int) {
 	return ranks
 }
 
-// maxMachines limits the machines that an error lists.
+// maxMachines is the maximum number of machines that an error lists.
 const maxMachines = 16
 
-// arrivedMachines lists the machines of the ranks that have joined, as the end of an error about
-// the others. It returns "" if the world has one machine. It also works after the deadline.
+// arrivedMachines returns a suffix for an error about absent ranks, which lists the ranks that have
+// joined by machine. It returns "" if the world has only one machine. It works even after the
+// deadline of ctx.
 func (m *Member) arrivedMachines(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

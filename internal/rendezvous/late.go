@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// warnLate calls late with the result of missing, repeatedly until stop is called. late returns the
-// time until its next call.
+// warnLate repeatedly calls late with the result of missing until stop is called. late returns the
+// time until the next call.
 func warnLate(
 	ctx context.Context, late func([]int, time.Duration) time.Duration,
 	missing func(context.Context) []int,

@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// link sends requests over one connection of a Client, one call at a time. A link with an
-// incomplete reply must be closed.
+// link sends requests over one of a Client's connections, one at a time. A link whose last reply is
+// incomplete must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set from the start of a request to the end of its reply. The reply to a
-	// canceled WAIT includes the reply to its CANCEL_WAIT.
+	// incomplete is set from the start of a request until its reply has been read completely. If a
+	// WAIT is canceled, that includes the reply to CANCEL_WAIT.
 	incomplete bool
 	// authenticated is set once the server has answered a query that may require a token.
 	authenticated bool
 }
 
-// pastDeadline makes every read and write of a connection return at once.
+// pastDeadline makes every read and write of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout limits how long cancel waits for the server's confirmation, after the caller's
-// deadline.
+// cancelTimeout bounds how long cancel waits after the caller's deadline for the server to confirm
+// the cancellation.
 const cancelTimeout = 2 * time.Second
 
 // guard aborts all I/O of the link when the context ends, until release is called.
@@ -46,8 +46,8 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends b and reads the reply. It returns the context's cause if the context has ended,
-// ErrLost if the connection was lost, and otherwise the result of read.
+// exchange sends b and calls read to read the reply. It returns the context's cause if the context
+// has ended, ErrLost if the connection was lost, and otherwise the error of read.
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
@@ -67,7 +67,8 @@ func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error
 	return l.classify(ctx, err)
 }
 
-// classify returns the error of exchange for an I/O error or an error of read.
+// classify converts an I/O error, or an error of exchange's read function, to the error that
+// exchange returns.
 func (l *link) classify(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
@@ -80,8 +81,8 @@ func (l *link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed the connection at the first query: it requires a
-// different token, or is about to close.
+// errClosedEarly means that the server closed the connection at the first query, because it
+// requires a different token or is about to close.
 var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
@@ -92,7 +93,7 @@ func hungUp(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// handshake performs the handshake on a new connection. On failure it closes the connection.
+// handshake performs the handshake on a new connection, which it closes on failure.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), authenticated: true}
 	err := l.greet(ctx)
@@ -115,8 +116,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing appends a PING to b. It also returns a function that reads the answer. The answer
-// confirms all earlier queries, because a server handles the queries of a connection in order.
+// appendPing appends a PING to b. It also returns a function that reads the answer, which confirms
+// all earlier queries, because a server handles the queries of a connection in order.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)
@@ -168,8 +169,8 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel cancels a WAIT whose context has ended, and returns the context's cause. It returns nil if
-// the keys were set before the cancellation.
+// cancel cancels a WAIT whose context has ended and returns the context's cause, or nil if the keys
+// were set before the cancellation.
 func (l *link) cancel(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

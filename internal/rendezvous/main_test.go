@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience limits the waits of tests. It expires only if a test hangs.
+// patience bounds every wait in these tests. It expires only if a test hangs.
 const patience = 30 * time.Second
 
 func testContext(t testing.TB) context.Context {
@@ -20,7 +20,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// closeLater closes c at the end of the test. An error of Close fails the test.
+// closeLater closes c at the end of the test, which fails if Close returns an error.
 func closeLater(t testing.TB, c interface{ Close() error }) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -5,12 +5,11 @@ import (
 	"sync"
 )
 
-// outboxLimit limits the bytes of replies that wait for a client. Beyond the limit, the server
-// stops reading the client's requests. A single reply may be larger.
+// outboxLimit is the number of bytes of pending replies to a client beyond which the server stops
+// reading that client's requests. A single reply may be larger.
 const outboxLimit = 1 << 20
 
-// outbox buffers the replies to a client. post never blocks, so a slow client does not delay
-// others.
+// outbox buffers the replies to a client, so that a slow client does not delay others.
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -25,7 +24,7 @@ func newOutbox() *outbox {
 	return o
 }
 
-// post appends b unless the outbox is closed.
+// post appends b without blocking. It does nothing if the outbox is closed.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,8 +43,8 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close closes the outbox. awaitSpace then returns at once, and drain returns once it has written
-// all replies.
+// close closes the outbox. From then on awaitSpace returns immediately, and drain returns once it
+// has written all pending replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +52,8 @@ func (o *outbox) close() {
 	o.changed.Broadcast()
 }
 
-// drain writes replies to w until the outbox is closed and empty. An error of w closes the outbox.
+// drain writes replies to w until the outbox is closed and empty. If a write fails, drain closes
+// the outbox and returns.
 func (o *outbox) drain(w io.Writer) {
 	for {
 		b := o.next()

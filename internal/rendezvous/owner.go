@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// addressInUse examines an address that is in use. It returns an error if another user owns the
-// address, because waiting would not help then. Otherwise it returns advice for an error text.
+// addressInUse finds out who uses an address that is already in use. It returns an error if that is
+// another user, because then waiting would not help, and otherwise advice for an error message.
 func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
-	network, addr, err := split(endpoint.Address)
+	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
 		return "", err
 	}
@@ -71,15 +71,16 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 		if err != nil {
 			continue
 		}
-		if owner, known = listener(string(table), number); known {
+		if owner, known = listenerUID(string(table), number); known {
 			return owner, true
 		}
 	}
 	return 0, false
 }
 
-// listener returns the user that listens on a port, according to a socket table of the kernel.
-func listener(table string, port uint64) (uid uint32, found bool) {
+// listenerUID returns the user that listens on a port according to table, which has the format of
+// /proc/net/tcp.
+func listenerUID(table string, port uint64) (uid uint32, found bool) {
 	const listening = "0A"
 	suffix := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(table) {

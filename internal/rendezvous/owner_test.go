@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused checks an address in use on behalf of another user.
+// TestAddressOfAnotherUserIsRefused calls addressInUse for its own servers' addresses with the ID
+// of another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")
@@ -30,12 +31,12 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// TestPyTorchStoreIsSuggestedOnlyForPorts serves at a port and at a Unix socket that are in use.
-// Only the error for the port may suggest PyTorch's store, because PyTorch's stores never use Unix
-// sockets.
+// TestPyTorchStoreIsSuggestedOnlyForPorts tries to serve at a port and at a Unix socket that are in
+// use. Only the error for the port may suggest joining PyTorch's store, because PyTorch's stores
+// never use Unix sockets.
 func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
-		network, addr, err := split(address)
+		network, addr, err := splitAddress(address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +50,7 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
-			// serve connects to examine the address, and then returns its advice.
+			// serve connects to find out who uses the address, and then returns its advice.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}
@@ -61,7 +62,8 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		_, err = serve(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
-			t.Errorf("%s: got %v, want an error with %s: %v", address, err, EnvStore, advised)
+			t.Errorf("serve(%s) = %v; want an error that mentions %s: %v",
+				address, err, EnvStore, advised)
 		}
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// pmi is a client of PMI-1, the protocol between MPICH's process manager and its processes. Each
-// message is a line of fields "name=value", of which the first is the command. See MPICH's
-// src/pmi/src/pmi_v1.c. An exchange consists of init, get_maxes, get_my_kvsname, put (on rank 0),
-// barrier_in, get and finalize.
+// pmi is a client of PMI-1, the protocol between MPICH's process manager and the processes that it
+// starts. Each message is a line of "name=value" fields, the first of which is the command; see
+// src/pmi/src/pmi_v1.c in MPICH. An exchange consists of init, get_maxes, get_my_kvsname, put (on
+// rank 0), barrier_in, get and finalize.
 type pmi struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -29,12 +29,13 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	// pmiNeededBytes is enough for the key and for its value. Every process manager allows it.
+	// pmiNeededBytes is enough for the key and for its value, and every process manager allows as
+	// much.
 	pmiNeededBytes = 60
 )
 
-// pmiResult caches the endpoint for one descriptor. A program may connect several times, but a
-// descriptor allows only one exchange, because finalize ends the session.
+// pmiResult caches the endpoint obtained over one descriptor. A program may connect several times,
+// but a descriptor allows only one exchange, because finalize ends the session.
 type pmiResult struct {
 	sync.Mutex
 	known    bool
@@ -43,8 +44,8 @@ type pmiResult struct {
 
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that rank 0, the leader, creates for all ranks. The caller keeps
-// the descriptor, which stays open.
+// pmiEndpoint returns the endpoint that rank 0, the leader, chooses for all ranks. It leaves the
+// descriptor open.
 func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -66,7 +67,7 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// pmiExchange performs the whole exchange. It fails when the context ends.
+// pmiExchange performs a whole exchange, and fails if the context ends first.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
@@ -145,8 +146,8 @@ func (p *pmi) begin() (kvs string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends one line and returns the fields of the answer, which must be the command want with
-// rc 0.
+// request sends one line and returns the fields of the answer. It fails if the answer's command is
+// not want, or if the answer contains an rc other than 0.
 func (p *pmi) request(line, want string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
@@ -170,7 +171,7 @@ func (p *pmi) request(line, want string) (map[string]string, error) {
 	return fields, nil
 }
 
-// parsePMILine parses a line. Every field must be name=value, and no name may occur twice.
+// parsePMILine parses a line of "name=value" fields, in which no name may occur twice.
 func parsePMILine(line string) (map[string]string, error) {
 	fields := map[string]string{}
 	for field := range strings.FieldsSeq(line) {

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// manager is a process manager that speaks PMI-1 to ranks over socket pairs.
+// manager is a process manager that speaks PMI-1 with ranks over socket pairs.
 type manager struct {
 	mu      sync.Mutex
 	values  map[string]string
 	barrier sync.WaitGroup
 }
 
-// serve answers one rank until the rank finalizes. It returns the rank's commands.
+// serve answers one rank until its connection is closed, and returns the commands that it sent.
 func (m *manager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
@@ -84,7 +84,7 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	return conn, fds[1]
 }
 
-// TestRanksConnectByPMI connects three ranks twice. Each rank may use PMI only once.
+// TestRanksConnectByPMI connects three ranks twice, although each rank may use PMI only once.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &manager{values: map[string]string{}}
@@ -127,7 +127,7 @@ func TestPMIProtocolViolations(t *testing.T) {
 		"sends a word twice":          {"cmd=response_to_init rc=0 rc=0\n", `word "rc=0"`},
 		"allows only short keys":      {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
 		"omits the limits":            {good + "cmd=maxes\n", `keylen_max is ""`},
-		"sends an endless line":       {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
+		"sends an huge line":          {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -145,13 +145,13 @@ func TestPMIProtocolViolations(t *testing.T) {
 	}
 }
 
-func TestPMIEndsAtDeadline(t *testing.T) {
+func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("enough")
 	go func() {
-		// The first line shows that the client waits for the answer.
+		// Once it has sent the first line, the client waits for the answer.
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()

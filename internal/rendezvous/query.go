@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// query identifies the type of a request, in its first byte. PyTorch's
-// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and LibUV server define the protocol.
+// query is the first byte of a request, which identifies the request's type. The protocol is
+// defined by PyTorch's torch/csrc/distributed/c10d/TCPStoreBackend.hpp and LibUV server.
 type query byte
 
-// The queries, in the order of their bytes. The client uses only queries up to queryPing, except
-// queryAppend, so every server since PyTorch 2.4 supports them.
+// The client sends only queries up to queryPing, except queryAppend, because every server since
+// PyTorch 2.4 supports these.
 const (
 	queryValidate query = iota
 	querySet
@@ -45,21 +45,21 @@ const (
 // magic identifies the protocol in the first request of a connection.
 const magic uint32 = 0x3C85F7CE
 
-// Answers of one byte.
+// The one-byte answers.
 const (
 	replyReady    = 0 // CHECK: all keys are set.
 	replyNotReady = 1 // CHECK: some key is missing.
-	replyStop     = 0 // WAIT, BARRIER: the wait has ended.
-	replyCanceled = 1 // CANCEL_WAIT: no wait remains. The WAIT may already have been answered.
+	replyStop     = 0 // WAIT, BARRIER: the wait is over.
+	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or was answered before.
 )
 
-// shape describes the fields after the query byte, in this order: nonce, number of keys, each key
-// with its values, number.
+// shape describes the fields that follow the query byte: a nonce, the number of keys, each key with
+// its values, and a number, in this order.
 type shape struct {
 	name    string
 	nonce   bool // u32
-	counted bool // u64 n, then n keys; otherwise keys is their number
-	keys    int
+	counted bool // u64 n, then n keys
+	keys    int  // number of keys unless counted is set
 	values  int  // for each key
 	number  bool // i64
 }
@@ -86,7 +86,7 @@ var shapes = [queryCount]shape{
 	queryBarrier:    {name: "BARRIER", keys: 1, number: true},
 }
 
-// String returns the name that PyTorch uses.
+// String returns PyTorch's name for the query.
 func (q query) String() string {
 	if q < queryCount {
 		return shapes[q].name
@@ -94,13 +94,13 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request holds one query with the fields of its shape. All other fields are zero.
+// request holds a query and the fields that its shape contains; all other fields are zero.
 type request struct {
 	query  query
 	nonce  uint32
 	keys   []string
-	values [][]byte // shape.values for each key, in order of the keys
-	number int64    // delta of ADD, number of ranks of BARRIER
+	values [][]byte // shape.values for each key, in the order of the keys
+	number int64    // for ADD the delta, for BARRIER the number of ranks
 }
 
 // append appends the encoded request to b. The request must have as many keys and values as its

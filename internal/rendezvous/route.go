@@ -11,15 +11,14 @@ import (
 
 // Environment variables that the launcher sets for its ranks.
 const (
-	// EnvStore names the variable with the address of a running store.
+	// EnvStore is the variable that holds the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken names the variable with the token of that store, or of rank 0's store.
+	// EnvToken is the variable that holds the token of that store, or of the store of rank 0.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks choose the same route, because the choice depends
-// only on variables that the launcher sets for all ranks, and on whether all ranks run on one
-// machine.
+// route chooses how to reach the store. All ranks make the same choice, because it depends only on
+// variables that the launcher sets for all ranks and on whether all ranks run on one machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -32,7 +31,7 @@ func route(e *environment, o Options, w *World) error {
 		return serveAt(o.Address, token, w)
 	}
 	if address := e.value(EnvStore); address != "" {
-		if _, _, err := split(address); err != nil {
+		if _, _, err := splitAddress(address); err != nil {
 			return e.errorf("%v", err)
 		}
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
@@ -42,18 +41,18 @@ func route(e *environment, o Options, w *World) error {
 		return nil
 	}
 	if w.Source == SourceTorchrun && e.value("TORCHELASTIC_USE_AGENT_STORE") == "True" {
-		address, err := master(e)
+		address, err := masterAddress(e)
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address}}
 		return err
 	}
 	if w.LocalSize == w.Size {
-		return oneMachine(e, token, w)
+		return routeOnOneMachine(e, token, w)
 	}
-	return manyMachines(e, token, w)
+	return routeAcrossMachines(e, token, w)
 }
 
 func serveAt(address string, token Token, w *World) error {
-	network, _, err := split(address)
+	network, _, err := splitAddress(address)
 	if err == nil && network == "tcp" && token == "" {
 		err = fmt.Errorf("a store at %s requires a token: give one, or set %s",
 			address, EnvToken)
@@ -65,9 +64,10 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// oneMachine sets the route to a private socket, which needs neither a port nor a token. If the
-// ranks share no name for their job, only PMI can pass the socket's name to them.
-func oneMachine(e *environment, token Token, w *World) error {
+// routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token. All
+// ranks derive the socket's name from the name of their job, except under MPICH, which gives jobs
+// no name, so that the ranks must exchange the socket's name by PMI.
+func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
 		w.Route = Route{Kind: RoutePMI, FD: fd}
@@ -91,17 +91,17 @@ func oneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocket returns the address of an abstract socket for a user and a job. The job's identity
-// is hashed, because a socket's name is limited to 107 bytes.
+// privateSocket returns the address of an abstract socket for a user and a job. It hashes the job's
+// identity, because a socket's name is limited to 107 bytes.
 func privateSocket(source Source, uid int, identity []string) string {
 	text := string(source) + "\x00" + strings.Join(identity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))
 }
 
-// manyMachines sets the route to an address that all ranks can reach. It requires a token, because
-// processes of other jobs can reach the address, too.
-func manyMachines(e *environment, token Token, w *World) error {
-	address, err := master(e)
+// routeAcrossMachines sets the route to an address that all ranks can reach. It requires a token,
+// because processes of other jobs can reach the address as well.
+func routeAcrossMachines(e *environment, token Token, w *World) error {
+	address, err := masterAddress(e)
 	if err != nil {
 		return err
 	}
@@ -113,8 +113,8 @@ func manyMachines(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// master returns the address in MASTER_ADDR and MASTER_PORT, which PyTorch's launchers set.
-func master(e *environment) (string, error) {
+// masterAddress returns the address in MASTER_ADDR and MASTER_PORT, which PyTorch's launchers set.
+func masterAddress(e *environment) (string, error) {
 	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
 	if host == "" || port == "" {
 		return "", e.errorf("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)

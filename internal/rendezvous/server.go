@@ -12,11 +12,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves one store to clients of this package and of PyTorch, over the protocol of PyTorch's
-// TCPStore. It is safe for concurrent use.
-//
-// A Server is first listening, then draining, then closed. While draining it accepts no new
-// clients.
+// Server serves one store, over the protocol of PyTorch's TCPStore, to clients of this package and
+// of PyTorch. It accepts clients until Drain or Close is called. It is safe for concurrent use.
 type Server struct {
 	// listener, address, token and uid are immutable. listener is nil for a server that only this
 	// process can reach.
@@ -33,22 +30,22 @@ type Server struct {
 	sessions        map[clientID]*session
 	claims          map[rankClaim]clientID // session that has claimed the rank
 	last            clientID               // ID of the latest session
-	remote          int                    // number of open sessions of the listener
-	ends            int                    // number of recorded ends
-	unauthenticated []*session             // sessions of the listener that are not open, oldest first
-	left            chan struct{}          // closed and replaced whenever remote decreases
+	remote          int                    // number of open remote sessions
+	ends            int                    // number of calls of recordEnd
+	unauthenticated []*session             // remote sessions that are not open yet, oldest first
+	remoteLeft      chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
 	// onAcceptError, if set, is called once, with the reason why no connection can be accepted.
 	onAcceptError func(error)
-	// authTimeout limits how long a remote connection may remain unauthenticated.
+	// authTimeout bounds how long a remote connection may remain unauthenticated.
 	authTimeout time.Duration
 }
 
-// Listen serves a new store at address: "host:port" (port 0 for any free port) or "unix:@name". On
-// TCP a token is required. On a Unix socket the token may be empty, because the server refuses
-// clients of other users. The caller must Close the server.
+// Listen serves a new store at address, which is "host:port" (with port 0 for any free port) or
+// "unix:@name". On TCP a token is required. On a Unix socket the token may be empty, because the
+// server refuses other users' clients. The caller must Close the server.
 func Listen(address string, token Token) (*Server, error) {
-	network, addr, err := split(address)
+	network, addr, err := splitAddress(address)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +78,7 @@ func newServer(address string, token Token) *Server {
 		table:         newTable(),
 		sessions:      map[clientID]*session{},
 		claims:        map[rankClaim]clientID{},
-		left:          make(chan struct{}),
+		remoteLeft:    make(chan struct{}),
 		onAcceptError: warn,
 
 		authTimeout: authTimeout,
@@ -91,8 +88,8 @@ func newServer(address string, token Token) *Server {
 // Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in the server's process. It needs no token and does not delay Drain. Its
-// calls return ErrLost once the server is closed.
+// Client returns a client in the server's process, which needs no token and does not delay Drain.
+// Its calls return ErrLost once the server is closed.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -110,7 +107,7 @@ func (s *Server) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// The error is temporary: no descriptor is free, or the client has disconnected.
+			// The error is temporary: either no descriptor is free or the client has disconnected.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
@@ -123,7 +120,7 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause prevents a server without free descriptors from spinning.
+// acceptPause keeps a server that has no free descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
 // startSession returns false if the server is closed.
@@ -137,7 +134,7 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
 	if remote {
-		// An error means that the connection is closed, so the session ends at its first read.
+		// If this fails, the connection is closed, so the session ends at its first read.
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(n)
 	}
@@ -155,13 +152,14 @@ func (s *Server) endSession(n *session) {
 	s.recordSessionEnd(n)
 	if n.remote && n.open {
 		s.remote--
-		close(s.left)
-		s.left = make(chan struct{})
+		close(s.remoteLeft)
+		s.remoteLeft = make(chan struct{})
 	}
 }
 
-// endSilentSessions closes connections to machines that do not answer. Otherwise, keys about the
-// end of one client of such a machine would delay the detection of the next.
+// endSilentSessions closes the connections to machines that no longer answer. If it did not, the
+// ends of the clients on such a machine would be detected only one after another, because sending
+// the news of each end delays the detection of the next.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,9 +189,9 @@ func (s *Server) apply(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and waits until all authenticated clients of other processes have
-// disconnected. It returns the context's error if the context ends first. The server continues to
-// serve connected clients until Close.
+// Drain stops listening and waits until all authenticated clients in other processes have
+// disconnected. It returns an error if the context ends first. The server continues to serve
+// connected clients until Close.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
@@ -215,10 +213,10 @@ func (s *Server) Drain(ctx context.Context) error {
 func (s *Server) remaining() (int, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.remote, s.left
+	return s.remote, s.remoteLeft
 }
 
-// Close ends all connections and waits for the server's goroutines. Later calls have no effect.
+// Close closes all connections and waits for the server's goroutines. Later calls have no effect.
 func (s *Server) Close() error {
 	var err error
 	if s.listener != nil {
@@ -228,7 +226,7 @@ func (s *Server) Close() error {
 	wasClosed := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
-		// The goroutine of drain flushes the outbox and then closes the connection.
+		// The goroutine that runs drain flushes the outbox and then closes the connection.
 		_ = n.conn.SetDeadline(pastDeadline)
 		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		n.out.close()

@@ -52,7 +52,7 @@ func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	r := request{query: queryCheck, keys: []string{long, long}}
 	go func() { _, _ = conn.Write(r.append(nil)) }()
 	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
-		t.Fatalf("got % x, %v, want the end of the connection", rest, err)
+		t.Fatalf("read % x, %v; want a closed connection", rest, err)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, other)
 	var peer *PeerError
 	if !errors.As(err, &peer) || peer.UID != other-1 || peer.Want != other {
-		t.Fatalf("dial to a server of another user = %v; want a PeerError", err)
+		t.Fatalf("dial of another user's server = %v; want a PeerError", err)
 	}
 	foreign := newServer(privateName(), "")
 	foreign.uid = other
@@ -88,6 +88,6 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 	_, err = handshake(testContext(t), conn, Endpoint{Address: foreign.address})
 	if !errors.Is(err, ErrLost) {
-		t.Fatalf("handshake of a client of another user = %v; want ErrLost", err)
+		t.Fatalf("handshake of another user's client = %v; want ErrLost", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// unhex decodes bytes from hexadecimal digits and quoted text. The digits may contain spaces.
+// unhex converts hexadecimal digits, which may contain spaces, and text in single quotes to bytes.
 func unhex(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
@@ -35,8 +35,8 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges lists the bytes of every query and its answer. One server receives all queries in this
-// order.
+// exchanges lists the bytes of every query and of its answer, in the order in which one server
+// receives them.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -75,7 +75,7 @@ var exchanges = []struct{ name, send, want string }{
 	{"CANCEL_WAIT at a barrier", "0c", "01"},
 }
 
-// rawConn returns a remote connection to a server, without a Client.
+// rawConn returns a bare connection to a server, which treats it as remote.
 func rawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -148,7 +148,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 		"VALIDATE twice":        hello + hello,
 		"a key over 8 KiB":      hello + "03 0120000000000000",
 		"a value over 8 MiB":    hello + "01" + one64 + "'k' 0100800000000000",
-		"an endless key":        hello + "03 ffffffffffffffff",
+		"an huge key":           hello + "03 ffffffffffffffff",
 		"more than 128 Ki keys": hello + "05 0100020000000000",
 		"ADD to a value that is not a number": hello +
 			"01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
@@ -168,7 +168,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 			}
 			go func() { _, _ = conn.Write(b) }()
 			if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
-				t.Fatalf("got % x, %v, want the end of the connection", rest, err)
+				t.Fatalf("read % x, %v; want a closed connection", rest, err)
 			}
 		})
 	}

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint among all members of this process that use it. A rank
-// may be in several worlds of a job at once, and all of them use the same address. A service is
-// open while it has members. The last member closes the server.
+// service shares the server at one endpoint among all members in this process that use it, because
+// a rank may be in several worlds of a job at the same time, all of which use the same address. The
+// last member to leave closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
@@ -25,17 +25,17 @@ type service struct {
 	left [][]string
 }
 
-// services holds the open services of this process by address.
+// services holds this process's open services by address.
 var services = struct {
 	mu        sync.Mutex
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// serve adds a member to the service at an endpoint, and opens the service if necessary. If the
-// address is in use, serve logs a warning and retries, because the address may belong to rank 0 of
-// an earlier attempt, which still waits for its last clients. If the address belongs to another
-// rank 0 of the same job, serve returns an error at once. It repeats this check, because a rank 0
-// that has just started may not have claimed its rank yet.
+// serve adds a member to the service at an endpoint, which it opens if necessary. If the address is
+// in use, serve logs a warning and retries, because the address may belong to rank 0 of an earlier
+// attempt that is still waiting for its last clients. If the address belongs to a second rank 0 of
+// the same job, serve returns an error. It repeats this check, because a rank 0 that has only just
+// started may not have claimed its rank yet.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time
@@ -57,7 +57,7 @@ func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 			slog.Warn("symmem: the address of the store is taken; this rank tries again until its "+
 				"timeout: "+advice, "address", endpoint.Address, "error", err)
 		}
-		if !sleepAround(ctx, pause) {
+		if !sleepWithJitter(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
 		}
 	}
@@ -83,15 +83,15 @@ func tryServe(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// keep records the keys of a world that all ranks have joined.
-func (s *service) keep(left []string) {
+// addWorld records the keys that the other ranks of a complete world set when they leave.
+func (s *service) addWorld(left []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.left = append(s.left, left)
 }
 
-// leave removes a member. It reports whether that was the last member, and the keys for which the
-// last member must wait.
+// leave removes a member. If that was the last one, leave returns true and the keys for which the
+// member must wait.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

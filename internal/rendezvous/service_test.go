@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestRanksLeaveWorldsInAnyOrder connects all ranks twice. Rank 1 leaves the two worlds in the
-// reverse order.
+// TestRanksLeaveWorldsInAnyOrder connects all ranks twice. Rank 1 leaves the two worlds in a
+// different order than the other ranks.
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
@@ -34,8 +34,8 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error at once and does
-// not wait for the address.
+// TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error instead of waiting
+// for the address.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: privateName(), Token: "one"}
 	s, err := serve(testContext(t), endpoint, &World{Size: 1})
@@ -53,8 +53,8 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	}
 }
 
-// TestServerOutlivesFirstWorld closes rank 0's members of two worlds. Rank 2 is only in the larger
-// world, which rank 0 leaves first. Rank 2 must still be able to use the store.
+// TestServerOutlivesFirstWorld lets rank 0 leave two worlds. Rank 2, which is only in the larger
+// one, must be able to use the store even after rank 0 has left that world.
 func TestServerOutlivesFirstWorld(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	large, small := worldsOf(3, route), worldsOf(2, route)
@@ -98,8 +98,9 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails because rank 2 does
-// not join. Leave of the first world must return although another client is still connected.
+// TestFailedConnectDoesNotDelayLeave calls Connect twice, and the second call fails because rank 2
+// does not join. Even so, rank 0 must be able to leave the first world, although another client is
+// still connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
@@ -115,7 +116,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	closeLater(t, guest)
 	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// Both ranks must have joined, or Connect could not name the absent ranks.
+		// Connect can list the absent ranks only once both ranks have joined.
 		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()

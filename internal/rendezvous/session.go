@@ -8,9 +8,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is new until it receives VALIDATE. Then it is
-// unauthenticated until it receives the token, if one is required. Then it is open. A query that is
-// not allowed in the current state ends the session. Two goroutines serve a session: run reads
+// session serves one connection of a Server. It is new until it receives VALIDATE, then
+// unauthenticated until it receives the token (if one is required), and then open. A query that is
+// not allowed in the current state ends the session. A session has two goroutines: run reads
 // requests, and out.drain writes replies.
 type session struct {
 	server *Server
@@ -24,11 +24,11 @@ type session struct {
 }
 
 const (
-	// authTimeout limits how long a remote connection may remain unauthenticated.
+	// authTimeout bounds how long a remote connection may remain unauthenticated.
 	authTimeout = 5 * time.Second
-	// flushTimeout limits the time for writing a session's last replies.
+	// flushTimeout bounds the time spent writing a session's last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits requests before the session is open. The largest one has the token.
+	// maxAuthBytes bounds each request until the session is open. The largest one holds the token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -37,18 +37,18 @@ var (
 	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
 )
 
-// run serves requests until the client disconnects or sends an invalid request. The protocol has no
-// error replies, so run drops the error. It closes the connection, and those of other clients whose
-// machines do not answer.
+// run serves requests until the client disconnects or sends an invalid request, and then closes the
+// connection. It drops the error, because the protocol has no error replies. If the client's
+// machine no longer answers, run also closes all other connections to such machines.
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The flush of the outbox needs a deadline, because the client may not read. Server.Close
-	// cannot interrupt the flush: endSession has removed the session, and Close waits for this
-	// goroutine.
+	// Flushing the outbox needs a deadline, because the client may never read, and Server.Close
+	// cannot interrupt the flush: endSession has already removed the session, but Close still waits
+	// for this session's goroutines.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.out.close()
 }
@@ -72,7 +72,7 @@ func (s *session) serve(d *decoder) error {
 	}
 }
 
-// greet reads the handshake of a new session, with the token if one is required.
+// greet reads the handshake of a new session, including the token if one is required.
 func (s *session) greet(d *decoder) error {
 	r, err := d.request(maxAuthBytes)
 	if err != nil {

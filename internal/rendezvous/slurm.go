@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// slurmReserved is the first step ID that Slurm reserves for processes that are not ranks, such as
-// the script of sbatch and the shell of salloc. These also have SLURM_PROCID=0.
+// slurmReserved is the first of the step IDs that Slurm reserves for processes that are not ranks,
+// such as sbatch scripts and salloc shells. These also have SLURM_PROCID=0.
 const slurmReserved = 0xfffffff0
 
 // inSlurmStep reports whether srun started this process as a task of a step.
@@ -15,8 +15,8 @@ func inSlurmStep(e *environment) bool {
 	return err == nil && id < slurmReserved
 }
 
-// fromSlurm reads a task's rank and sizes. A job may run many steps, so the step's size takes
-// precedence over the job's size.
+// fromSlurm reads a task's rank and sizes. The size of the step takes precedence over that of the
+// job, because a job may run many steps.
 func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")
@@ -61,7 +61,8 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOn returns one entry of Slurm's compact list of numbers, such as "4(x2),3" for 4, 4, 3.
+// tasksOn returns the number of tasks on a node according to list, which is in Slurm's compact
+// form: "4(x2),3" means 4, 4, 3.
 func tasksOn(list string, node int) (tasks int, ok bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		number, times, repeated := strings.Cut(item, "(x")

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// DefaultTimeout limits calls whose context has no deadline, as in PyTorch's stores.
+// DefaultTimeout bounds calls whose context has no deadline. PyTorch's stores have the same
+// default.
 const DefaultTimeout = 300 * time.Second
 
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -15,7 +16,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// extend returns a context that ends the given time after ctx, with the same cause.
+// extend returns a context that ends with the same cause as ctx, but later by extension.
 func extend(ctx context.Context, extension time.Duration) (context.Context, context.CancelFunc) {
 	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

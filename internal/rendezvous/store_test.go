@@ -2,7 +2,7 @@ package rendezvous
 
 import "testing"
 
-func TestServedByOfView(t *testing.T) {
+func TestServedByIsSameForPrefixedClient(t *testing.T) {
 	c := NewLocal()
 	defer c.Close()
 	for _, rank := range []int{-1, 0, 3} {

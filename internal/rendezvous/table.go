@@ -12,23 +12,22 @@ import (
 // clientID identifies one connection of a server. It is never reused.
 type clientID uint64
 
-// reply is a reply to one client. Replies to the same client are sent in order.
 type reply struct {
 	to    clientID
 	bytes []byte
 }
 
 // table holds a store's state and computes the replies to requests. It does no I/O, has no lock and
-// starts no goroutine. The Server calls it under the server's lock.
+// starts no goroutines. The Server calls it with the server's lock held.
 //
-// A client is either ready or waiting. A ready client may send any query. It becomes waiting by a
-// WAIT for missing keys or a BARRIER that is not full. It becomes ready when its last key is set
-// (by a query of any client), when the barrier is full, by its CANCEL_WAIT, or by leave. Other
-// queries of a waiting client are answered at once, as by the LibUV server. A second wait is an
-// error, because the client could not distinguish the two answers.
+// A client is either ready or waiting. It starts waiting when it sends a WAIT for missing keys, or
+// a BARRIER at which other ranks have yet to arrive. It is ready again when the last of its keys is
+// set (by any client), when the last rank arrives at the barrier, when it sends CANCEL_WAIT, or by
+// leave. Like the LibUV server, table answers other queries of a waiting client immediately, but a
+// second wait is an error, because the client could not tell the two answers apart.
 type table struct {
 	values map[string][]byte
-	// No queue in queues is empty.
+	// queues contains only queues that are not empty.
 	queues   map[string][][]byte
 	barriers map[string]*barrier
 	waiting  map[clientID]*waiter
@@ -45,17 +44,17 @@ type waiter struct {
 	barrier *barrier
 }
 
-// barrier counts arrivals. It never resets, so each use needs a new key.
+// barrier counts arrivals. It is never reset, so that each use needs a new key.
 type barrier struct {
 	arrived int64
 	clients []clientID // clients that wait for the barrier
 }
 
 var (
-	errTwoWaits     = errors.New("a second wait before the first has ended")
-	errNotANumber   = errors.New("ADD to a value that is not a number")
-	errMisplaced    = errors.New("VALIDATE after the handshake")
-	errAppendTooBig = errors.New("APPEND beyond the longest value")
+	errSecondWait         = errors.New("a second wait before the first has ended")
+	errNotANumber         = errors.New("ADD to a value that is not a number")
+	errUnexpectedValidate = errors.New("VALIDATE after the handshake")
+	errAppendTooBig       = errors.New("APPEND beyond the longest value")
 )
 
 func newTable() *table {
@@ -68,9 +67,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request, which the table then owns, and returns the replies. They are valid
-// until the next call. After an error, the client's connection must be closed, but replies to other
-// clients are still valid.
+// apply processes a request, which the table then owns, and returns replies, which are valid until
+// the next call and must be sent in order. After an error, the client's connection must be closed,
+// but the replies to other clients must still be sent.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
 	err := t.dispatch(from, r)
@@ -103,7 +102,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryDelete:
 		t.delete(from, r.keys[0])
 	case queryValidate:
-		return errMisplaced
+		return errUnexpectedValidate
 	default:
 		t.query(from, r)
 	}
@@ -112,14 +111,14 @@ func (t *table) dispatch(from clientID, r *request) error {
 
 func (t *table) query(from clientID, r *request) {
 	var b []byte
-	switch r.query { //nolint:exhaustive // dispatch handles the others
+	switch r.query { //nolint:exhaustive // dispatch handles all other queries
 	case queryGet, queryMultiGet:
 		for _, key := range r.keys {
 			b = appendField(b, t.values[key])
 		}
 	case queryCheck:
 		b = append(b, replyReady)
-		if slices.ContainsFunc(r.keys, t.lacks) {
+		if slices.ContainsFunc(r.keys, t.isMissing) {
 			b[0] = replyNotReady
 		}
 	case queryNumKeys:
@@ -144,8 +143,9 @@ func (t *table) answer(to clientID, b []byte) {
 	}
 }
 
-// lacks reports whether a WAIT for key must wait. A queue with entries counts as a set key.
-func (t *table) lacks(key string) bool {
+// isMissing reports whether a WAIT for key has to wait. A queue that is not empty counts as a key
+// that is set.
+func (t *table) isMissing(key string) bool {
 	_, ok := t.values[key]
 	return !ok && len(t.queues[key]) == 0
 }
@@ -201,7 +201,7 @@ func (t *table) delete(from clientID, key string) {
 
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
-	// Only one client can pop the value, so only one wakes up.
+	// Wake only one client, because only one can pop the value.
 	if waiters := t.watched[key]; len(waiters) > 0 {
 		first := waiters[0]
 		t.unwatch(first, key)

@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata. Each line has the form "<client> <QUERY> <fields>",
-// and each reply the form "<client>: <bytes>".
+// TestTable runs the transcripts in testdata. Requests have the form "<client> <QUERY> <fields>"
+// and replies the form "<client>: <bytes>".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()
@@ -42,8 +42,8 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// parseRequest parses a request. The fields are keys and values, then a number if the query has
-// one.
+// parseRequest parses a request, whose fields are keys and values followed by a number if the query
+// has one.
 func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
@@ -107,12 +107,12 @@ func TestRequestRoundTrip(t *testing.T) {
 }
 
 // checkTable checks that the table's two indexes of waiters match, and that no client waits for a
-// set key.
+// key that is set.
 func checkTable(t *rapid.T, table *table) {
 	pairs := 0
 	for key, waiters := range table.watched {
-		if len(waiters) == 0 || !table.lacks(key) && len(table.queues[key]) == 0 {
-			t.Fatalf("%d clients wait for key %q, want none for a key that is set", len(waiters), key)
+		if len(waiters) == 0 || !table.isMissing(key) && len(table.queues[key]) == 0 {
+			t.Fatalf("%d clients wait for key %q, which is set; want none", len(waiters), key)
 		}
 		pairs += len(waiters)
 	}
@@ -127,9 +127,9 @@ func checkTable(t *rapid.T, table *table) {
 	}
 }
 
-// TestEveryWaitEndsOnce sends random requests of a few clients for a few keys. Each WAIT and
-// BARRIER must be answered exactly once, unless it is canceled.
-func TestEveryWaitEndsOnce(t *testing.T) {
+// TestEveryWaitIsAnsweredOnce sends random requests from a few clients about a few keys. Each WAIT
+// and BARRIER must be answered exactly once, unless it is canceled.
+func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := newTable()
 		key := rapid.SampledFrom([]string{"a", "b", "c"})
@@ -149,21 +149,21 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 			replies, err := table.apply(from, r)
 			waits := r.query == queryWait || r.query == queryBarrier
 			if (err != nil) != (waits && before) {
-				t.Fatalf("%s of a client with waiting = %v returned error %v", r.query, before, err)
+				t.Fatalf("%s from a client with waiting = %v: got error %v", r.query, before, err)
 			}
 			stopped := slices.ContainsFunc(replies, func(x reply) bool {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
 			})
 			if waits && !before && stopped == (table.waiting[from] != nil) {
-				t.Fatalf("%s: stopped = waiting = %v, want exactly one of them", r.query, stopped)
+				t.Fatalf("%s: answered = waiting = %v, want exactly one of them", r.query, stopped)
 			}
 			checkTable(t, table)
 		}
 	})
 }
 
-// FuzzServer sends arbitrary bytes to a server, which must not panic, and must end the session once
-// its client has disconnected.
+// FuzzServer sends arbitrary bytes to a server, which must not panic and must end the session once
+// the client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, hello+x.send))
@@ -184,7 +184,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzClient answers a client's calls, which must return, with arbitrary bytes.
+// FuzzClient answers a client's calls with arbitrary bytes. The calls must return.
 func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, x.want))

@@ -2,14 +2,14 @@ package rendezvous
 
 import "slices"
 
-// wait answers a WAIT at once if all keys are set. Otherwise the client becomes waiting.
+// wait answers a WAIT immediately if all keys are set. Otherwise the client starts waiting.
 func (t *table) wait(from clientID, keys []string) error {
 	if t.waiting[from] != nil {
-		return errTwoWaits
+		return errSecondWait
 	}
 	w := &waiter{client: from, missing: map[string]bool{}}
 	for _, key := range keys {
-		if t.lacks(key) && !w.missing[key] {
+		if t.isMissing(key) && !w.missing[key] {
 			w.missing[key] = true
 			t.watched[key] = append(t.watched[key], w)
 		}
@@ -31,7 +31,7 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissing removes key from the missing keys of w, and ends the wait if it was the last.
+// removeMissing removes key from the missing keys of w. If it was the last, the wait is answered.
 func (t *table) removeMissing(w *waiter, key string) {
 	if delete(w.missing, key); len(w.missing) == 0 {
 		delete(t.waiting, w.client)
@@ -47,10 +47,10 @@ func (t *table) unwatch(w *waiter, key string) {
 }
 
 // arrive counts an arrival at a barrier for the given number of ranks. The last arrival releases
-// all clients.
+// all waiting clients.
 func (t *table) arrive(from clientID, key string, ranks int64) error {
 	if t.waiting[from] != nil {
-		return errTwoWaits
+		return errSecondWait
 	}
 	b := t.barriers[key]
 	if b == nil {
@@ -71,8 +71,8 @@ func (t *table) arrive(from clientID, key string, ranks int64) error {
 	return nil
 }
 
-// leave ends the wait of a client that has canceled the wait or disconnected. Its arrival at a
-// barrier still counts.
+// leave ends the wait of a client that has canceled it or disconnected. If the client has arrived
+// at a barrier, the arrival still counts.
 func (t *table) leave(client clientID) {
 	w := t.waiting[client]
 	if w == nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxUnauthenticated limits the connections that have not authenticated yet. Ranks authenticate
-// within a millisecond, and retry if their connection is closed.
+// maxUnauthenticated bounds the number of connections that have not authenticated yet. Ranks
+// authenticate within a millisecond, and they retry if their connection is closed.
 const maxUnauthenticated = 128
 
 func unauthenticatedLimit() int {
@@ -26,8 +26,8 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds an unauthenticated session. If there are too many, it closes the oldest
-// one's connection. The caller holds s.mu.
+// addUnauthenticated adds an unauthenticated session. If there are then too many, it closes the
+// connection of the oldest. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -41,7 +41,7 @@ func (s *Server) removeUnauthenticated(n *session) {
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
 }
 
-// openSession moves a session to the open state, which has no deadline.
+// openSession moves a session to the open state, in which its reads have no deadline.
 func (s *Server) openSession(n *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,15 +56,15 @@ func (s *Server) openSession(n *session) error {
 	return n.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets a function that the server calls, instead of logging a warning, the first time
-// it cannot accept a connection. A goroutine of the server calls it.
+// OnAcceptError sets a function that the server calls, on one of its own goroutines, the first time
+// it cannot accept a connection. Without it, the server logs a warning.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onAcceptError = call
 }
 
-// reportAcceptError reports an error of Accept that the user can fix.
+// reportAcceptError reports errors of Accept that the user can fix and ignores all others.
 func (s *Server) reportAcceptError(err error) {
 	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 		return

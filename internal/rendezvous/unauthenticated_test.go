@@ -26,12 +26,12 @@ func checkClosed(t *testing.T, conn net.Conn) {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("Read = %d, %v, want the end of the connection", n, err)
+		t.Errorf("Read = %d, %v; want a closed connection", n, err)
 	}
 }
 
 // TestUnauthenticatedConnectionsAreLimited opens many silent connections. The server must close the
-// oldest ones, and ranks must be able to connect meanwhile.
+// oldest ones, so that ranks can still connect.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const count = 2 * maxUnauthenticated
@@ -65,7 +65,7 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionsTimeOut leaves one connection silent and sends half a handshake
+// TestUnauthenticatedConnectionsTimeOut sends nothing over one connection and only half a handshake
 // over another.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
@@ -102,7 +102,7 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := dialSilent(t, s)
-	// The PING is answered, so the session has started.
+	// Once the PING is answered, the session has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: magic}).append(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)

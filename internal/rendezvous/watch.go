@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// endWatcher tracks the ends of other ranks for a member, over a separate connection to the store.
-// When that connection ends, the server records the end of this rank.
+// endWatcher tracks which other ranks of a member's world have ended, over a separate connection to
+// the store. When that connection is closed, the server records that this rank has ended.
 type endWatcher struct {
 	client *Client
 	world  string
@@ -19,29 +19,28 @@ type endWatcher struct {
 	// storeRank is the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	// cancel ends the wait for the next end, after which run returns and closes done. release
-	// releases run's context.
+	// cancel makes run stop waiting, return and close done. release releases run's context.
 	cancel, release context.CancelFunc
 	done            chan struct{}
 
 	mu      sync.Mutex
 	ends    map[int]*knownEnd // by rank; guarded by mu
 	lost    bool              // whether the connection has ended; guarded by mu
-	closing bool              // whether the store is being closed in order; guarded by mu
+	closing bool              // whether the store is closing normally; guarded by mu
 	changed chan struct{}     // closed and replaced when ends or lost change; guarded by mu
 }
 
-// knownEnd records a rank's end and the time at which this rank received it.
+// knownEnd records how a rank ended and when this rank learned of it.
 type knownEnd struct {
 	*EndedError
 	since time.Time
-	// fromLauncher is set if a launcher has reported the end. The server's report is less precise,
-	// because it is based on the end of a connection.
+	// fromLauncher is set if a launcher reported the end. The server's own report is less precise,
+	// because the server only sees that a connection was closed.
 	fromLauncher bool
 }
 
-// startWatch sends this rank's greeting over the connection. If the server does not record ends,
-// startWatch closes the connection and returns nil.
+// startWatch sends this rank's greeting over the connection and starts watching. If the server does
+// not record which ranks have ended, startWatch closes the connection and returns nil.
 func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
 		client: c, world: m.base, rank: m.world.Rank,
@@ -61,11 +60,13 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	return w, nil
 }
 
-// noDeadline, which is longer than any job, prevents calls from adding the default deadline.
+// noDeadline is longer than any job. A deadline this far away keeps calls from adding the default
+// one.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
-// run processes one end after another until waitCtx is canceled or the connection ends. Only waits
-// use waitCtx: canceling a WAIT keeps the connection, but canceling any other request loses it.
+// run processes the store's reports of ended ranks until waitCtx is canceled or the connection is
+// lost. It uses waitCtx only for waits, because canceling a WAIT keeps the connection, whereas
+// canceling any other request loses it.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.release()
@@ -90,7 +91,7 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 			w.closing = true
 			w.mu.Unlock()
 		case e.World == "":
-			// The launcher does not report whether the rank has left in order.
+			// The launcher does not report whether the rank left before its process exited.
 			var why []byte
 			why, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
 			if e.Left {
@@ -103,8 +104,8 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	}
 }
 
-// recordEnd records an end. A launcher's report replaces the server's. Otherwise the first report
-// counts.
+// recordEnd records the first report that a rank has ended. A launcher's report replaces an earlier
+// report by the server.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,18 +124,19 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	w.notify()
 }
 
-// notify wakes all waits, which then check their condition again. The caller holds w.mu.
+// notify wakes all waiters, which then check their conditions again. The caller must hold w.mu.
 func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost records that the connection has ended, and with it the rank that served the store.
+// markStoreLost records that the connection was lost, and that the rank that served the store has
+// therefore ended.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
-	w.notify() // The end of rank 0 also depends on lost.
+	w.notify() // Whether rank 0 counts as ended also depends on lost.
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
@@ -145,7 +147,7 @@ func (w *endWatcher) markStoreLost() {
 	}
 }
 
-// storeLost reports whether the connection to the store has ended.
+// storeLost reports whether the connection to the store was lost.
 func (w *endWatcher) storeLost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,8 +167,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits for a fatal end, and returns it once it has been known for the given time. It returns
-// nil when the context ends.
+// await waits until fatal returns true for a rank that has ended, and until that end has been known
+// for the duration after. It returns nil when the context ends.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -207,7 +209,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave stops watching. It then stores this rank's reason to leave, over the same connection.
+// leave stops watching and then stores this rank's reason for leaving over the same connection.
 func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {
@@ -218,8 +220,8 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close closes the connection, so the server records the end of this rank. close works on a nil
-// watcher.
+// close closes the connection, so that the server records that this rank has ended. It does nothing
+// if w is nil.
 func (w *endWatcher) close() error {
 	if w == nil {
 		return nil

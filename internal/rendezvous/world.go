@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// World describes a job as far as a process knows it before it communicates. Discover returns the
-// World for Connect.
+// World describes what a process knows about its job before it communicates. Discover returns the
+// World that Connect needs.
 type World struct {
 	// Rank identifies this process, from 0 to Size-1. Size is the number of ranks.
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
-	// Source identifies the source of the ranks, for messages.
+	// Source tells, for use in messages, where Rank and the other numbers come from.
 	Source Source
-	// RunID is the launcher's name for the job, or "". Restart counts how often the launcher has
-	// restarted the ranks. Connect separates the keys of jobs and attempts by both.
+	// RunID is the launcher's name for the job, or "". Restart is the number of times that the
+	// launcher has restarted the ranks. Connect uses both to keep the keys of different jobs and
+	// attempts apart.
 	RunID   string
 	Restart int
 	// Route describes how to reach the store.
 	Route Route
 	// Late, if set, is called during Connect with the ranks that have not joined yet, in ascending
-	// order, and the time that this rank has waited. It returns the time until the next call, or a
-	// negative time for no further calls. The first call has no ranks and the time 0. Late is
-	// called on one goroutine at a time, and not after Connect has returned.
+	// order, and the time for which this rank has waited. It returns the time until the next call,
+	// or a negative time to stop further calls. The first call is made before the wait begins, with
+	// no ranks and a time of 0. Calls do not overlap, and none is made after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
 	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
 	// other ranks to leave. Its argument lists the ranks of this world that have not left.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
-// Source identifies the origin of this process's rank.
+// Source identifies where this process's rank comes from.
 type Source string
 
 // The sources, in the order in which Discover tries them.
@@ -42,7 +43,7 @@ const (
 	SourceMPICH    Source = "MPICH"
 	SourceSlurm    Source = "Slurm"
 	SourceAlone    Source = "one process"
-	// SourceLaunch is symmem's launcher. Its ranks have torchrun's variables.
+	// SourceLaunch is symmem's own launcher, which sets torchrun's variables.
 	SourceLaunch Source = "symmem launch"
 )
 
@@ -52,9 +53,10 @@ const LaunchStore = unixScheme + "@symmem-run-"
 // Route describes how to reach the store.
 type Route struct {
 	Kind RouteKind
-	// Endpoint locates the store, for RouteJoin and RouteServe.
+	// Endpoint is the store's endpoint. It is used for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is connected to the process manager, for RoutePMI. It belongs to the caller.
+	// FD is a descriptor connected to the process manager. It is used for RoutePMI and never
+	// closed.
 	FD int
 }
 
@@ -88,17 +90,16 @@ func (k RouteKind) String() string {
 	return fmt.Sprintf("route %d", int(k))
 }
 
-// Options describes the ranks and overrides the environment. The zero value uses only the
-// environment.
+// Options describes the ranks and overrides the environment. The zero value overrides nothing.
 type Options struct {
-	// Rank and Size are used if Size is not 0. If Size is 0, the ranks are read from the
-	// environment, and Rank, LocalRank and LocalSize must be 0, too.
+	// Rank and Size are used if Size is not 0. If Size is 0, they are read from the environment,
+	// and Rank, LocalRank and LocalSize must be 0 as well.
 	Rank, Size int
-	// LocalRank and LocalSize are used if LocalSize is not 0. If it is 0, all ranks are on this
-	// machine, and LocalRank is equal to Rank.
+	// LocalRank and LocalSize are used if LocalSize is not 0. If LocalSize is 0, LocalRank must be
+	// 0 too, and all ranks are taken to run on this machine.
 	LocalRank, LocalSize int
-	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
-	// or "unix:@name". If it is empty, the environment determines the route.
+	// Address is where rank 0 serves the store: "host:port", which requires a Token, or
+	// "unix:@name". If it is empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
@@ -111,10 +112,10 @@ type Variable struct {
 	Value string
 }
 
-// EnvironmentError means that the environment does not determine the ranks, or how to reach the
-// store.
+// EnvironmentError means that the environment does not determine this process's rank, or does not
+// determine how to reach the store.
 type EnvironmentError struct {
-	// Source is the family of variables.
+	// Source identifies the launcher whose variables were read.
 	Source Source
 	// Variables lists the variables that were read.
 	Variables []Variable
@@ -140,7 +141,7 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxSize is larger than any job. It prevents overflow in sums of ranks.
+// maxSize is larger than any job and small enough that sums of ranks cannot overflow.
 const maxSize = 1 << 20
 
 // problem describes why the ranks are invalid. It returns "" for valid ranks.
