@@ -15,18 +15,19 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Offer is a call that a communicator has resolved. It computes the details of each path only once:
-// Take reuses the choices of Refusal. An Offer is not safe for concurrent use.
+// Offer reports, for each path, whether and how a communicator can carry out a call. It works out
+// the details of each path only once: Take reuses what Refusal computed. An Offer is not safe for
+// concurrent use.
 type Offer interface {
 	// Refusal returns nil if the call can use a path, and otherwise an error that matches
 	// ErrUnsupported. The result depends only on the operation, type, reduction, count, presence of
-	// windows, and alignment of the offsets in the windows, so all ranks that make the same call
-	// get the same result. For PathWindow, Refusal assumes that the call names windows. A path is
-	// refused if its result would differ from the bits that the group's Formula prescribes.
+	// windows, and alignment of the offsets in the windows, so all ranks that make the same call get
+	// the same result. For PathWindow, Refusal assumes that the call names windows. A path is refused
+	// if its result could differ from the bits that the group's Formula prescribes.
 	Refusal(path Path) error
-	// Take returns a plan for a path that does not refuse the call, with the given digest. It is
-	// called once, and the Offer must not be used afterwards. It returns ErrOutOfRange if the path
-	// is PathWindow and a buffer is outside the group's windows.
+	// Take returns a plan, with the given digest, for a path that Refusal accepts. It must be called
+	// only once, after which the Offer must not be used. It returns ErrOutOfRange if the path is
+	// PathWindow and a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -46,20 +47,20 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is the factor of PremulSum, which must be finite, not 0, and equal on all ranks. It is
-	// 0 for other reductions. A rank that needs a different factor must multiply its input before
-	// the call.
+	// Factor is the factor of PremulSum, which must be finite, nonzero, and the same on all ranks. A
+	// rank that needs a different factor must multiply its input before the call. Factor is 0 for
+	// other reductions.
 	Factor float64
 	// Path selects how the call runs. Offer.Take sets it.
 	Path Path
-	// Digest covers everything that must be equal on all ranks. Offer.Take sets it.
+	// Digest covers everything that must be the same on all ranks. Offer.Take sets it.
 	Digest uint64
 	// Root is a group rank: the operation's root, or the peer of Send and Recv. For Recv it may be
 	// AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
-	// Send with a tag from one rank to another matches the k-th Recv with that tag. Each rank counts
-	// its calls on all streams in order.
+	// Send with a tag from one rank to another matches the k-th Recv with that tag, where each rank
+	// counts its calls in the order in which it makes them, on any stream.
 	Tag int
 	// Count is the number of elements. It must not be negative. It is 0 for AllToAllV. For
 	// AllGatherV and ReduceScatterV it is this rank's count.
@@ -67,21 +68,21 @@ type Call struct {
 	// Splits holds the counts and offsets of AllToAllV, AllGatherV and ReduceScatterV; nil for other
 	// operations.
 	Splits *Splits
-	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
-	// It must return soon, because the stream's later work waits for it. It must not call the
-	// backend. A panic in it fails the group.
+	// Arrived, if set, is called with the sender's group rank when a Recv has received its message. It
+	// must return quickly, because the stream's later work waits for it, and must not call the
+	// backend. If it panics, the group fails.
 	Arrived func(source int) `json:"-"`
-	// Send and Recv are the addresses of this rank's buffers. They may be equal or overlap as NCCL
-	// defines in-place calls.
+	// Send and Recv are the addresses of this rank's buffers. They may be the same or overlap where
+	// NCCL permits in-place operation.
 	Send, Recv uintptr
 	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer is
-	// outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, and only
-	// on some ranks. Peers then read the send buffer directly. AllGatherV and ReduceScatterV set only
-	// the window of the divided buffer.
+	// outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, so that
+	// peers read the send buffer directly, and need not do so on every rank. AllGatherV and
+	// ReduceScatterV set only the window of the divided buffer.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
-	// List describes all calls of a list, in the call that stands for the list; see ListOf.
+	// List describes all calls of a list if this call stands for the list; see ListOf.
 	List string
 	// Recorded holds the call's position in a capture; see RecordedAs.
 	Recorded Recorded
@@ -89,20 +90,20 @@ type Call struct {
 	Keep any `json:"-"`
 }
 
-// Spans returns the sizes in bytes of the call's send and receive buffers on a rank of a group of
-// the given number of ranks. Broadcast and Reduce have both buffers on every rank because, on the
-// window path, each rank computes the root's addresses from its own offsets.
+// Spans returns the sizes in bytes of the call's send and receive buffers on the given rank of a
+// group of ranks ranks. Broadcast and Reduce have both buffers on every rank because, on the window
+// path, each rank computes the root's addresses from its own offsets.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
-	from, to := c.Operation.Extents()
-	send, recv = c.elements(from, ranks, rank)*size, c.elements(to, ranks, rank)*size
+	src, dst := c.Operation.Extents()
+	send, recv = c.elements(src, ranks, rank)*size, c.elements(dst, ranks, rank)*size
 	if c.Splits == nil {
 		return send, recv
 	}
-	if from == BySplits {
+	if src == BySplits {
 		send = extent(c.Splits.SendCounts, c.Splits.SendOffsets) * size
 	}
-	if to == BySplits {
+	if dst == BySplits {
 		recv = extent(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
 	}
 	return send, recv
@@ -116,8 +117,8 @@ func (c *Call) elements(e Extent, ranks, rank int) int64 {
 	return e.Parts(ranks) * c.Count
 }
 
-// InPlace reports whether a rank's call is in place as NCCL defines it: both buffers are the same,
-// or the smaller buffer is the rank's own part of the larger one.
+// InPlace reports whether a rank's call is in place in NCCL's sense: both buffers are the same, or
+// the smaller buffer is the rank's own part of the larger one.
 func (c *Call) InPlace(rank int) bool {
 	part := int64(rank) * c.Count
 	if c.Splits != nil {
@@ -142,7 +143,7 @@ func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
 
-// FactorBits returns the factor as an element of the call's type.
+// FactorBits returns the bits of the factor, converted to the call's data type.
 func (c *Call) FactorBits() uint64 {
 	switch c.DataType {
 	case Float64:
@@ -165,7 +166,6 @@ func (c *Call) SetPath(path Path, digest uint64) {
 	}
 }
 
-// total returns the sum of counts.
 func total(counts []int64) (sum uint64) {
 	for _, n := range counts {
 		sum += uint64(n)
@@ -173,8 +173,8 @@ func total(counts []int64) (sum uint64) {
 	return sum
 }
 
-// Describe describes the call for errors, events and comparisons between ranks, without the places
-// of buffers and the arguments of a norm. Root is the peer of a Send or Recv.
+// Describe describes the call for errors, events and comparisons between ranks. It leaves out where
+// the buffers are and the arguments of a norm. For a Send or Recv, Root is the peer.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{

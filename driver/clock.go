@@ -17,7 +17,7 @@ const (
 
 // Clock counts calls of one kind and measures the time of some of them: the first, every 128th, and
 // each call of at least 1 MiB. Calls report to it through a [Meter]. A Clock has no lock and is
-// safe for concurrent use. Simultaneous samples may overwrite each other's recent values.
+// safe for concurrent use, but simultaneous samples may overwrite each other's recent values.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64
@@ -39,10 +39,10 @@ type Meter struct {
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *Clock) Meter(bytes int64) Meter { return Meter{clock: c, bytes: bytes, sums: true} }
 
-// MeterWithoutSum returns a faster Meter, which does not add to ClockReading.Bytes.
+// MeterWithoutSum is like Meter, but its Meter is faster because it does not count bytes.
 func (c *Clock) MeterWithoutSum(bytes int64) Meter { return Meter{clock: c, bytes: bytes} }
 
-// Count counts a call that is not timed.
+// Count counts a call without timing it.
 func (m *Meter) Count() {
 	if m.clock != nil {
 		m.count()
@@ -99,12 +99,12 @@ func average(recent *atomic.Uint64, value uint64, first bool) {
 
 // ClockReading contains the values of a Clock at a point in time.
 type ClockReading struct {
-	// Calls counts all calls. Bytes is the sum of their sizes.
+	// Calls counts all calls, and Bytes is their total size.
 	Calls, Bytes uint64
-	// Samples counts the timed calls. Time is the sum of their times.
+	// Samples counts the timed calls, and Time is their total time.
 	Samples uint64
 	Time    time.Duration
-	// RecentTime and RecentBytes are averages over the latest samples, about 16.
+	// RecentTime and RecentBytes are averages over about the last 16 samples.
 	RecentTime  time.Duration
 	RecentBytes int64
 }

@@ -40,7 +40,7 @@ func TestRecentTimeFollowsCalls(t *testing.T) {
 		m.End(now())
 	}
 	if r := c.Read(); r.RecentTime > time.Second {
-		t.Errorf("RecentTime = %v; want that of the latest samples", r.RecentTime)
+		t.Errorf("RecentTime = %v; want at most 1s, the average of the latest samples", r.RecentTime)
 	}
 }
 

@@ -17,26 +17,26 @@ type GroupConfig struct {
 	// Rank is this rank's index in Ranks.
 	Rank int
 	// Check makes the communicator compare every call's Digest across ranks before the call's
-	// result is used. SetCheck can change it later.
+	// result is used. SetCheck can change this later.
 	Check bool
-	// Strict requires each message to be sent and received after the same number of collectives.
-	// Otherwise the group fails with a MessageError. If calls are compared, each collective also
-	// compares the numbers of messages that the ranks have sent and received. Strict is the same on
-	// every rank.
+	// Strict requires each message to be sent and received after the same number of collectives;
+	// otherwise the group fails with a MessageError. If calls are compared, each collective also
+	// compares how many messages the ranks have sent and received. Strict must be the same on every
+	// rank.
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
-	// Timeout limits each wait for a peer that has no other deadline. If it is nil, Config.Timeout
-	// applies.
+	// Timeout bounds any wait for a peer that has no deadline of its own. If it is nil,
+	// Config.Timeout applies.
 	Timeout *Limit
-	// Machines holds each rank's host name in group order, or "" if unknown, for errors. Machines
-	// is nil if the ranks share a machine.
+	// Machines holds the host name of each rank, or "" if it is unknown, in group order, for use in
+	// error texts. It is nil if all ranks share a machine.
 	Machines []string
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
 }
 
-// WithTimeout returns g. If g.Timeout was nil, it is set to a new Limit of fallback.
+// WithTimeout returns g, with Timeout set to a new Limit of fallback if it was nil.
 func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	if g.Timeout == nil {
 		g.Timeout = NewLimit(fallback)
@@ -44,8 +44,8 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, a fault of the group, in a Fault with the group's owner. An error that already
-// has this owner is returned unchanged.
+// Fault wraps err, a fault of the group, in a Fault with the group's owner. It returns err itself
+// if err is nil or already has this owner.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -54,8 +54,8 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's id for error texts, without the leading slashes and space, which only
-// distinguish groups made by Split from groups made by Join.
+// Name returns the group's ID for error texts. It strips leading slashes and a leading space, which
+// only keep the IDs of groups made by Split distinct from those of groups made by Join.
 func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
 
 // World converts ranks of the group to world ranks.
@@ -67,7 +67,7 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// MachinesOf returns the known host names of world ranks of the group, by world rank. It returns
+// MachinesOf returns the known host names of the given world ranks, keyed by world rank. It returns
 // nil if the ranks of the group share a machine.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
@@ -98,15 +98,14 @@ type Lane int
 
 // The lanes of a communicator.
 const (
-	// LaneControl carries agreements for which the caller waits.
+	// LaneControl carries agreements that a caller waits for.
 	LaneControl Lane = iota
-	// LaneBackground carries agreements for which no call waits.
+	// LaneBackground carries agreements that no call waits for.
 	LaneBackground
-	// LaneCalls carries data that calls compare in addition to their digests, in the order of
-	// calls.
+	// LaneCalls carries, in the order of the calls, data that calls compare besides their digests.
 	LaneCalls
 	// LaneFault carries reports about the cause of a failure. An exchange on it fails the
-	// communicator, so all its waits end with ErrFault, on every rank. Absent ranks do not block
+	// communicator, so that all its waits end with ErrFault on every rank. Absent ranks do not block
 	// the exchange.
 	LaneFault
 	// Lanes is the number of lanes.
@@ -114,8 +113,8 @@ const (
 )
 
 // Communicator connects the ranks of a group. It is open at first, failed after the first fault,
-// and finally closed. A failed communicator only supports exchanges on LaneFault, Decide and
-// Departed. It never recovers; the ranks must connect a new group.
+// and finally closed. A failed communicator supports only exchanges on LaneFault, Decide and
+// Departed. It never recovers, so the ranks must connect a new group.
 //
 // Collective calls of one communicator must be made in the same order on every rank.
 type Communicator interface {
@@ -131,9 +130,9 @@ type Communicator interface {
 	// rank.
 	//
 	// Preconditions: all ranks have agreed on the key.
-	// Postconditions: on an error, this rank has no window. If sizes differ, all ranks return an
-	// error and the key can be used again. Registering a key twice returns an error and has no other
-	// effect. If a stream is being captured, Register only returns ErrCapturing.
+	// Postconditions: if Register fails, this rank has no window. If sizes differ, all ranks return
+	// an error and the key can be used again. Registering a key twice returns an error and has no
+	// other effect. If a stream is being captured, Register only returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer reports which paths can execute a call, and how. It is cheap, does not wait and has no
 	// side effects.
@@ -141,51 +140,50 @@ type Communicator interface {
 	// Preconditions: Call.Validate returns nil, and the windows that the call names contain its
 	// buffers. A backend does not check these again.
 	Offer(call Call) Offer
-	// Launch queues a prepared collective on a stream. It returns the call's error if the work was
-	// done at once. Otherwise Synchronize returns the error (but see AdoptedStream).
+	// Launch queues a prepared collective on a stream. If the collective ran before Launch returned,
+	// Launch returns its error; otherwise Synchronize does (but see AdoptedStream).
 	Launch(stream Stream, plan Plan) error
 	// Launched returns the number of launched calls by path, including those replayed by graphs.
 	Launched() [Paths]uint64
 	// SetCheck enables or disables the comparison of calls. It takes effect in the order of calls.
 	SetCheck(on bool)
-	// Failed returns a channel that is closed when the communicator fails, for the reason that
-	// Cause returns.
+	// Failed returns a channel that is closed when the communicator fails. Cause then returns why.
 	Failed() <-chan struct{}
-	// Cause returns the first fault that this rank detected, or nil. It is a Fault with the group's
-	// owner. A stream that fails because of it has an error with the same owner.
+	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
+	// group's owner. If it makes a stream fail, the stream's error has the same owner.
 	Cause() error
 	// CheckPeers fails the communicator if a peer has failed or is lost, which this rank would
 	// otherwise detect only in its next call. CheckPeers does not wait.
 	CheckPeers()
-	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause,
+	// Abort fails the communicator on all its ranks. Waits on this rank end with the given cause,
 	// or ErrAborted if it is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
-	// Close cancels this rank's queued collectives, waits for the running one, and leaves the
-	// group. It also ends windows that are still registered; deregistering one later has no effect.
-	// Close does not wait for other ranks.
+	// Close cancels this rank's queued collectives, waits for the running one, and leaves the group.
+	// It also deregisters the remaining windows; deregistering one of them again has no effect. Close
+	// does not wait for other ranks.
 	Close() error
 }
 
 // Decisions lets the ranks of a failed group agree on one cause, however late each of them is.
 type Decisions interface {
-	// Decide proposes the encoded cause of the group's failure and returns the decided one. The
-	// first proposal of any rank becomes the decision, which never changes and outlives its rank.
-	// With a nil proposal, Decide only returns the decision, or nil if there is none. If the
-	// decision cannot be stored or read, Decide returns the proposal. A proposal has at most
-	// MaxPayload bytes. Decide does not wait for other ranks.
+	// Decide proposes a cause for the group's failure, in encoded form, and returns the cause the
+	// ranks agreed on. The first proposal of any rank becomes the decision, which never changes and
+	// outlives that rank. With a nil proposal, Decide only returns the decision, or nil if there is
+	// none. If the decision cannot be stored or read, Decide returns the proposal. A proposal has at
+	// most MaxPayload bytes. Decide does not wait for other ranks.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks from which no more reports will arrive: lost ranks, whose
-	// processes or connections ended before they left or aborted the group, and ranks that left. It
-	// does not wait.
+	// process or connection ended before they left or aborted the group, and ranks that left. It does
+	// not wait.
 	Departed() (lost, left []int)
 }
 
-// MaxPayload limits the size of an exchange's payload in bytes.
+// MaxPayload is the maximum size of an exchange's payload in bytes.
 const MaxPayload = 1 << 20
 
 // SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	// Pool is the pool's number, on which the ranks of the pool's domain have agreed.
+	// Pool is the number on which the ranks of the pool's domain have agreed.
 	Pool uint64
 	// Ordinal is the segment's number in its pool. A pool never reuses a number.
 	Ordinal uint32

@@ -6,13 +6,14 @@
 // segments to register, and the path of each collective. Callers also decide whether ranks agree,
 // by comparing ledgers; a backend only transports the comparison and reports the result.
 //
-// Callers check calls with Call.Validate, and make sure that the windows of a call contain its
-// buffers, before they pass the call to a backend, which does not repeat these checks. A backend
-// reports calls that it does not support (see Offer).
+// Before they pass a call to a backend, callers check it with Call.Validate and make sure that the
+// windows of the call contain its buffers. A backend does not repeat these checks, but it refuses
+// calls that it does not support (see Offer).
 //
-// All backends treat misplaced buffers in the same way. A rank computes a peer's address from the
-// peer's window base and its own offset. If the buffer has another offset on the peer, the sums are
-// wrong, unless calls are compared. The host backend computes addresses exactly like a GPU.
+// All backends treat misplaced buffers in the same way. A rank computes the address of a buffer on
+// a peer from the base of the peer's window and from its own offset. If the buffer has a different
+// offset on the peer, the sums are wrong, unless calls are compared. The host backend computes
+// addresses exactly as a GPU does.
 //
 // Methods are safe for concurrent use unless documented otherwise. Every wait for a peer has a
 // deadline: that of the method's context, or Config.Timeout for methods without a context.

@@ -12,7 +12,7 @@ type Backend interface {
 	// Open opens the device of this rank.
 	//
 	// Preconditions: cfg is valid; every rank of the world opens one device with the same Store.
-	// Postconditions: on an error, no resources are left.
+	// Postconditions: if Open fails, it has released everything it acquired.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
@@ -25,19 +25,19 @@ type Config struct {
 	// Device is the ordinal of the device to open, plus 1. Ordinals count the devices that are
 	// visible to the process. If Device is 0, LocalRank selects the device.
 	Device int
-	// Store is shared by all ranks, which use it to connect, never on a hot path.
+	// Store is shared by all ranks, which use it to connect but never on a hot path.
 	Store Store
-	// Timeout limits waits for peers that have no other deadline. It is positive.
+	// Timeout bounds any wait for a peer that has no deadline of its own. It is positive.
 	Timeout time.Duration
-	// Late configures warnings about late ranks. A warning does not end the wait.
+	// Late configures warnings about late ranks, which do not end the wait.
 	Late Late
-	// Scatter, if not 0, is the seed for scattered segment addresses, as a GPU driver may choose
-	// them. Otherwise segments follow one another. Scattering exposes code that depends on the
-	// order of segments. A backend without a window path may ignore Scatter.
+	// Scatter, if not 0, seeds random segment addresses, such as a GPU driver may choose. They expose
+	// code that depends on the order of segments, which are contiguous if Scatter is 0. A backend
+	// without a window path may ignore Scatter.
 	Scatter uint64
 	// Interrupted, if set, is polled during long waits for peers, on the waiting goroutine and
-	// possibly with a stream's lock held. If it returns an error, which must wrap ErrInterrupted,
-	// the wait ends and its group fails. It must be fast and safe to call at any time.
+	// possibly with a stream's lock held, so it must be fast and safe to call at any time. If it
+	// returns an error, which must wrap ErrInterrupted, the wait ends and its group fails.
 	Interrupted func() error
 }
 
@@ -49,8 +49,8 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek returns a value and whether it has been written, without waiting.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the key has the value expected, or if the key has not been
-	// written and expected is empty. It returns the resulting value.
+	// CompareSet stores desired if the key's current value is expected, where a key that has not
+	// been written counts as empty. It returns the key's value afterwards.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if it is not known.
 	ServedBy() int
@@ -79,8 +79,8 @@ type Device interface {
 	NewStream() (Stream, error)
 	// NewEvent returns an event that no stream has recorded yet.
 	NewEvent() (Event, error)
-	// Connect joins a group. It is collective: every rank of the group calls it with the same id and
-	// ranks. On an error, no communicator is left on this rank.
+	// Connect joins a group. It is collective: every rank of the group calls it with the same ID and
+	// Ranks. If it fails, this rank has no communicator.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
 	// Close releases the device.
 	//
@@ -92,14 +92,15 @@ type Device interface {
 type Arena interface {
 	// Address returns the first address of the range.
 	Address() uintptr
-	// Map maps new memory, filled with zeros, at an offset of the arena. With Config.Scatter it
-	// chooses another offset. It returns an OutOfMemoryError if the device has no memory left.
+	// Map maps new memory, filled with zeros, at an offset in the arena. With Config.Scatter, Map
+	// ignores the offset and chooses its own. It returns an OutOfMemoryError if the device has no
+	// memory left.
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases as many addresses as possible after the first bytes, where nothing may be
-	// mapped. After Keep, the device may be closed before the arena is closed and its segments are
-	// unmapped.
+	// Keep keeps the first bytes of the arena and releases as many of the remaining addresses as
+	// possible, where nothing may be mapped. After Keep, the device may be closed before the arena is
+	// closed and its segments are unmapped.
 	Keep(bytes int64) error
 	// Close releases the addresses.
 	//
@@ -113,8 +114,8 @@ type Segment interface {
 	Address() uintptr
 	// Bytes returns the segment's size.
 	Bytes() int64
-	// Keep ends the peers' access to the segment, which must have no windows, and releases all
-	// resources except the memory, which stays mapped until Unmap.
+	// Keep ends the peers' access to the segment, which must have no windows, and releases
+	// everything but its memory, which stays mapped until Unmap.
 	Keep() error
 	// Unmap releases the memory.
 	//
@@ -132,44 +133,43 @@ type Event interface {
 	Synchronize(ctx context.Context) error
 }
 
-// Stream is an ordered, asynchronous queue of work. Methods return when the work is queued. On an
-// idle stream, a method may do the work before it returns.
+// Stream is an ordered, asynchronous queue of work. Methods return once the work is queued, but a
+// method called on an idle stream may do the work itself before it returns.
 //
-// A stream fails with the first error of its work, until Synchronize has returned the error. A
-// failed stream accepts work and drops it. Events recorded on it are reached and carry the error. A
-// dropped collective or message fails its communicator with a PriorError.
+// The first error of a stream's work makes the stream fail until Synchronize has returned the
+// error. A failed stream accepts work but drops it. Events recorded on a failed stream are reached
+// and carry the error. A dropped collective or message fails its communicator with a PriorError.
 type Stream interface {
 	// Copy copies bytes between device addresses.
 	Copy(dst, src uintptr, bytes int64) error
-	// Fill sets bytes to a value.
+	// Fill sets each of the bytes from dst on to value.
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host runs a function on the host in stream order. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all work queued so far. A closed stream records events while
-	// its work is running, and then returns ErrClosed.
+	// Record records an event after all work queued so far. On a closed stream, it still records
+	// events as long as work is running, and returns ErrClosed after that.
 	Record(Event) error
-	// Wait makes later work wait for the point that the event marks now. If the work before that
-	// point has failed, this stream fails with the same error. The wait has no deadline, because it
-	// is for this rank's own work.
+	// Wait makes later work wait for the point that the event marks now. If the work before that point
+	// has failed, this stream fails with the same error. The wait has no deadline, because it is for
+	// this rank's own work.
 	Wait(Event) error
-	// WaitOnly is like Wait, but does not fail if the earlier work has failed. It is for work that
-	// does not use the results of the earlier work, such as work on reused memory.
+	// WaitOnly is like Wait, but this stream does not fail if the earlier work has failed. It is for
+	// work that does not use the results of the earlier work but, for example, reuses its memory.
 	WaitOnly(Event) error
-	// Fail queues a failure of the stream with an error that the caller has already received.
+	// Fail makes the stream fail, in stream order, with an error that the caller has already received.
 	// Synchronize returns the error once more, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle. It returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
 	// BeginCapture starts to record this stream's work instead of running it. A Wait during the
-	// capture waits for the point that the event marks at that time, and does not add the event's
-	// stream to the capture.
+	// capture refers to the point that the event marks at the time of the call, and does not add the
+	// event's stream to the capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)
 	// Capturing reports whether work is being recorded.
 	Capturing() bool
-	// Close waits until the work is done, or for twice Config.Timeout, after which it abandons the
-	// work.
+	// Close waits until the work is done. After twice Config.Timeout, it abandons the work.
 	Close() error
 }
 

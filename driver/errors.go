@@ -23,12 +23,12 @@ var (
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by methods of closed objects.
 	ErrClosed = errors.New("closed")
-	// ErrFault matches every PeerError. An exchange on LaneFault returns the cause.
+	// ErrFault matches every PeerError. The ranks exchange the cause on LaneFault.
 	ErrFault = errors.New("a peer has failed")
 	// ErrAborted is returned after Abort.
 	ErrAborted = errors.New("aborted")
 	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA. Packages that
-	// must not import this one identify it by its method OutOfMemory.
+	// must not import this one recognize it by its method OutOfMemory.
 	ErrOutOfMemory error = outOfMemory{}
 	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = errors.New("invalid argument")
@@ -36,7 +36,7 @@ var (
 	ErrUnsupported = errors.New("not supported by this backend")
 	// ErrBusy is returned if memory cannot be released because work in progress may use it.
 	ErrBusy = errors.New("work is in progress")
-	// ErrSuspended is returned for the use of memory that has been released until Resume.
+	// ErrSuspended is returned when a call uses memory that is released until Resume.
 	ErrSuspended = errors.New("suspended")
 	// ErrInterrupted is returned by waits that end at the caller's request; see Config.Interrupted.
 	ErrInterrupted = errors.New("interrupted")
@@ -44,9 +44,8 @@ var (
 
 // TimeoutError reports the ranks that did not arrive before the deadline, and their activities.
 type TimeoutError struct {
-	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
-	Doing string
-	// Waited is the duration of the wait.
+	// Doing says what this rank was waiting in, such as "AllReduce 12 of group world".
+	Doing  string
 	Waited time.Duration
 	// Missing lists the world ranks that did not arrive.
 	Missing []int
@@ -55,8 +54,8 @@ type TimeoutError struct {
 	Machines map[int]string `json:",omitempty"`
 	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
-	// Counts lists the numbers of collectives of each kind that the ranks have launched. It is
-	// empty if they are equal or the library does not count.
+	// Counts says how many collectives of each kind each rank has launched, as counted by the
+	// library that runs them. It is empty if the counts agree or the library does not count.
 	Counts string
 	// Members lists the world ranks of the group in group order. It is empty if the wait was not in a
 	// group.
@@ -82,7 +81,7 @@ func (e *TimeoutError) Timeout() bool { return true }
 // AbsentError reports the ranks that did not arrive at a call that creates a group: Open, Join or
 // Split. errors.As also finds a TimeoutError in it.
 type AbsentError struct {
-	// Doing describes the call of this rank, such as "joining group world".
+	// Doing describes this rank's call, such as "joining group world".
 	Doing string
 	// Waited is the duration of the wait, or 0 if unknown.
 	Waited time.Duration
@@ -131,8 +130,8 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports that ranks are lost: their processes or the connections to them have ended,
-// or they have closed symmem.
+// RankLostError reports that ranks are lost: either their process or the connection to it has
+// ended, or they have closed symmem.
 type RankLostError struct {
 	// Ranks lists the lost world ranks.
 	Ranks []int
@@ -144,7 +143,8 @@ type RankLostError struct {
 	// Members lists the world ranks of the group in group order. It is empty if the call was not in
 	// a group.
 	Members []int
-	// Left reports whether all lost ranks have closed symmem. Their processes may still run.
+	// Left reports whether all lost ranks have closed symmem, in which case their processes may
+	// still be running.
 	Left bool
 }
 
@@ -187,8 +187,8 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault adds the group's owner, which identifies the group in a stream's error, to the failure of a
-// communicator. The text of a Fault is that of the failure.
+// Fault adds the group's owner to the failure of a communicator, so that a stream's error shows
+// which group has failed. The text of a Fault is that of the failure.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -200,20 +200,20 @@ func (e *Fault) Error() string { return e.Err.Error() }
 func (e *Fault) Unwrap() error { return e.Err }
 
 // MismatchError reports that ranks launched different collectives, or that the two ends of a
-// message differ. All ranks return a MismatchError with the same Number. No rank has written a
-// buffer.
+// message differ. All ranks return a MismatchError with the same Number, and none of them has
+// written to a buffer.
 type MismatchError struct {
 	// Number counts the group's calls, or the messages from one rank to the other, from 1.
 	Number uint64
-	// Launch reports that Number counts the launches of the group's kernels instead of its calls,
-	// because calls captured by another library have no number, or because the numbers of old calls
-	// are no longer recorded.
+	// Launch reports that Number counts launches of the group's kernels rather than its calls, either
+	// because the call was captured by another library and has no number, or because it is so old that
+	// its number is no longer recorded.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
 	// Others lists the world ranks whose calls differ from this rank's.
 	Others []int
-	// Group names the group.
+	// Group is the group's name.
 	Group string
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -243,9 +243,9 @@ func (e *MismatchError) Error() string {
 // DeadlockError reports that this rank's call can never complete, because ranks wait for each other
 // in different calls or have left the group.
 type DeadlockError struct {
-	// Doing describes the call of this rank.
+	// Doing describes this rank's call.
 	Doing string
-	// Elsewhere describes the activities of the other ranks, by world rank.
+	// Elsewhere says what the other ranks are doing, by world rank.
 	Elsewhere map[int]string
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -262,7 +262,8 @@ func (e *DeadlockError) Error() string {
 }
 
 // PriorError reports that a collective or a message was not run because earlier work on its stream
-// had failed. It fails the group, because other ranks would receive data that was never computed.
+// had failed. The group fails with it, because other ranks would receive data that was never
+// computed.
 type PriorError struct {
 	// Doing names the call that was not run, such as "AllReduce 2 of group world/1.0".
 	Doing string

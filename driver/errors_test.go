@@ -65,7 +65,7 @@ func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 	}
 }
 
-func TestAbsentErrorIsATimeoutError(t *testing.T) {
+func TestAbsentErrorIsTimeoutError(t *testing.T) {
 	absent := &AbsentError{Doing: "opening", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
 	err := fmt.Errorf("joining: %w", absent)
 	var late *TimeoutError
@@ -77,21 +77,21 @@ func TestAbsentErrorIsATimeoutError(t *testing.T) {
 		t.Error("Timeout = false, want true")
 	}
 	if !errors.Is(err, syscall.EPIPE) {
-		t.Error("errors.Is does not find the error that ended the wait")
+		t.Error("errors.Is did not find the error that ended the wait")
 	}
 	var lost *RankLostError
 	if errors.As(err, &lost) {
-		t.Error("errors.As finds a RankLostError")
+		t.Error("errors.As found a RankLostError")
 	}
 }
 
 func TestPeerErrorMatchesErrAbortedAfterAbort(t *testing.T) {
 	failed, aborted := &PeerError{}, &PeerError{Aborted: true}
 	if !errors.Is(failed, ErrFault) || errors.Is(failed, ErrAborted) {
-		t.Error("the error of a failed peer must match ErrFault only")
+		t.Error("PeerError{} must match only ErrFault")
 	}
 	if !errors.Is(aborted, ErrFault) || !errors.Is(aborted, ErrAborted) {
-		t.Error("the error of a peer that aborted must match ErrFault and ErrAborted")
+		t.Error("PeerError{Aborted: true} must match ErrFault and ErrAborted")
 	}
 }
 

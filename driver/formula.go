@@ -20,8 +20,8 @@ const (
 	// Tree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of ranks
 	// must be a power of two. Elements are accumulated in the same types as with RankOrder.
 	Tree
-	// RoundedTree combines in the same order as Tree, but rounds each sum of 16-bit floats to their
-	// type.
+	// RoundedTree combines in the same order as Tree, but rounds every partial sum of 16-bit floats
+	// back to 16 bits.
 	RoundedTree
 	formulas = iota // number of formulas
 )

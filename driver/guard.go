@@ -5,25 +5,25 @@ import (
 	"runtime/debug"
 )
 
-// Guard calls a user's function on another goroutine and waits until it ends. It returns an error
-// if the function panics or calls runtime.Goexit, as testing.T.FailNow does. The caller may hold
-// locks, because its own stack is not unwound. The error for a panic contains the stack. name
-// identifies the function in the error.
+// Guard calls a user's function on another goroutine and waits for it. It returns an error if the
+// function panics or calls runtime.Goexit, as testing.T.FailNow does. The caller may hold locks,
+// because its own stack is not unwound. name identifies the function in the error, which contains
+// the stack if the function panicked.
 func Guard(name string, f func()) error {
 	result := make(chan error)
 	go GuardHere(name, f, func(err error) { result <- err })
 	return <-result
 }
 
-// PanicError returns the error for a panic in a user's function, with the panic's value and stack.
-// It must be called in the deferred function that recovers the value. name identifies the function.
+// PanicError returns an error with the value and the stack of a panic in the user's function name.
+// It must be called in the deferred function that recovers the value.
 func PanicError(name string, value any) error {
 	return fmt.Errorf("%s panicked: %v\n\n%s", name, value, debug.Stack())
 }
 
-// GuardHere calls a user's function on the caller's goroutine, and then done with the result that
-// Guard would return. It is for callers that have started a goroutine for the function. If the
-// function calls runtime.Goexit, the goroutine exits after done.
+// GuardHere is like Guard, but calls the user's function on the caller's goroutine and passes the
+// result to done. It is for callers that have started a goroutine for the function. If the function
+// calls runtime.Goexit, the goroutine exits after done.
 func GuardHere(name string, f func(), done func(error)) {
 	err := fmt.Errorf("%s called runtime.Goexit", name)
 	defer func() {

@@ -19,7 +19,6 @@ func TestGuardReturnsStackOfPanic(t *testing.T) {
 
 func panics() { panic("on purpose") }
 
-// TestGuardHereRunsOnCallersGoroutine calls functions that return, panic and exit the goroutine.
 func TestGuardHereRunsOnCallersGoroutine(t *testing.T) {
 	for want, f := range map[string]func(){
 		"": func() {}, "called runtime.Goexit": runtime.Goexit, "panicked": panics,
@@ -35,7 +34,7 @@ func TestGuardHereRunsOnCallersGoroutine(t *testing.T) {
 			t.Errorf("got error %v, want %q", err, want)
 		}
 		if !strings.Contains(string(stack), "driver_test.callGuardHere(") {
-			t.Errorf("%q: the function runs on another goroutine:\n%s", want, stack)
+			t.Errorf("%q: the function ran on another goroutine:\n%s", want, stack)
 		}
 	}
 }

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// LateWarning reports that live ranks keep this rank waiting. The wait continues.
+// LateWarning reports that ranks that are still alive keep this rank waiting. The wait continues.
 type LateWarning struct {
 	// Group is the group's name. It is empty while the group is being created.
 	Group string
-	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
+	// Doing says what this rank is waiting in, such as "AllReduce 12 of group world".
 	Doing string
 	// Waited is the duration of the wait so far.
 	Waited time.Duration
 	// Ranks lists the world ranks that have not arrived.
 	Ranks []int
-	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
-	// of the group share a machine.
+	// Machines holds the known host names of Ranks, by world rank. It is empty if the ranks of the
+	// group share a machine.
 	Machines map[int]string
-	// Activity describes the known activities of these ranks, by world rank.
+	// Activity describes the known activities of Ranks, by world rank.
 	Activity map[int]string
-	// Members lists the world ranks of the group in group order. It is empty if they are not known.
+	// Members lists the world ranks of the group in group order. It is empty if it is not known.
 	Members []int
 }
 
@@ -37,16 +37,16 @@ func (w *LateWarning) String() string {
 
 // Late configures warnings about late ranks. The zero value disables them.
 type Late struct {
-	// After is the duration of a wait before its first warning. Later warnings follow every
-	// 2*After. 0 disables warnings.
+	// After is how long a wait lasts before its first warning. Further warnings follow at intervals
+	// of 2*After. 0 disables warnings.
 	After time.Duration
-	// Warn is called with each warning, concurrently from any goroutine. It must return soon and
-	// not call symmem.
+	// Warn is called with each warning, from any goroutine and possibly concurrently. It must return
+	// quickly and must not call symmem.
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning, 0 if the warning is due, and a negative value
-// if there is none. waited is the time that the wait has lasted. since is the time since the
+// Next returns the time until a wait's next warning: 0 if the warning is due, and a negative value
+// if warnings are disabled. waited is how long the wait has lasted. since is the time since the
 // group's last warning, or negative if there was none. Next ignores warnings from before the wait.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {

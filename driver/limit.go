@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Limit is a duration that can change at any time. A wait uses the value at its beginning. A Limit
-// is safe for concurrent use.
+// Limit is a duration that can be changed at any time, for waits that begin later. It is safe for
+// concurrent use.
 type Limit struct{ duration atomic.Int64 }
 
-// NewLimit returns a Limit with a value.
+// NewLimit returns a Limit with the value d.
 func NewLimit(d time.Duration) *Limit {
 	l := &Limit{}
 	l.Set(d)

@@ -4,15 +4,14 @@ import "strings"
 
 // Lister is implemented by a Communicator that can run several calls as one.
 type Lister interface {
-	// List returns a plan that runs two or more plans as one call, with one ticket and one
-	// comparison. The calls may run in any order, so none may use the result of another. For plans
-	// that it cannot combine, List returns ErrUnsupported on all ranks. Callers then launch them
-	// one by one.
+	// List returns a plan that runs two or more plans as one call, with one ticket and one comparison.
+	// The calls may run in any order, so none may use the result of another. For plans that cannot be
+	// combined, List returns ErrUnsupported on all ranks, and callers launch them one by one.
 	List(plans []Plan) (Plan, error)
 }
 
-// ListOf returns the call that stands for several prepared calls in comparisons and descriptions:
-// the first call, with a digest and a description of all.
+// ListOf returns the call that stands for several prepared calls in comparisons and descriptions.
+// It is a copy of the first call whose Digest and List cover all of them.
 func ListOf(plans []Plan) Call {
 	call := *plans[0].Prepared()
 	texts := make([]string, len(plans))

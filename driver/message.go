@@ -7,57 +7,57 @@ import (
 	"strings"
 )
 
-// AnySource as the Root of a Recv selects the first message with the tag from any rank.
+// AnySource, as the Root of a Recv, matches the first message with the same tag from any rank.
 const AnySource = -1
 
 // MessageFault is the kind of mismatch in a MessageError.
 type MessageFault string
 
-// The kinds of mismatch. Each determines the meaning of MessageEnds.Sent and Received.
+// The kinds of mismatch. The kind determines what MessageEnds.Sent and Received mean.
 const (
-	// MessagesUnmatched: a Send has no Recv, or a Recv has no Send. Sent and Received count the calls.
+	// MessagesUnmatched: a Send has no matching Recv, or the reverse. Sent and Received count calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep: the ends of a message were called between different collectives. Sent and
-	// Received count the collectives before each end.
+	// MessagesOutOfStep: the Send and the Recv of a message are separated by a collective. Sent and
+	// Received count the collectives before each of them.
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer: the ends of a message have different sizes. Sent and Received are the sizes in
 	// bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer: the ends of a message have different data types. Ranks detect this only if
-	// they compare calls. Sent and Received are DataTypes.
+	// MessageTypesDiffer: the ends of a message have different data types, which ranks detect only
+	// if they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer: a rank of an AllToAllV sends more or fewer elements than its peer expects. Sent
-	// and Received are the two numbers.
+	// SplitsDiffer: in an AllToAllV, a rank sends more or fewer elements than the receiver expects.
+	// Sent is the number of elements sent, and Received is the number expected.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// MessageError reports that the two ends of messages do not match: one end is missing, or the ends
-// differ in size, data type, splits or position among the collectives.
+// MessageError reports messages whose two ends do not match: one end is missing, or the ends differ
+// in size, data type, splits or position relative to the collectives.
 type MessageError struct {
 	// Fault names the kind of mismatch.
 	Fault MessageFault
 	// Group is the group's id.
 	Group string
-	// Number is the number, from 1, of the collective that detected the mismatch. It is 0 if no
-	// collective did.
+	// Number is the number, from 1, of the collective that detected the mismatch, or 0 if the
+	// mismatch was not detected by a collective.
 	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
 }
 
-// MessageEnds describes both ends of a message, or of all messages of a pair of ranks with one tag.
+// MessageEnds describes both ends of one message, or of all messages that one rank sends another
+// with the same tag.
 type MessageEnds struct {
 	// From and To are world ranks. From is AnySource if a Recv with AnySource has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
 	// Tag is the messages' tag.
 	Tag int `json:"tag"`
-	// Number counts the pair's messages with this tag, from 1. It is 0 if the ends stand for all of
-	// them.
+	// Number is the message's number, from 1, among those of the pair with this tag. It is 0 if this
+	// entry stands for all of them.
 	Number uint64 `json:"number,omitempty"`
-	// Sent describes the message on the sender; see MessageFault.
-	Sent uint64 `json:"sent"`
-	// Received describes the message on the receiver; see MessageFault.
+	// Sent and Received are what the sender and the receiver recorded; MessageFault gives the unit.
+	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }
 
@@ -69,7 +69,7 @@ func (e *MessageError) Sort() {
 	})
 }
 
-// maxEnds limits the number of MessageEnds that an error's text lists.
+// maxEnds is the largest number of MessageEnds that an error's text lists.
 const maxEnds = 8
 
 func (e *MessageError) Error() string {

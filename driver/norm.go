@@ -3,36 +3,40 @@ package driver
 import "fmt"
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' input rows to the residual, and every rank stores the new residual. It then
-// multiplies each element by its weight and divides it by the row's root mean square. The result is
-// the output. It may also be quantized. Package formula defines the bits of all results.
+// the sum of all ranks' input rows to the residual, and every rank stores the new residual. The
+// output is the new residual with each element multiplied by its weight and divided by the root
+// mean square of its row. It may also be quantized. Package formula defines the bits of all
+// results.
 //
 // The Call has Count Rows*Hidden, DataType BFloat16 or Float16, ReduceOp Sum and Path PathDirect.
 // Send is the input and Recv the output; they may be the same memory. Both must lie in windows if
 // the rows do not fit into exchange memory, because the all-reduce then reads the peers' buffers. A
-// rank whose call has failed writes poison.
-// All other buffers must not overlap each other, the input or the output. All addresses are
+// rank whose call has failed writes poison to the output.
+//
+// The other buffers must not overlap one another, the input or the output. All addresses must be
 // multiples of NormAlign.
 type Norm struct {
-	// Rows is the number of rows. Hidden is the number of elements in each row. Hidden is a multiple
-	// of NormUnit, or of QuantGroup with QuantPerGroup.
+	// Rows is the number of rows, and Hidden the number of elements in each row. Hidden is a
+	// multiple of NormUnit, or of QuantGroup with QuantPerGroup.
 	Rows, Hidden int64
-	// Epsilon is added to the mean of the squares. It is finite and not negative.
+	// Epsilon is added to the mean of the squares. It must be finite and not negative.
 	Epsilon float32
-	// WeightBias is added to each weight. It is finite. Gemma's norm has 1.
+	// WeightBias is added to each weight. It must be finite. In Gemma's norm it is 1.
 	WeightBias float32
 	// Residual has Rows*Hidden elements and is read and written. Weight has Hidden elements and is
 	// only read.
 	Residual, Weight uintptr
-	// Quant selects the scales of Quantized.
+	// Quant says whether the output is quantized, and with which scales.
 	Quant Quant
-	// OnlyQuantized reports whether the call writes no normalized rows. It may still overwrite Recv.
+	// OnlyQuantized means that only the quantized output is wanted. The call may still overwrite
+	// Recv.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden elements of 8 bits (e4m3). Scales holds float32 values: one for
-	// QuantStatic, which is only read, and those that the call computes otherwise.
+	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values: a single
+	// one, which the call reads, for QuantStatic, and otherwise those that the call computes and
+	// writes.
 	Quantized, Scales uintptr
-	// ScaleStrides are the distances between computed scales, in elements: between the scales of
-	// neighboring rows, and of neighboring groups of a row. They are 0 if Quant computes none.
+	// ScaleStrides are the distances, in elements, between the computed scales of neighboring rows and
+	// between those of neighboring groups in a row. They are 0 if Quant computes no scales.
 	ScaleStrides [2]int64
 }
 
@@ -45,13 +49,13 @@ const (
 	QuantNone Quant = iota
 	// QuantStatic uses one given scale for all elements.
 	QuantStatic
-	// QuantPerRow computes a scale for each row: its largest magnitude over QuantMost.
+	// QuantPerRow computes a scale for each row: its largest magnitude divided by QuantMost.
 	QuantPerRow
-	// QuantPerGroup computes a scale for each QuantGroup elements of a row.
+	// QuantPerGroup computes a scale for each group of QuantGroup elements in a row.
 	QuantPerGroup
 )
 
-// String returns the name of a kind of quantization.
+// String returns the name of the kind of quantization.
 func (q Quant) String() string {
 	if q > QuantPerGroup {
 		return "unknown"
@@ -62,23 +66,24 @@ func (q Quant) String() string {
 // Computes reports whether the call computes scales.
 func (q Quant) Computes() bool { return q == QuantPerRow || q == QuantPerGroup }
 
-// A Norm's buffers are aligned to NormAlign bytes. Its rows have a multiple of NormUnit elements,
-// at most MaxHidden.
+// A Norm's buffers are aligned to NormAlign bytes. The length of its rows in elements is a multiple
+// of NormUnit and at most MaxHidden.
 const (
 	NormAlign = 16
 	NormUnit  = 8
 	MaxHidden = 1 << 14
 )
 
-// QuantGroup is the number of elements of a group with a scale. QuantMost is the largest finite
-// e4m3 value. Scales are computed as if the largest magnitude were at least QuantLeast.
+// QuantGroup is the number of elements that share a scale with QuantPerGroup. QuantMost is the
+// largest finite e4m3 value. Scales are computed as if the largest magnitude were at least
+// QuantLeast.
 const (
 	QuantGroup = 128
 	QuantMost  = 448
 	QuantLeast = 1e-10
 )
 
-// Span is a range of memory that a norm uses besides the input and the output.
+// Span is a range of memory that a norm uses in addition to the input and the output.
 type Span struct {
 	Name    string
 	Address uintptr
@@ -105,20 +110,20 @@ func (n *Norm) Spans() [4]Span {
 	}
 	spans[0].Bytes, spans[1].Bytes = n.Rows*n.Hidden*size, n.Hidden*size
 	if n.Quant != QuantNone {
-		spans[2].Bytes, spans[3].Bytes = n.Rows*n.Hidden, 4*n.scales()
+		spans[2].Bytes, spans[3].Bytes = n.Rows*n.Hidden, 4*n.scaleExtent()
 	}
 	return spans
 }
 
-// scales returns the extent of the scales in elements.
-func (n *Norm) scales() int64 {
+// scaleExtent returns the number of elements from the first to the last scale.
+func (n *Norm) scaleExtent() int64 {
 	if !n.Quant.Computes() {
 		return 1
 	}
 	return (n.Rows-1)*n.ScaleStrides[0] + (n.groups()-1)*n.ScaleStrides[1] + 1
 }
 
-// groups returns the number of scales of a row.
+// groups returns the number of scales per row.
 func (n *Norm) groups() int64 {
 	if n.Quant == QuantPerGroup {
 		return n.Hidden / QuantGroup
@@ -126,7 +131,6 @@ func (n *Norm) groups() int64 {
 	return 1
 }
 
-// validate returns an error for arguments that no backend supports.
 func (n *Norm) validate(c *Call) error {
 	switch {
 	case c.DataType != BFloat16 && c.DataType != Float16 || c.ReduceOp != Sum:
@@ -145,37 +149,36 @@ func (n *Norm) validate(c *Call) error {
 	if err := n.validateQuant(); err != nil {
 		return err
 	}
-	return n.validatePlaces(c)
+	return n.validateBuffers(c)
 }
 
-// validateQuant checks the arguments of the quantization.
 func (n *Norm) validateQuant() error {
 	rowStride, groupStride := n.ScaleStrides[0], n.ScaleStrides[1]
 	switch {
 	case n.Quant > QuantPerGroup:
-		return invalid("kind of quantization %d is unknown", n.Quant)
+		return invalid("unknown kind of quantization %d", n.Quant)
 	case n.Quant == QuantNone && (n.OnlyQuantized || n.Quantized != 0 || n.Scales != 0):
-		return invalid("a quantized output or scales without a kind of quantization")
+		return invalid("a quantized output or scales are set, but no kind of quantization")
 	case n.Quant == QuantPerGroup && n.Hidden%QuantGroup != 0:
-		return invalid("rows of %d elements have no whole groups of %d", n.Hidden, QuantGroup)
+		return invalid("rows of %d elements cannot be divided into groups of %d", n.Hidden, QuantGroup)
 	case !n.Quant.Computes() && n.ScaleStrides != [2]int64{}:
-		return invalid("strides of scales, but the call computes no scales")
+		return invalid("scale strides are set, but the call computes no scales")
 	case !n.Quant.Computes() || n.Rows == 0:
 		return nil
 	case n.Quant == QuantPerRow && groupStride != 0:
 		return invalid("rows have one scale, but the stride between groups is %d", groupStride)
 	case rowStride < 0 || groupStride < 0 || max(rowStride, groupStride) > maxScaleStride:
-		return invalid("strides %d and %d of scales are not between 0 and %d", rowStride, groupStride,
+		return invalid("scale strides %d and %d are not between 0 and %d", rowStride, groupStride,
 			int64(maxScaleStride))
-	case !apart(n.Rows, rowStride, n.groups(), groupStride):
-		return invalid("strides %d and %d store several scales in one place", rowStride, groupStride)
+	case !disjoint(n.Rows, rowStride, n.groups(), groupStride):
+		return invalid("scale strides %d and %d make scales overlap", rowStride, groupStride)
 	}
 	return nil
 }
 
-// apart reports whether all elements of a matrix have different places. Either the rows or the
-// columns must be apart from each other.
-func apart(rows, rowStride, columns, columnStride int64) bool {
+// disjoint reports whether no two elements of a matrix have the same address. It requires either
+// the rows or the columns not to be interleaved.
+func disjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
 	}
@@ -183,8 +186,8 @@ func apart(rows, rowStride, columns, columnStride int64) bool {
 		columnStride > (rows-1)*rowStride
 }
 
-// validatePlaces checks the alignment of the buffers, and that they do not overlap.
-func (n *Norm) validatePlaces(c *Call) error {
+// validateBuffers checks that the buffers are aligned and do not overlap.
+func (n *Norm) validateBuffers(c *Call) error {
 	if n.Rows == 0 {
 		return nil
 	}
@@ -209,7 +212,7 @@ func (n *Norm) validatePlaces(c *Call) error {
 	return nil
 }
 
-// maxEpsilon and maxBias limit Epsilon and WeightBias. No model uses larger values.
+// maxEpsilon and maxBias limit Epsilon and WeightBias; no model uses larger values.
 const (
 	maxEpsilon     = 1
 	maxBias        = 1
@@ -224,7 +227,7 @@ func (n *Norm) DefaultScaleStrides() [2]int64 {
 	return [2]int64{1, 0}
 }
 
-// Describe returns the arguments that must be equal on all ranks, except for the shape.
+// Describe describes the arguments, other than the shape, that must be the same on all ranks.
 func (n *Norm) Describe() string {
 	text := fmt.Sprintf("epsilon %g", n.Epsilon)
 	if n.WeightBias != 0 {

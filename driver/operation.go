@@ -27,12 +27,12 @@ const (
 	// ReduceScatterV generalizes ReduceScatter to a count for each rank. Call.Splits has the same send
 	// counts on every rank.
 	ReduceScatterV
-	// Gather is AllGather with a result on the root only. The other ranks need no receive buffer.
+	// Gather is AllGather with a result on the root only, so other ranks need no receive buffer.
 	Gather
-	// Scatter sends a part of the root's buffer to each rank. The other ranks need no send buffer.
+	// Scatter sends a part of the root's buffer to each rank, so other ranks need no send buffer.
 	Scatter
-	// AllReduceRMSNorm runs AllReduce, residual and norm in one call; see Norm. Only GPUs support
-	// it, and symmem.h has a function for it instead of a number.
+	// AllReduceRMSNorm combines an AllReduce, a residual addition and a norm in one call; see Norm.
+	// Only GPUs support it, and symmem.h has a function for it instead of a number.
 	AllReduceRMSNorm
 	// Operations counts the operations.
 	Operations = iota
@@ -68,12 +68,10 @@ type traits struct {
 	// together reports whether no rank can complete the operation before all have started it.
 	together bool
 	// note describes restrictions on the use of the operation's number in symmem.h.
-	note string
-	// paths lists the paths that the operation supports.
+	note  string
 	paths []Path
 }
 
-// operationTraits has a row for each operation.
 var operationTraits = [Operations]traits{
 	AllReduce: {
 		name: "AllReduce", send: OnePart, recv: OnePart, reduces: true, windows: true, together: true,
@@ -155,7 +153,7 @@ func (o Operation) Rooted() bool { return o.traits().rooted }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
-// Tuned reports whether rules of a tuning table choose the operation's path by size.
+// Tuned reports whether a tuning table chooses the operation's path by size.
 func (o Operation) Tuned() bool { return o.traits().windows && len(o.traits().paths) > 1 }
 
 // Together reports whether no rank can complete the operation before all have started it.
@@ -173,8 +171,9 @@ func (o Operation) HasSplits() bool {
 	return send == BySplits || recv == BySplits
 }
 
-// Uneven reports whether Splits divides one buffer into parts that all ranks share, as opposed to
-// the parts that two ranks exchange in an AllToAllV. If so, the counts are the same on every rank.
+// Uneven reports whether Splits divides just one buffer, as in AllGatherV and ReduceScatterV, in
+// which case the counts are the same on every rank. In an AllToAllV, Splits divides both buffers,
+// and each pair of ranks has its own counts.
 func (o Operation) Uneven() bool {
 	send, recv := o.Extents()
 	return (send == BySplits) != (recv == BySplits)
@@ -183,15 +182,15 @@ func (o Operation) Uneven() bool {
 // Extents returns the extents of a call's two buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
-// HasInPlace reports whether NCCL defines the operation in place. Both buffers may then be the
+// HasInPlace reports whether NCCL permits the operation in place, so that both buffers may be the
 // same, or the smaller buffer may be the rank's own part of the larger one.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
 	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
 }
 
-// Parts returns the number of parts, each of Call.Count elements, in a buffer of a group with the
-// given number of ranks, on the root if the operation has one. For BySplits it returns 0.
+// Parts returns the number of parts, each of Call.Count elements, that a buffer has in a group of
+// the given number of ranks. For AllPartsOfRoot it assumes the root, and for BySplits it returns 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -203,7 +202,8 @@ func (e Extent) Parts(ranks int) int64 {
 	return 0
 }
 
-// Takes reports whether the operation supports a path. Offer.Refusal decides for a single call.
+// Takes reports whether the operation supports a path at all. Whether a particular call can use the
+// path is up to Offer.Refusal.
 func (o Operation) Takes(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
 // Path selects the way in which a collective runs.
@@ -211,14 +211,14 @@ type Path uint8
 
 // The paths.
 const (
-	// PathPlain works on any memory, by copies through shared staging.
+	// PathPlain works on any memory, because it copies through shared staging buffers.
 	PathPlain Path = iota
 	// PathWindow works on registered memory, which peers read and write directly.
 	PathWindow
 	// PathDirect runs symmem's own kernels over peers' memory. Only GPUs support it.
 	PathDirect
-	// PathTwoLevel runs symmem's kernels inside each machine of a group, and copies between machines
-	// with a library. Only GPUs support it.
+	// PathTwoLevel runs symmem's kernels within each machine and uses a library such as NCCL between
+	// machines. Only GPUs support it.
 	PathTwoLevel
 	// Paths counts the paths.
 	Paths

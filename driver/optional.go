@@ -4,7 +4,7 @@ import "context"
 
 // A backend's values may implement these optional interfaces:
 //
-//	interface      of             if not implemented
+//	interface      implemented by if it is not
 //	Availability   Backend        the backend works on every machine
 //	RankLimit      Backend        a machine can run any number of ranks
 //	Numbered       Device         devices have no numbers
@@ -13,26 +13,26 @@ import "context"
 //	Native         Stream,        there is no handle to pass to other libraries
 //	               Communicator
 //	Recorder       Communicator   calls on adopted streams during a capture are refused
-//	InlineLauncher Communicator   other threads wait for late peers
-//	LazyWindows    Communicator   registration makes all windows at once
+//	InlineLauncher Communicator   a thread of the backend waits for late peers
+//	LazyWindows    Communicator   Register creates the library's windows immediately
 //	TwoLevels      Communicator   no call takes PathTwoLevel
-//	Lister         Communicator   a list of calls is launched one by one
+//	Lister         Communicator   the calls of a list are launched one by one
 //	PeerMapper     Window         Interop.PeerAddresses is refused
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there are no remarks
-//	EndObserver    Communicator   only waiting ranks notice ended processes
+//	EndObserver    Communicator   only waiting ranks notice that a process has ended
 //	Inspector      Communicator   the live view shows no waits
 //	Timed          Plan           runs are not timed
 //	Values         Communicator   Group.Agree and related calls are refused
-//	Chooser        Store          each rank has a live view alone
+//	Chooser        Store          each rank has a live view of its own
 //	Suspendable…   Segment,       the memory cannot be suspended; see suspend.go
 //	               Window,
 //	               Communicator
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns nil if the backend works on this machine, otherwise the reason. It opens no
-	// device.
+	// Available returns nil if the backend works on this machine, and otherwise an error that says
+	// why it does not. Available opens no device.
 	Available() error
 }
 
@@ -56,41 +56,40 @@ type Versioned interface {
 
 // Native is implemented by a Stream or a Communicator that wraps an object of another library.
 type Native interface {
-	// Handle returns the object, a CUstream or an ncclComm_t, or 0 if there is none or it is
-	// closed.
+	// Handle returns the CUstream or ncclComm_t, or 0 if there is none or it has been closed.
 	Handle() uintptr
 }
 
 // Adopter is implemented by a Device that can use streams and communicators created by other
 // libraries in the same process. symmem never destroys these streams and communicators.
 type Adopter interface {
-	// AdoptStream returns a Stream for another library's stream. The handle is a CUstream, which is
-	// also a cudaStream_t. Handle 0 is CUDA's default stream. The owner must not destroy the stream
-	// before the result is closed. Closing the result does not affect the owner's stream.
+	// AdoptStream returns a Stream for another library's stream. The handle is a CUstream (which is
+	// the same as a cudaStream_t); 0 is CUDA's default stream. The owner must not destroy the
+	// stream before the result is closed. Closing the result does not affect the owner's stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
-	// AdoptCommunicator adopts another library's communicator. The handle is an ncclComm_t of the
-	// same copy of NCCL.
+	// AdoptCommunicator adopts another library's communicator. The handle is an ncclComm_t that was
+	// created by the copy of NCCL that symmem uses.
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
 // Recorder is implemented by a Communicator that can add collectives to captures of adopted
 // streams.
 type Recorder interface {
-	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls
-	// are compared, the collective is compared once. The owner does not report replays of its
-	// graph, so replays are not compared or counted. Everything that the call uses, including
-	// windows and segments, stays mapped until the graph and its executables are destroyed. If it
-	// is freed or closed earlier, it stays mapped, but later replays end without a result.
+	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls are
+	// compared, the collective is compared once; replays are neither compared nor counted, because the
+	// owner does not report them. Everything that the call uses, including windows and segments, stays
+	// mapped until the graph and its executables are destroyed. If any of it is freed or closed
+	// earlier, it still stays mapped, but later replays produce no result.
 	Record(stream Stream, plan Plan) error
 }
 
 // InlineLauncher is implemented by a Communicator that can run a call on the thread that waits for
 // the call.
 type InlineLauncher interface {
-	// LaunchInline is like Launch, for a caller that calls Synchronize of the same stream next. If
-	// the call has to wait for peers, Synchronize runs it on its own thread, so that no other
-	// thread has to be woken up. That part of Synchronize ignores the context: the group's timeout
-	// and Config.Interrupted limit it.
+	// LaunchInline is like Launch, for a caller that calls Synchronize on the same stream next. If the
+	// call has to wait for peers, Synchronize runs it on the calling thread, so that no other thread
+	// has to be woken up. That part of Synchronize ignores the context and is bounded by the group's
+	// timeout and Config.Interrupted instead.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
@@ -103,8 +102,8 @@ type LazyWindows interface {
 	UseWindows(ctx context.Context) error
 }
 
-// TwoLevels is implemented by a Communicator that can run calls on two levels, in groups on several
-// machines.
+// TwoLevels is implemented by a Communicator that can run calls on two levels, within and between
+// machines, if its group spans several machines.
 type TwoLevels interface {
 	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group cannot run
 	// calls on two levels, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
@@ -115,28 +114,27 @@ type TwoLevels interface {
 
 // PeerMapper is implemented by a Window that maps the segments of all ranks into this process.
 type PeerMapper interface {
-	// PeerAddresses returns the address of each rank's segment in this process, by group rank. They
-	// are valid until the window ends. If some rank has not mapped all segments, it returns
-	// ErrUnsupported with the reason, on every rank.
+	// PeerAddresses returns the address of each rank's segment in this process, by group rank. The
+	// addresses are valid until the window is deregistered. If some rank has not mapped all segments,
+	// PeerAddresses returns ErrUnsupported with the reason on every rank.
 	PeerAddresses() ([]uintptr, error)
 }
 
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.
 type MessageCounts interface {
-	// MessagesBefore lists the numbers of messages that this rank had sent and received when it
-	// called a collective. collective is the number, from 1, of a collective that is not done yet.
-	// The list has an entry for each pair of ranks and tag, with only this rank's ends.
+	// MessagesBefore returns how many messages this rank had sent and received when it called a
+	// collective that is not done yet. collective is its number, from 1. The list has one entry for
+	// each peer, direction and tag, in which only this rank's end is filled in.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe how its call runs on a path.
 type Remarker interface {
-	// Remark returns a remark, possibly empty, on how the call runs on a path that does not refuse
-	// it.
+	// Remark says how the call would run on a path that does not refuse it. It may return "".
 	Remark(path Path) string
 }
 
-// EndObserver is implemented by a Communicator that detects the end of its ranks' processes.
+// EndObserver is implemented by a Communicator that detects when its ranks' processes end.
 type EndObserver interface {
 	// EndedRanks lists the world ranks whose processes have ended before they left the group. It does
 	// not wait.
@@ -158,17 +156,17 @@ type Inspection struct {
 	Activity map[int]string
 }
 
-// Timed is implemented by a Plan whose runs the backend can time. A run begins when it is the
-// collective's turn, and includes the wait for other ranks.
+// Timed is implemented by a Plan whose runs the backend can time. A run begins when the collective
+// reaches the head of its stream, so it includes the wait for other ranks.
 type Timed interface {
-	// SetMeter makes the backend report runs to a Meter, except replays of graphs. It must be called
+	// SetMeter makes the backend report all runs other than graph replays to m. It must be called
 	// before the plan is launched.
 	SetMeter(m Meter)
 }
 
-// Chooser is implemented by a Store through which ranks can choose a value together.
+// Chooser is implemented by a Store through which ranks can agree on a value.
 type Chooser interface {
-	// CompareSet replaces the value of a key if it equals expected, where an absent value equals an
-	// empty one. It returns the key's resulting value.
+	// CompareSet stores desired if the key's current value is expected, where a key that has not
+	// been written counts as empty. It returns the key's value afterwards.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Ranks formats a list of ranks for error texts, such as "rank 3" and "ranks 0-2,5".
+// Ranks formats a list of ranks for error texts, such as "rank 3" or "ranks 0-2,5".
 func Ranks(ranks []int) string { return ranklist.Ranks(ranks) }
 
 // Spans formats numbers as "0-2,5".
@@ -20,13 +20,13 @@ func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 // NumberedAsWorld returns true for it, RanksOf formats the ranks as Ranks does.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
-// RanksOn formats ranks as RanksOf does, and adds their machines, such as "ranks 4-7 on node-b" and
+// RanksOn formats ranks as RanksOf does, and adds their machines, such as "ranks 4-7 on node-b" or
 // "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	return ranklist.RanksOn(world, members, machines)
 }
 
-// Plural formats a count with a noun, such as "1 rank" and "2 ranks".
+// Plural formats a count with a noun, such as "1 rank" or "2 ranks".
 func Plural[N int | int64 | uint64](n N, noun string) string { return ranklist.Plural(n, noun) }
 
 // NumberedAsWorld reports whether every rank has the same number in a group as in the world.

@@ -4,9 +4,9 @@ import "fmt"
 
 // Recorded is a call's position in a capture. The zero value means that the call was not captured.
 type Recorded struct {
-	// Capture is the number of the capture among those with calls of the group. Call is the number
-	// of the call among the group's calls in this capture. Both numbers start at 1 and are equal on
-	// all ranks.
+	// Capture is the capture's number among those that contain calls of the group, and Call is the
+	// call's number among the group's calls in this capture. Both start at 1 and are the same on all
+	// ranks.
 	Capture, Call uint64
 }
 
@@ -19,7 +19,7 @@ func (r Recorded) String() string {
 }
 
 // RecordedAs returns a copy of the call with a position in a capture. The copy's Digest covers the
-// position, so that ranks detect it if they replay different captures, or if some of them make the
+// position, so that ranks detect that they replay different captures or that some of them make the
 // call outside a capture.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position

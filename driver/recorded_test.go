@@ -14,8 +14,11 @@ func TestPositionsInCapturesChangeDigests(t *testing.T) {
 			for number := range uint64(20) {
 				position := Recorded{Capture: capture + 1, Call: number + 1}
 				got := call.RecordedAs(position)
-				if other, ok := whole[got.Digest]; ok || got.Recorded != position {
-					t.Fatalf("digest %d as %v = %+v, with the digest of %v", digest, position, got, other)
+				if got.Recorded != position {
+					t.Fatalf("RecordedAs(%v) has position %v", position, got.Recorded)
+				}
+				if other, ok := whole[got.Digest]; ok {
+					t.Fatalf("digest %d has the same digest at positions %v and %v", digest, position, other)
 				}
 				whole[got.Digest] = position
 				low[got.Digest&lowBits]++
@@ -23,7 +26,7 @@ func TestPositionsInCapturesChangeDigests(t *testing.T) {
 		}
 	}
 	if len(low) < 1195 {
-		t.Errorf("the low bits of 1,200 digests have %d values, want at least 1,195", len(low))
+		t.Errorf("the low bits of 1,200 digests have %d distinct values, want at least 1,195", len(low))
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how a reduction combines the elements of all ranks. Ranks are combined in group
-// order, so every rank and every run gets the same bits. Float16 and BFloat16 accumulate in float32
-// and are rounded once.
+// ReduceOp selects how a reduction combines the elements of all ranks. Elements are combined in the
+// order of their group ranks, so that every rank gets the same bits in every run. Float16 and
+// BFloat16 are accumulated in float32 and rounded once.
 type ReduceOp uint8
 
 // The reductions. Their values are the numbers in symmem.h: append a new reduction and add its row
@@ -27,9 +27,9 @@ const (
 	BAnd
 	BOr
 	BXor
-	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats. The
-	// host backend rounds the factor and the products to float32, or to float64 for Float64. NCCL
-	// rounds them to the element type.
+	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
+	// floats. The host backend rounds the factor and the products to float32 (float64 for Float64),
+	// whereas NCCL rounds them to the element type.
 	PremulSum
 	// ReduceOps counts the reductions.
 	ReduceOps = iota
@@ -49,7 +49,7 @@ type reduction struct {
 	divides bool
 	// scales reports whether elements are multiplied by the factor of the call.
 	scales bool
-	// selects reports whether the result is one of the inputs. The order of ranks then does not
+	// selects reports whether the result is one of the inputs, so that the order of ranks does not
 	// matter.
 	selects bool
 	// logical is the reduction that gives PyTorch's result for booleans, stored as bytes 0 and 1.
@@ -95,7 +95,6 @@ var reductions = [ReduceOps]reduction{
 // noReduction describes values that are not reductions.
 var noReduction = reduction{name: "redop(?)"}
 
-// row returns the description of the reduction.
 func (op ReduceOp) row() *reduction {
 	if op < ReduceOps {
 		return &reductions[op]
@@ -103,11 +102,10 @@ func (op ReduceOp) row() *reduction {
 	return &noReduction
 }
 
-// Code is a number in another component's enumeration. The zero value means that the enumeration
-// has no such entry, so it differs from the Code of number 0.
+// Code is a number in another component's enumeration. The zero Code means that the enumeration has
+// no such entry, and is different from the Code of the number 0.
 type Code uint8
 
-// code returns the Code of a number.
 func code[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 
 // Number returns the number, if there is one.
@@ -137,14 +135,14 @@ func (op ReduceOp) Divides() bool { return op.row().divides }
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) Scales() bool { return op.row().scales }
 
-// Selects reports whether the result is one of the inputs, as for a minimum. The order of ranks
-// then does not matter.
+// Selects reports whether the result is one of the inputs, as for a minimum, so that the order of
+// ranks does not matter.
 func (op ReduceOp) Selects() bool { return op.row().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
 func (op ReduceOp) Logical() Code { return op.row().logical }
 
-// NCCL returns the reduction's value of ncclRedOp_t.
+// NCCL returns the ncclRedOp_t value for the reduction.
 func (op ReduceOp) NCCL() Code { return op.row().nccl }
 
 // Kernel returns the reduction's number in the kernels of the direct path.
@@ -161,8 +159,8 @@ func (op ReduceOp) Everywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
 }
 
-// ComparesUnsigned reports whether the reduction of a type gives other bits than that of the signed
-// type of the same size. Comparisons and divisions of unsigned integers do. Sums, products and
+// ComparesUnsigned reports whether t is an unsigned type for which the reduction gives different
+// bits than for the signed type of the same size. Comparisons and divisions do; sums, products and
 // bitwise reductions do not.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())

@@ -2,22 +2,20 @@ package driver
 
 import "testing"
 
-// TestEveryReductionHasARow fails for a reduction without a row in the table, or with another
-// reduction's row.
-func TestEveryReductionHasARow(t *testing.T) {
+func TestEveryReductionHasItsOwnRow(t *testing.T) {
 	names, numbers, kernels := map[string]bool{}, map[Code]bool{}, map[Code]bool{}
 	for op := range ReduceOp(ReduceOps) {
 		row := &reductions[op]
 		if row.name == "" || names[row.name] || row.nccl != 0 && numbers[row.nccl] ||
 			row.kernel != 0 && !row.divides && kernels[row.kernel] {
-			t.Errorf("reduction %d has row %+v, want one of its own", op, row)
+			t.Errorf("reduction %d has row %+v, want a named row with codes of its own", op, row)
 		}
-		if op.Accepts(Int32) == op.Scales() {
-			t.Errorf("%v accepts integers: %v", op, op.Accepts(Int32))
+		if got, want := op.Accepts(Int32), !op.Scales(); got != want {
+			t.Errorf("%v.Accepts(Int32) = %v, want %v", op, got, want)
 		}
 		names[row.name], numbers[row.nccl], kernels[row.kernel] = true, true, true
 		if parsed, err := ParseReduceOp(op.String()); err != nil || parsed != op {
-			t.Errorf("ParseReduceOp(%q) = %v, %v", op, parsed, err)
+			t.Errorf("ParseReduceOp(%q) = %v, %v; want %v", op, parsed, err, op)
 		}
 		if logical, ok := row.logical.Number(); ok && !ReduceOp(logical).Accepts(Uint8) {
 			t.Errorf("%v of booleans uses %v, which does not accept bytes", op, ReduceOp(logical))
@@ -25,10 +23,11 @@ func TestEveryReductionHasARow(t *testing.T) {
 	}
 	none := ReduceOp(ReduceOps)
 	if none.String() != "redop(?)" || none.Accepts(Int32) || none.NCCL() != 0 {
-		t.Errorf("a reduction without a row has name %q, accepts integers or has an NCCL code", none)
+		t.Errorf("a reduction without a row has name %q, accepts Int32: %v, has NCCL code %d", none,
+			none.Accepts(Int32), none.NCCL())
 	}
 	if _, err := ParseReduceOp("bnot"); err == nil {
-		t.Error("ParseReduceOp accepts an unknown name")
+		t.Error("ParseReduceOp accepted an unknown name")
 	}
 }
 

@@ -2,19 +2,19 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer, or both buffers of an AllToAllV, into one part for each rank of the
-// group, in group order, by counts and offsets in elements.
+// Splits divides a buffer (for an AllToAllV, both buffers) into one part per rank of the group.
+// Counts and offsets are in elements and indexed by group rank.
 type Splits struct {
 	// SendCounts and SendOffsets divide Call.Send: part r is sent to rank r. They are nil for
 	// AllGatherV.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets divide Call.Recv: part r is received from rank r. It has as many
-	// elements as rank r sends to this rank. They are nil for ReduceScatterV.
+	// RecvCounts and RecvOffsets divide Call.Recv: part r is received from rank r, and its count is
+	// the number of elements that rank r sends to this rank. They are nil for ReduceScatterV.
 	RecvCounts, RecvOffsets []int64
 }
 
-// list returns the counts and offsets of the buffer that AllGatherV or ReduceScatterV divides, or
-// of the send buffer for AllToAllV.
+// list returns the counts and offsets of the buffer that AllGatherV or ReduceScatterV divides. For
+// AllToAllV, which divides both, it returns those of the send buffer.
 func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -22,8 +22,8 @@ func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns the splits with offsets: lists of counts without offsets get those of
-// contiguous parts, in group order. It returns s if nothing is missing, and nil for nil.
+// WithOffsets returns a copy of s in which missing offsets are filled in so that the parts are
+// contiguous and in group order. It returns s itself if no offsets are missing or if s is nil.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
 		(s.RecvCounts == nil || s.RecvOffsets != nil) {
@@ -39,18 +39,19 @@ func (s *Splits) WithOffsets() *Splits {
 	return &full
 }
 
-// contiguous returns the offsets of contiguous parts. The sums may be invalid if counts are.
+// contiguous returns the offsets of contiguous parts with the given counts. The counts need not be
+// valid, so the offsets may overflow.
 func contiguous(counts []int64) (offsets []int64) {
-	at := int64(0)
+	end := int64(0)
 	for _, n := range counts {
-		offsets = append(offsets, at)
-		at += n
+		offsets = append(offsets, end)
+		end += n
 	}
 	return offsets
 }
 
-// Total returns the number of elements of all parts of the buffer that AllGatherV or ReduceScatterV
-// divides, which is the same on every rank. It returns 0 for other operations.
+// Total returns the total number of elements in the parts of the buffer that AllGatherV or
+// ReduceScatterV divides, which is the same on every rank. It returns 0 for other operations.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.list(o)
 	if !o.Uneven() {
@@ -66,8 +67,8 @@ func (s *Splits) Contiguous(o Operation) bool {
 	return o.Uneven() && slices.Equal(offsets, contiguous(counts))
 }
 
-// OwnCount returns the Call.Count that the splits of an operation imply for a rank. The lists may
-// be invalid.
+// OwnCount returns the Call.Count that the splits of an operation imply for a rank. It may be
+// called before Validate.
 func (s *Splits) OwnCount(o Operation, rank int) int64 {
 	if counts, _ := s.list(o); o.Uneven() && rank < len(counts) {
 		return counts[rank]
@@ -75,7 +76,8 @@ func (s *Splits) OwnCount(o Operation, rank int) int64 {
 	return 0
 }
 
-// extent returns the number of elements of a buffer up to the end of its last part.
+// extent returns the number of elements from the start of a buffer to the end of the part that
+// reaches furthest.
 func extent(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {
@@ -85,9 +87,9 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error if the lists are not those of the operation, if a list does not have
-// one entry for each rank, or if a count or an offset is negative or larger than MaxCount.
-// Call.Validate calls it. Code that adds up counts before there is a Call must call Validate first.
+// Validate returns an error if the operation does not use exactly the lists that are set, if a list
+// does not have one entry per rank, or if a count or an offset is negative or exceeds MaxCount.
+// Call.Validate calls it, so only code that adds up counts before it has a Call needs to do so.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, half := range [...]struct {
@@ -110,7 +112,6 @@ func (s *Splits) Validate(o Operation, ranks int) error {
 	return nil
 }
 
-// validateList checks one list of splits.
 func validateList(list []int64, want, ranks int) error {
 	if len(list) != want {
 		return invalid("splits for %d ranks in a group of %d; want %d", len(list), ranks, want)

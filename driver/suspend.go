@@ -2,28 +2,27 @@ package driver
 
 import "context"
 
-// SuspendableSegment is implemented by a Segment whose memory can be released for some time. Its
+// SuspendableSegment is implemented by a Segment whose memory can be released temporarily. Its
 // addresses stay reserved, and nothing else is mapped there.
 //
-// A segment is mapped or suspended. Unmap and Keep work in both states.
+// A segment is either mapped or suspended. Unmap and Keep work in both states.
 type SuspendableSegment interface {
 	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it copies
-	// the contents to host memory. The contents must not change until Suspend or Resume.
+	// the contents to host memory, and they must then not change until Suspend or Resume.
 	PrepareSuspend(save bool) error
-	// Suspend releases the memory. Peers that still map it keep it allocated. Until Resume, an access
-	// to the addresses is an error, which on GPUs ends the context.
+	// Suspend releases the memory, which nevertheless stays allocated as long as a peer maps it. Until
+	// Resume, an access to the addresses is an error, which on GPUs ends the context.
 	//
 	// Preconditions: PrepareSuspend has succeeded; no work uses the segment; its windows on this rank
 	// are suspended.
 	Suspend() error
-	// Resume maps new memory at the same addresses. The memory has the contents saved by
-	// PrepareSuspend, or zeros. If the device has too little memory, Resume returns an
-	// OutOfMemoryError, and the segment stays suspended. Resume of a mapped segment only drops the
-	// saved contents.
+	// Resume maps new memory at the same addresses and fills it with the contents that PrepareSuspend
+	// saved, or with zeros. If the device has too little memory, Resume returns an OutOfMemoryError
+	// and the segment stays suspended. If the segment is mapped, Resume only drops the saved contents.
 	Resume() error
 }
 
-// SuspendableWindow is implemented by a Window that can follow its segments into suspension.
+// SuspendableWindow is implemented by a Window that can be suspended along with its segments.
 type SuspendableWindow interface {
 	// PrepareSuspend returns an error if the window cannot be suspended now.
 	PrepareSuspend() error
@@ -38,14 +37,14 @@ type SuspendableWindow interface {
 
 // SuspendableCommunicator is implemented by a Communicator that can release its own memory.
 //
-// A communicator is active or suspended. While it is suspended, the caller launches nothing and
-// registers nothing. Exchanges, Abort and Close work in both states.
+// A communicator is either active or suspended. While it is suspended, the caller must not launch
+// or register anything. Exchanges, Abort and Close work in both states.
 type SuspendableCommunicator interface {
 	// PrepareSuspend returns an error if the memory cannot be released now, for example because a
 	// message has not been received.
 	PrepareSuspend() error
-	// Suspend releases the communicator's memory. Addresses stay reserved, so graphs stay valid. It is
-	// collective. An error is a fault of the communicator.
+	// Suspend releases the communicator's memory. It is collective. The addresses stay reserved, so
+	// graphs stay valid. An error is a fault of the communicator.
 	//
 	// Preconditions: PrepareSuspend has succeeded on all ranks; no work of the communicator is queued
 	// or running.
@@ -58,9 +57,9 @@ type SuspendableCommunicator interface {
 
 // Suspension describes the memory that one rank has released.
 type Suspension struct {
-	// Released counts the bytes of device memory that this rank has released. Memory that peers
-	// allocated is not included.
+	// Released is the number of bytes of device memory that this rank has released, not including
+	// memory that peers allocated.
 	Released int64 `json:"released"`
-	// Kept describes memory that stays allocated, with the reason. It is empty if there is none.
+	// Kept says which memory stays allocated, and why. It is empty if there is none.
 	Kept []string `json:"kept,omitempty"`
 }

@@ -12,9 +12,9 @@ const (
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend supports the call. rank is the caller's rank in a group
-// of the given number of ranks. Callers validate each call once, and backends rely on that. Errors
-// match ErrInvalid, or ErrOutOfRange for a count that is too large.
+// Validate returns an error if no backend could run the call. ranks is the size of the group and
+// rank the caller's rank in it. Callers validate each call once, so backends need not check it
+// again. Errors match ErrInvalid, or ErrOutOfRange for a count that is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
@@ -41,7 +41,6 @@ func (c *Call) Validate(ranks, rank int) error {
 	return nil
 }
 
-// validateRanks checks the root or the peer.
 func (c *Call) validateRanks(ranks, rank int) error {
 	switch {
 	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
@@ -57,7 +56,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 // validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks, rank int) error {
 	switch {
-	case c.Operation.Reduces() && c.ReduceOp.Scales() && !usable(c.Factor):
+	case c.Operation.Reduces() && c.ReduceOp.Scales() && !validFactor(c.Factor):
 		return invalid("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
 	case c.Factor != 0 && !(c.Operation.Reduces() && c.ReduceOp.Scales()):
 		return invalid("factor %v: only %v accepts a factor", c.Factor, PremulSum)
@@ -80,12 +79,11 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	return nil
 }
 
-// usable reports whether PremulSum accepts a factor.
-func usable(factor float64) bool {
+func validFactor(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
-// validateSplits checks the splits, and that they imply Count.
+// validateSplits checks the splits themselves, and that Count is the count they imply for rank.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// allReduce returns an all-reduce of 1024 elements from one buffer into another, modified by
-// change.
+// allReduce returns an all-reduce of 1024 elements between two buffers, as modified by change.
 func allReduce(change func(*Call)) Call {
 	c := Call{
 		Operation: AllReduce, DataType: Float32, Count: 1024, Send: 1 << 20, Recv: 2 << 20,
@@ -16,7 +15,6 @@ func allReduce(change func(*Call)) Call {
 	return c
 }
 
-// premulSum returns an all-reduce with PremulSum, modified by change.
 func premulSum(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.ReduceOp, c.Factor = PremulSum, 0.5
@@ -24,7 +22,7 @@ func premulSum(change func(*Call)) Call {
 	})
 }
 
-// norm returns an AllReduceRMSNorm of 2 rows of 64 elements, modified by change.
+// norm returns an AllReduceRMSNorm of 2 rows of 64 elements, as modified by change.
 func norm(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.Operation, c.DataType, c.Count = AllReduceRMSNorm, BFloat16, 128
@@ -33,7 +31,7 @@ func norm(change func(*Call)) Call {
 	})
 }
 
-// allToAllV returns an AllToAllV of two ranks, modified by change.
+// allToAllV returns an AllToAllV of two ranks, as modified by change.
 func allToAllV(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.Operation, c.Count = AllToAllV, 0
@@ -45,7 +43,7 @@ func allToAllV(change func(*Call)) Call {
 	})
 }
 
-// allGatherV returns an AllGatherV of two ranks, as rank 1 makes it, modified by change.
+// allGatherV returns rank 1's call of an AllGatherV on two ranks, as modified by change.
 func allGatherV(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.Operation, c.Count = AllGatherV, 5
@@ -54,14 +52,13 @@ func allGatherV(change func(*Call)) Call {
 	})
 }
 
-// TestSpans compares the sizes of buffers in elements with the wanted ones, on rank 1 of 2.
 func TestSpans(t *testing.T) {
 	byRoot := func(o Operation, root int) Call {
 		return allReduce(func(c *Call) { c.Operation, c.Root, c.Count = o, root, 10 })
 	}
 	for name, row := range map[string]struct {
 		call       Call
-		send, recv int64
+		send, recv int64 // in elements, on rank 1 of 2
 	}{
 		"AllReduce":          {allReduce(func(*Call) {}), 1024, 1024},
 		"AllToAllV":          {allToAllV(func(*Call) {}), 3, 4},
@@ -79,7 +76,6 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestValidateRejectsInvalidCalls validates calls of rank 1 of 2.
 func TestValidateRejectsInvalidCalls(t *testing.T) {
 	for name, c := range map[string]Call{
 		"unknown operation": allReduce(func(c *Call) { c.Operation = 200 }),
@@ -158,7 +154,6 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 	}
 }
 
-// TestValidateAcceptsBoundaryCalls validates calls of rank 1 of 2.
 func TestValidateAcceptsBoundaryCalls(t *testing.T) {
 	for name, c := range map[string]Call{
 		"the largest count":    allReduce(func(c *Call) { c.Send, c.Count = c.Recv, MaxCount }),
@@ -187,6 +182,7 @@ func TestEveryOperationHasTraits(t *testing.T) {
 	}
 	if got := Operation(Operations).String(); got != "Operation(?)" ||
 		Operation(Operations).Takes(PathPlain) {
-		t.Errorf("an operation without a row has name %q or a path", got)
+		t.Errorf("an operation without a row has name %q and supports a path: %v", got,
+			Operation(Operations).Takes(PathPlain))
 	}
 }
