@@ -2,15 +2,16 @@ package host
 
 import "symmem/internal/ranked"
 
-// abandonedWork counts the streams that were closed while their work was still running. The
-// device's memory stays mapped until that work has ended.
+// abandonedWork keeps the device's memory mapped while work is running on streams that have already
+// been closed.
 type abandonedWork struct {
 	mu      ranked.Mutex[abandonedMu]
-	streams int            // guarded by mu
-	unmaps  []func() error // to be called, in order, when the work has ended; guarded by mu
+	streams int            // closed streams with running work; guarded by mu
+	unmaps  []func() error // to be called, in order, when streams drops to 0; guarded by mu
 }
 
-// unmap calls a function that unmaps memory or addresses, at once or when the work has ended.
+// unmap calls a function that unmaps memory or addresses, or postpones the call until no abandoned
+// work is running.
 func (l *abandonedWork) unmap(unmap func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -21,7 +22,7 @@ func (l *abandonedWork) unmap(unmap func() error) error {
 	return nil
 }
 
-// any reports whether such work is running.
+// any reports whether abandoned work is running.
 func (l *abandonedWork) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,7 +32,7 @@ func (l *abandonedWork) any() bool {
 // keepFor keeps the device's memory mapped until a closed stream is idle.
 func (l *abandonedWork) keepFor(s *stream) {
 	s.mu.Lock()
-	idle := s.idle
+	idle := s.busy
 	s.mu.Unlock()
 	if idle == nil {
 		return
@@ -45,7 +46,8 @@ func (l *abandonedWork) keepFor(s *stream) {
 	}()
 }
 
-// workEnded counts down when a stream becomes idle, and makes the pending calls after the last one.
+// workEnded is called when an abandoned stream becomes idle. After the last one, it makes the
+// postponed calls.
 func (l *abandonedWork) workEnded() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -42,9 +42,9 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
 	var memory *sys.Mapping
-	at, err := a.device.scatter.Draw(a.space.Address(), a.space.Bytes(), offset, bytes)
+	offset, err = a.device.scatter.Draw(a.space.Address(), a.space.Bytes(), offset, bytes)
 	if err == nil {
-		memory, err = a.space.MapAt(at, file, bytes)
+		memory, err = a.space.MapAt(offset, file, bytes)
 	}
 	if err != nil {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
@@ -53,11 +53,11 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile creates the memory of a segment, in huge pages if the system has free ones. With huge
-// pages, touching a new segment of 64 MiB causes 32 page faults instead of 16,384.
+// segmentFile creates the memory of a segment. It uses huge pages if the system has free ones,
+// because touching a new segment of 64 MiB then causes 32 page faults instead of 16,384.
 //
-// Sizes above the machine's memory are rejected: shared files are sparse, so the system would
-// accept any size and kill the process when memory runs out.
+// It rejects sizes above the machine's memory. Shared files are sparse, so the system would accept
+// any size and kill the process when memory runs out.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes", total))
@@ -80,13 +80,11 @@ type segment struct {
 	file   *os.File
 	memory *sys.Mapping
 
-	mu       ranked.Mutex[segmentMu]
-	exported map[handoff.Key]bool // guarded by mu
-	unmapped bool                 // guarded by mu
-	// suspended reports whether Suspend has discarded the pages. saved holds the contents that
-	// Resume restores, or nil. Both are guarded by mu.
-	suspended bool
-	saved     []byte
+	mu        ranked.Mutex[segmentMu]
+	exported  map[handoff.Key]bool // guarded by mu
+	unmapped  bool                 // guarded by mu
+	suspended bool                 // whether Suspend has discarded the pages; guarded by mu
+	saved     []byte               // contents that Resume restores, or nil; guarded by mu
 }
 
 // Address returns the address of the mapping.

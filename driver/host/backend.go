@@ -13,7 +13,7 @@ type Backend struct{}
 // Name returns "host".
 func (Backend) Name() string { return "host" }
 
-// LocalRanks returns the maximum size of a group.
+// LocalRanks returns the maximum number of ranks in a group.
 func (Backend) LocalRanks() (int, error) { return maxRanks, nil }
 
 // Open opens this rank's device and connects it to the other ranks of the machine.

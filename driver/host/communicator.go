@@ -8,8 +8,8 @@ import (
 	"symmem/internal/control/shm"
 )
 
-// communicator moves data between the ranks of a group, in the steps of shm.Group, and has that
-// type's states.
+// communicator moves data between the ranks of a group. It embeds shm.Group, whose steps
+// synchronize the ranks and whose states it shares.
 //
 // Launch issues a ticket to each collective. Collectives run one at a time, in the order of their
 // tickets. Only the collective whose turn it is may use the steps, the mover and the split
@@ -49,6 +49,6 @@ func (c *communicator) setData() {
 	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
 }
 
-func (c *communicator) pipe(from, to int) *pair {
-	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
+func (c *communicator) pipe(src, dst int) *pair {
+	return (*pair)(unsafe.Add(c.pipes, uintptr(src*c.Size()+dst)*unsafe.Sizeof(pair{})))
 }

@@ -34,8 +34,8 @@ func (d *Device) Connect(
 }
 
 // Close leaves the group after the peers have received or stored all messages from this rank. If
-// earlier work of this rank does not end and blocks a collective, Close returns a timeout error and
-// the group's memory stays mapped.
+// earlier work of this rank does not complete and blocks a collective, Close returns a timeout
+// error, and the group's memory stays mapped until the work completes.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -50,8 +50,8 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Either may have caused the other: a failed peer leaves unmatched messages, and a peer may
-		// have failed because this rank did not receive.
+		// Either error may have caused the other: a failed peer leaves unmatched messages, and a peer
+		// may have failed because this rank did not receive its message.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.cfg.Timeout.Get()
@@ -93,7 +93,7 @@ func (c *communicator) PrepareSuspend() error {
 		pending = pending || m.sendPipes[i].backlogDone() != nil
 	}
 	c.Counts.Mu.Lock()
-	pending = pending || len(m.open) > 0 || len(m.matcher.Unclaimed()) > 0
+	pending = pending || len(m.unfinished) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
 	if pending {
 		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
@@ -102,20 +102,20 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend frees the pages of this rank's staging buffers and frames. The system allocates new pages
-// at the next access.
+// Suspend frees the pages of this rank's staging buffers and frames. The kernel allocates new pages
+// when they are next accessed.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {
 		return s, err
 	}
 	defer c.EndUse()
-	me := c.cfg.Rank
-	released, err := sys.Remove(unsafe.Add(c.Data(), me*2*stageBytes), 2*stageBytes)
+	rank := c.cfg.Rank
+	released, err := sys.Remove(unsafe.Add(c.Data(), rank*2*stageBytes), 2*stageBytes)
 	errs := []error{err}
 	s.Released = released
-	for to := range c.Size() {
-		frames := &c.pipe(me, to).frames
+	for dst := range c.Size() {
+		frames := &c.pipe(rank, dst).frames
 		released, err := sys.Remove(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
 		s.Released += released
 		errs = append(errs, err)
@@ -123,5 +123,5 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	return s, errors.Join(errs...)
 }
 
-// Resume does nothing, because the pages are allocated on access.
+// Resume does nothing, because pages are allocated on access.
 func (c *communicator) Resume(context.Context) error { return nil }

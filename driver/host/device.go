@@ -17,25 +17,25 @@ import (
 // granularity is the unit of segment sizes: a huge page.
 const granularity = sys.PageSize
 
-// Device represents the memory and streams of one rank.
+// Device provides the memory and streams of one rank.
 //
-// A Device is open or closed. While any of its streams is being captured, no segment can be
-// registered, as in CUDA's global capture mode.
+// A Device is open or closed. As in CUDA's global capture mode, no segment can be registered while
+// any of the Device's streams is being captured.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
-	// capturing counts the streams that are being captured.
-	capturing atomic.Int32
+
+	capturing atomic.Int32 // number of streams that are being captured
 	abandoned abandonedWork
-	limits    sync.Map // each open group's timeout, a *driver.Limit
+	limits    sync.Map // set of the open groups' timeouts, as *driver.Limit
 }
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
 		cfg.Store == nil {
-		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store given: %t",
+		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store set: %t",
 			cfg.Rank, cfg.Size, cfg.Timeout, cfg.Store != nil)
 	}
 	machine, err := shm.Open(ctx, cfg)

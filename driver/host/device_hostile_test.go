@@ -29,7 +29,7 @@ func newDuo(t *testing.T) *duo {
 	return newDuoWithWaitHook(t, nil)
 }
 
-// newDuoWithWaitHook opens two devices. Rank 0 calls interrupted while it waits.
+// newDuoWithWaitHook is like newDuo, but rank 0 calls interrupted while it waits.
 func newDuoWithWaitHook(t *testing.T, interrupted func() error) *duo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -59,7 +59,7 @@ func (d *duo) open(rank int, interrupted func() error) *Device {
 	return device.(*Device)
 }
 
-// both calls a function for both ranks concurrently and returns the errors.
+// both calls f concurrently for both ranks and returns the errors by rank.
 func (d *duo) both(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
@@ -81,7 +81,7 @@ func duoGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-// segment maps a segment, with a size in granules, on a rank.
+// segment maps a segment of the given number of granules on a rank.
 func (d *duo) segment(rank int, granules int64) *segment {
 	d.t.Helper()
 	arena, err := d.devices[rank].NewArena(granules * granularity)
@@ -202,6 +202,6 @@ func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 		check(t, conn.Close())
 	}
 	if after := count(); after > before+1 {
-		t.Errorf("%d descriptors are open after Close, %d before", after, before)
+		t.Errorf("%d descriptors are open after Close, want at most %d", after, before+1)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event holds the point of its last Record. A wait for the event is a wait for the point that was
-// the last one when the wait was queued.
+// event holds the point of its last Record. A wait for the event waits for the point that was the
+// last one when the wait was queued.
 type event struct {
-	mu ranked.Mutex[eventMu]
-	at *point // nil before the first Record; guarded by mu
+	mu     ranked.Mutex[eventMu]
+	latest *point // nil before the first Record; guarded by mu
 }
 
 // point marks a position in the work of a stream.
@@ -34,34 +34,34 @@ func (p *point) isReached() bool {
 func (e *event) last() *point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.at
+	return e.latest
 }
 
 // Done reports whether the last recorded point has been reached.
 func (e *event) Done() bool {
-	at := e.last()
-	return at == nil || at.isReached()
+	p := e.last()
+	return p == nil || p.isReached()
 }
 
 // Synchronize waits until the last recorded point has been reached, and returns the failure of the
 // work before it.
 func (e *event) Synchronize(ctx context.Context) error {
-	at := e.last()
-	if at == nil {
+	p := e.last()
+	if p == nil {
 		return nil
 	}
 	select {
-	case <-at.reached:
-		return at.err
+	case <-p.reached:
+		return p.err
 	case <-ctx.Done():
 		return fmt.Errorf("synchronizing an event: %w", context.Cause(ctx))
 	}
 }
 
-func (e *event) set(at *point) {
+func (e *event) set(p *point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.at = at
+	e.latest = p
 }
 
 // run marks the point as reached.
@@ -84,7 +84,7 @@ func (s *stream) Record(e driver.Event) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.idle == nil {
+	if s.busy == nil {
 		if err := s.usable(); err != nil {
 			return err
 		}
@@ -93,33 +93,33 @@ func (s *stream) Record(e driver.Event) error {
 		s.capture.add(func(on *stream) error { return on.Record(ev) })
 		return nil
 	}
-	at := &point{reached: make(chan struct{})}
-	if s.idle == nil {
-		s.do(at)
+	p := &point{reached: make(chan struct{})}
+	if s.busy == nil {
+		s.do(p)
 	} else {
-		s.enqueue(at, false)
+		s.enqueue(p, false)
 	}
-	ev.set(at)
+	ev.set(p)
 	return nil
 }
 
 // waitWork makes a stream wait for a point. There is no deadline, because only this rank's work
 // precedes the point.
 type waitWork struct {
-	at *point
-	// ignoreFailure makes a failure before the point not fail the stream.
+	point *point
+	// ignoreFailure keeps the stream from failing if the work before the point has failed.
 	ignoreFailure bool
 }
 
-func (h *waitWork) run() error {
-	<-h.at.reached
-	if h.ignoreFailure {
+func (w *waitWork) run() error {
+	<-w.point.reached
+	if w.ignoreFailure {
 		return nil
 	}
-	return h.at.err
+	return w.point.err
 }
 
-func (h *waitWork) skip(error) {}
+func (w *waitWork) skip(error) {}
 
 // Wait makes later work wait for the event, and fail if the work before the event has failed.
 func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
@@ -133,9 +133,9 @@ func (s *stream) await(e driver.Event, ignoreFailure bool) error {
 	if !ok {
 		return errors.New("waiting for an event: it belongs to another backend")
 	}
-	at := ev.last()
-	if at == nil {
+	p := ev.last()
+	if p == nil {
 		return s.submit(hostWork(func() {}), always)
 	}
-	return s.submit(&waitWork{at: at, ignoreFailure: ignoreFailure}, at.isReached)
+	return s.submit(&waitWork{point: p, ignoreFailure: ignoreFailure}, p.isReached)
 }

@@ -8,39 +8,39 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. Collectives get their tickets when the graph is launched, so replays
-// and eager calls of a communicator share one order.
+// graph holds recorded work. Collectives get their tickets when the graph is launched, so that a
+// communicator's replays and eager calls are ordered together.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
-	steps  []step // guarded by the stream's mu during the capture, by mu from then on
+	steps  []step // guarded by the stream's mu during the capture, and by mu afterwards
 	closed bool   // guarded by mu
 	// latestCalls holds the position of each communicator's last recorded call; guarded like steps.
 	latestCalls map[*communicator]driver.Recorded
 }
 
-// step queues recorded work on the stream of a launch.
+// step queues recorded work on the stream on which the graph is launched.
 type step func(on *stream) error
 
 // record records a call. For a collective, it also records the position in the capture, which ranks
-// compare when they replay the call. Sends and Recvs need no position, because sender and receiver
-// compare them.
+// compare when they replay the call. A Send or Recv needs no position, because the sender and the
+// receiver compare their calls with each other.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
 		return
 	}
-	at := g.latestCalls[p.c]
-	if at.Capture == 0 {
-		at.Capture = p.c.captures.Add(1)
+	position := g.latestCalls[p.c]
+	if position.Capture == 0 {
+		position.Capture = p.c.captures.Add(1)
 	}
-	at.Call++
-	g.latestCalls[p.c] = at
+	position.Call++
+	g.latestCalls[p.c] = position
 	recorded := *p
-	recorded.Call, recorded.meter = p.RecordedAs(at), driver.Meter{}
+	recorded.Call, recorded.meter = p.RecordedAs(position), driver.Meter{}
 	g.add(recorded.queue)
 }
 
-// add records a step. The caller holds the mu of the capturing stream.
+// add records a step. The caller must hold the capturing stream's mu.
 func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
 // queue implements step by launching the plan on a stream.
@@ -58,7 +58,7 @@ func (s *stream) BeginCapture() error {
 	}
 	s.capture = &graph{latestCalls: map[*communicator]driver.Recorded{}}
 	s.device.capturing.Add(1)
-	if s.deferred { // Synchronize would return ErrCapturing and leave the work to a worker
+	if s.deferred { // Synchronize would return ErrCapturing without running the work
 		s.deferred = false
 		go s.drain()
 	}
@@ -96,7 +96,7 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if s.Capturing() { // the graph being captured on s would not pin the buffers of g
+	if s.Capturing() { // the graph being captured on s would not keep g's buffers alive
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 	if err := s.replayAll(g.steps); err != nil {
@@ -105,9 +105,9 @@ func (g *graph) Launch(on driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. A failed group's collective also
-// fails the stream. Later steps are queued even after an error: the failed stream skips their work,
-// their events carry the error, and their groups fail.
+// replayAll queues recorded steps and returns the first error. A collective of a failed group also
+// makes the stream fail. The remaining steps are queued even then, so that the failed stream skips
+// their work, their events carry the error, and their groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {

@@ -15,16 +15,15 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 // Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
 
-// LaunchInline queues a prepared collective, and leaves waits for peers to the stream's next
-// Synchronize.
+// LaunchInline is like Launch, but leaves waits for peers to the stream's next Synchronize.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 	return c.launch(s, p, true)
 }
 
 func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
 	st, ok := s.(*stream)
-	prepared, fits := p.(*plan)
-	if !ok || !fits || prepared.c != c {
+	prepared, isPlan := p.(*plan)
+	if !ok || !isPlan || prepared.c != c {
 		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
@@ -35,7 +34,7 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 }
 
 // List returns a plan that runs several plans with one ticket. The ranks compare the digest of the
-// list in the first step.
+// whole list in the first step.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -50,9 +49,9 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// refuse returns the error of a launch after the communicator has failed. It also fails the stream,
-// because later work may use the result. If this rank has closed the group, the launch is a mistake
-// of the caller, and the stream stays usable.
+// refuse returns the error of a launch after the communicator has failed. It also makes the stream
+// fail, because later work may use the result. If this rank has closed the group, the launch is the
+// caller's mistake, and the stream stays usable.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -63,18 +62,16 @@ func refuse(c *communicator, s *stream) error {
 
 // pendingCall is a collective that has a ticket and waits for its turn.
 type pendingCall struct {
-	plan   *plan
-	ticket uint64
-	check  bool // whether the group compared calls when the ticket was issued
-	posted bool // whether the first step was posted on the caller's thread
-	// balance holds this rank's message balance at the call, or 0 if balances are not compared.
-	balance uint64
-	// begin holds the result of Meter.Begin for a posted call.
-	begin int64
+	plan    *plan
+	ticket  uint64
+	check   bool   // whether the group compared calls when the ticket was issued
+	posted  bool   // whether the first step was posted on the caller's thread
+	balance uint64 // this rank's message balance at the call, or 0 if balances are not compared
+	begin   int64  // result of Meter.Begin if posted is set
 }
 
 // issue returns a collective's ticket and other fields of its pendingCall, as separate results so
-// that they stay in registers. The caller holds c.Mu.
+// that they stay in registers. The caller must hold c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -94,8 +91,8 @@ func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 }
 
 // attempt runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits, so
-// Close and Abort can end the wait.
+// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits,
+// because Close and Abort must be able to end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -143,8 +140,8 @@ func (i *pendingCall) run() error {
 	return c.complete(i)
 }
 
-// skip fails the group at the collective's turn, because the other ranks would use input that this
-// rank has never computed. Collectives with earlier tickets are not affected.
+// skip fails the group, because the other ranks would use input that this rank has never computed.
+// It waits for the collective's turn, so that collectives with earlier tickets are not affected.
 func (i *pendingCall) skip(cause error) {
 	c := i.plan.c
 	c.turns.await(i.ticket)
@@ -154,7 +151,7 @@ func (i *pendingCall) skip(cause error) {
 	})
 }
 
-// complete runs a collective at its turn. It needs no lock, because no other call runs.
+// complete runs a collective whose turn it is. It needs no lock, because no other call is running.
 func (c *communicator) complete(i *pendingCall) error {
 	if c.HasFailed() {
 		return c.Cause()

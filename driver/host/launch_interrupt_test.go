@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestInterruptEndsCollective stops rank 1 inside a collective. Rank 0 waits on the caller's thread
-// until the test interrupts the wait.
+// TestInterruptEndsCollective makes rank 1 stop in the middle of a collective, so that rank 0 waits
+// on the caller's thread until the test interrupts the wait.
 func TestInterruptEndsCollective(t *testing.T) {
 	for name, interrupt := range map[string]func() error{
 		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },
@@ -22,7 +22,7 @@ func TestInterruptEndsCollective(t *testing.T) {
 
 func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
-	var launching atomic.Bool // false while the ranks connect, because those waits poll, too
+	var launching atomic.Bool // false while the ranks connect, because those waits also poll
 	var polls atomic.Int32
 	d := newDuoWithWaitHook(t, func() error {
 		if !launching.Load() || polls.Add(1) < 3 {
@@ -36,7 +36,7 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		check(t, err)
 		plans[rank] = p.(*plan)
-		plans[rank].windowed = true // a step after the first
+		plans[rank].windowed = true // adds a second step
 	}
 	d.groups[1].(*communicator).begin(plans[1])
 	s, err := d.devices[0].NewStream()

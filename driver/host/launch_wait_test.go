@@ -8,7 +8,7 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestLaunchWakesSleepingRank lets rank 1 sleep in a collective before rank 0 makes the call.
+// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective before rank 0 calls it.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -64,13 +64,13 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 				t.Error(err)
 			}
 		}); n != 0 {
-			t.Errorf("a collective allocates %v times, want 0", n)
+			t.Errorf("a collective made %v allocations, want 0", n)
 		}
 	}
 }
 
-// TestInlineLaunchLeavesWaitToCaller lets rank 0 sleep in Synchronize before rank 1 makes the call.
-// Meanwhile, another goroutine queues work on rank 0's stream.
+// TestInlineLaunchLeavesWaitToCaller waits until rank 0 sleeps in Synchronize before rank 1 makes
+// the call. Rank 0 has more work on its stream by then.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -93,7 +93,7 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 		}
 		if rank == 0 {
 			if !s.deferred {
-				t.Error("another goroutine runs the work")
+				t.Error("LaunchInline left the work to another goroutine")
 			}
 			if err := s.Host(func() { ran = true }); err != nil {
 				return err
@@ -103,7 +103,7 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 			return err
 		}
 		if rank == 0 && !ran {
-			t.Error("Synchronize returned before work of another call had run")
+			t.Error("Synchronize returned before the work queued after the collective had run")
 		}
 		return s.Close()
 	}) {

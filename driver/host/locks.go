@@ -2,7 +2,7 @@ package host
 
 import "symmem/internal/ranked"
 
-// Classes of this package's locks, in the order of acquisition (see doc.go).
+// Classes of this package's locks, in the order in which they are acquired (see doc.go).
 type (
 	graphMu     struct{}
 	streamMu    struct{}

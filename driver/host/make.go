@@ -20,13 +20,13 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 	return &arena{device: d, space: space}, nil
 }
 
-// NewStream makes a stream.
+// NewStream returns a new stream.
 func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
 
-// AdoptStream makes a new stream. It ignores the handle, since the host has no foreign streams.
+// AdoptStream returns a new stream. It ignores the handle, because the host has no foreign streams.
 func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
 	return &stream{device: d}, nil
 }
 
-// NewEvent makes an event.
+// NewEvent returns a new event.
 func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }

@@ -12,39 +12,37 @@ import (
 
 // messages transfers a communicator's messages and matches Sends with Recvs.
 //
-// A rank stores frames on the heap if they arrive before their Recv runs. If the receiver does not
-// read a Send's frames, the sender copies the rest of the message to the heap, and a goroutine of
-// the group sends it. Hence no stream waits for a Recv that is queued behind other work.
+// Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver does
+// not read a Send's frames, the sender copies the rest of the message to its own heap, from where a
+// goroutine of the group sends it. Hence no stream waits for a Recv that is queued behind other
+// work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
 	closing atomic.Bool // whether the group is closing
 
-	matcher message.Matcher[*receive] // guarded by Counts.Mu
-	open    map[*receive]struct{}     // Recvs that have not ended; guarded by Counts.Mu
+	matcher    message.Matcher[*receive] // guarded by Counts.Mu
+	unfinished map[*receive]struct{}     // Recvs that have not completed; guarded by Counts.Mu
 }
 
-// init creates this rank's ends of the pipes.
 func (m *messages) init(c *communicator, ranks int) {
 	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
-	m.open = map[*receive]struct{}{}
+	m.unfinished = map[*receive]struct{}{}
 	for source := range m.recvPipes {
 		m.recvPipes[source].c, m.recvPipes[source].source = c, source
 	}
 }
 
-// messageCall holds the call of a Send or Recv.
+// messageCall is a call of Send or Recv.
 type messageCall struct {
-	c    *communicator
-	plan *plan
-	// after counts this rank's earlier collectives.
-	after uint64
-	// check reports whether the group compared calls when this call was made.
-	check bool
+	c     *communicator
+	plan  *plan
+	after uint64 // number of collectives that this rank called before this message
+	check bool   // whether the group compared calls when this call was made
 }
 
-// transfer numbers the plan's message and returns its end on this rank.
+// transfer numbers the plan's message and returns this rank's end of it.
 func (p *plan) transfer() (transfer, error) {
 	c := p.c
 	c.Mu.Lock()
@@ -55,8 +53,8 @@ func (p *plan) transfer() (transfer, error) {
 	c.launched[p.Path]++
 	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
-		// The count is published before the next collective, so a receiver that sees the collective
-		// knows how many messages precede it.
+		// The count is published before the next collective, so that a receiver that sees the
+		// collective knows how many messages precede it.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}
@@ -83,13 +81,12 @@ func (m *messages) newSend(l messageCall) *send {
 	return &send{messageCall: l, out: &m.sendPipes[p.Root], number: number, data: pointer(p.Send)}
 }
 
-// newReceive numbers a Recv and adds it to the matcher.
 func (m *messages) newReceive(l messageCall) *receive {
 	p := l.plan
 	r := &receive{messageCall: l}
 	l.c.Counts.Mu.Lock()
 	l.c.CountMessage(&p.Call, l.after, l.c.turns.completed.Load())
-	m.open[r] = struct{}{}
+	m.unfinished[r] = struct{}{}
 	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
 	l.c.Counts.Mu.Unlock()
 	return r
@@ -102,9 +99,9 @@ func assign(claims []message.Claim[*receive]) {
 	}
 }
 
-// errUnmatched returns an error if messages had no Recv, if Recvs had no message, or if a peer left
-// before it read its messages. It is called after this rank has left the group. Senders of later
-// messages detect that this rank has left, and report those messages themselves.
+// errUnmatched returns an error if a message had no Recv, if a Recv had no message, or if a peer
+// left before it had read its messages. It is called after this rank has left the group; peers that
+// send to this rank later detect that it has left and report those messages themselves.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -114,7 +111,7 @@ func (m *messages) errUnmatched(c *communicator) error {
 	var awaited []control.Awaited
 	c.Counts.Mu.Lock()
 	unclaimed := m.matcher.Unclaimed()
-	for r := range m.open {
+	for r := range m.unfinished {
 		a := control.Awaited{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
 			a.Source = r.source
@@ -129,9 +126,9 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.Unmatched(&c.cfg, unclaimed, awaited, unread)
 }
 
-// flush waits until all messages on the heap have been sent. The goroutine that sends them waits
-// for at most one more timeout, or two if it is already waiting. If the group fails in that time,
-// some data has not been delivered, and flush returns the fault.
+// flush waits until all messages on the heap have been sent. The goroutine that sends them waits at
+// most one more timeout, or two if it is already waiting. If the group fails in the meantime, some
+// data has not been delivered, and flush returns the fault.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false
@@ -151,7 +148,7 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip fails the group after earlier work on the stream has failed. Otherwise the peer would
+// skip fails the group because earlier work on the stream has failed, so that the peer does not
 // receive data that was never computed.
 func (l *messageCall) skip(cause error) {
 	if l.c.BeginUse() != nil {
@@ -163,7 +160,7 @@ func (l *messageCall) skip(cause error) {
 	})
 }
 
-// failIfErr fails the group with an error and returns the group's fault. It ignores nil.
+// failIfErr fails the group with err and returns the group's fault, or nil if err is nil.
 func (l *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
@@ -171,9 +168,9 @@ func (l *messageCall) failIfErr(err error) error {
 	return l.c.failWith(err)
 }
 
-func (l *messageCall) messageWait(ready func() bool, from ...int) shm.MessageWait {
+func (l *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
 	return shm.MessageWait{
-		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: from, Doing: l.doing,
+		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: sources, Doing: l.doing,
 	}
 }
 

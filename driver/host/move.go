@@ -12,7 +12,7 @@ import (
 // Staged collectives work on any memory. In each step, every rank copies one chunk of its input to
 // its staging buffer for that step, or to its line if the whole input fits into the line. The rank
 // then posts the step, waits for the other ranks, and reads its share from their buffers. Because
-// two buffers alternate, one barrier per step is enough.
+// each rank alternates between two buffers, one barrier per step is enough.
 
 // mover moves and reduces the data of collectives. Only the collective whose turn it is uses it.
 type mover struct {
@@ -27,13 +27,12 @@ type mover struct {
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
 
-// payloadCopy holds a peer's payload, copied from its line.
+// payloadCopy holds a copy of the payload in a peer's line.
 type payloadCopy struct {
 	payload [spin.LinePayload]byte
 	_       [spin.LineBytes - spin.LinePayload]byte
 }
 
-// init assigns the first part of the group's data to the staging buffers.
 func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.group, m.cfg, m.rank = g, cfg, cfg.Rank
 	m.stages, m.payloads = make([]unsafe.Pointer, g.Size()), make([]payloadCopy, g.Size())
@@ -43,8 +42,9 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.ownStage = m.stages[m.rank]
 }
 
-// stage returns a rank's staging buffer for a step. It computes the address because, for a struct
-// field, Go would check the pointer for nil with a load from a line that a peer is about to write.
+// stage returns a rank's staging buffer for a step. It computes the address instead of using a
+// struct field, because Go's nil check of the struct pointer would load from a cache line that a
+// peer is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
@@ -60,8 +60,8 @@ func (m *mover) contributes(call *plan) bool {
 	}
 }
 
-// contribute stages the chunk that begins at element from and posts the step.
-func (m *mover) contribute(call *plan, from int64) {
+// contribute stages the chunk that begins at element first and posts the step.
+func (m *mover) contribute(call *plan, first int64) {
 	if !m.contributes(call) {
 		m.group.Post(call.Digest, nil, 0)
 		return
@@ -72,13 +72,13 @@ func (m *mover) contribute(call *plan, from int64) {
 		return
 	}
 	size := call.size
-	stride := min(call.chunk, call.longest-from)
+	stride := min(call.chunk, call.longest-first)
 	stage := unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes)
 	for part := range call.parts {
 		offset, count := call.sendPart(part)
-		if count = min(stride, count-from); count > 0 {
+		if count = min(stride, count-first); count > 0 {
 			reduce.Copy(unsafe.Add(stage, part*stride*size),
-				unsafe.Add(send, (offset+from)*size), int(count*size), reduce.Hint{})
+				unsafe.Add(send, (offset+first)*size), int(count*size), reduce.Hint{})
 		}
 	}
 	m.group.Post(call.Digest, nil, 0)
@@ -87,15 +87,15 @@ func (m *mover) contribute(call *plan, from int64) {
 // finishStaged completes a staged collective after the first step.
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	m.compute(call, 0)
-	for from := call.chunk; from < call.longest; from += call.chunk {
-		m.contribute(call, from)
+	for first := call.chunk; first < call.longest; first += call.chunk {
+		m.contribute(call, first)
 		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
 		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
-		m.compute(call, from)
+		m.compute(call, first)
 	}
 	return nil
 }
@@ -113,9 +113,9 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 }
 
 // unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without the
-// copy they would read past a line into the next one, which may be in its owner's cache. This
-// rank's own line is left out, because the load would wait until the preceding store has reached
-// the peers.
+// copies they would read past a line into the next one, which may be in its owner's cache. This
+// rank's own line is not copied, because the load would have to wait until the store that precedes
+// it has reached the peers.
 func (m *mover) unpack() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -124,13 +124,13 @@ func (m *mover) unpack() {
 	}
 }
 
-// compute computes this rank's part of the result from the chunks of all ranks.
-func (m *mover) compute(call *plan, from int64) {
-	// stride is the distance between the parts of a chunk, and count is this rank's share of a
-	// part.
-	stride, size := min(call.chunk, call.longest-from), call.size
-	count := min(stride, call.Count-from)
-	recv := unsafe.Add(pointer(call.Recv), from*size)
+// compute computes this rank's part of the result from all ranks' chunks that begin at element
+// first.
+func (m *mover) compute(call *plan, first int64) {
+	// stride is the distance between the parts of a chunk, and count is this rank's share of a part.
+	stride, size := min(call.chunk, call.longest-first), call.size
+	count := min(stride, call.Count-first)
+	recv := unsafe.Add(pointer(call.Recv), first*size)
 	if call.inLine {
 		m.unpack()
 	}
@@ -149,25 +149,25 @@ func (m *mover) compute(call *plan, from int64) {
 		own := unsafe.Add(m.staged(call, call.Root), int64(m.rank)*stride*size)
 		reduce.Copy(recv, own, int(count*size), reduce.Hint{})
 	case driver.AllGather, driver.AllGatherV:
-		m.collectStaged(call, recv, 0, from, stride)
+		m.collectStaged(call, recv, 0, first, stride)
 	case driver.Gather:
 		if call.Root == m.rank {
-			m.collectStaged(call, recv, 0, from, stride)
+			m.collectStaged(call, recv, 0, first, stride)
 		}
 	case driver.AllToAll:
-		m.collectStaged(call, recv, int64(m.rank)*stride*size, from, stride)
+		m.collectStaged(call, recv, int64(m.rank)*stride*size, first, stride)
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 
-// collectStaged copies a part from every rank's staged chunk. offset is the part's position in the
-// chunk, in bytes. from is the chunk's first element, and recv is its address in the first part.
-// stride limits the number of elements.
-func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, from, stride int64) {
+// collectStaged copies a part of at most stride elements from every rank's staged chunk, where the
+// part begins at byte offset. The chunk begins at element first, whose address in the first part of
+// the receive buffer is recv.
+func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, stride int64) {
 	for r := range len(m.stages) {
-		at, count := call.recvPart(r)
-		if count = min(stride, count-from); count > 0 {
-			reduce.Copy(unsafe.Add(recv, at*call.size), unsafe.Add(m.staged(call, r), offset),
+		partStart, count := call.recvPart(r)
+		if count = min(stride, count-first); count > 0 {
+			reduce.Copy(unsafe.Add(recv, partStart*call.size), unsafe.Add(m.staged(call, r), offset),
 				int(count*call.size), reduce.Hint{})
 		}
 	}
@@ -185,8 +185,8 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 }
 
 // Collectives over windows access the peers' buffers directly, between two barriers. After the
-// first barrier, all ranks' inputs are ready. After the second one, no rank accesses another rank's
-// memory.
+// first barrier, the inputs of all ranks are ready. After the second, no rank accesses another
+// rank's memory any more.
 
 func (m *mover) move(call *plan) {
 	size := call.size
@@ -224,8 +224,8 @@ func (m *mover) move(call *plan) {
 	}
 }
 
-// gatheredAt returns the offset of a peer's part of an AllGather relative to this rank's send
-// buffer. In a call in place, each part is already at its final position in the receive buffer.
+// gatheredAt returns the offset of rank r's part of an AllGather relative to this rank's send
+// buffer. In an in-place call, each part is already at its final position in the receive buffer.
 func (m *mover) gatheredAt(call *plan, r int) int64 {
 	part := call.Count * call.size
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
@@ -234,57 +234,57 @@ func (m *mover) gatheredAt(call *plan, r int) int64 {
 	return int64(r-m.rank) * part
 }
 
-func (m *mover) pull(call *plan, r int, from, to, bytes, total int64) {
-	src := unsafe.Add(call.send.at(r, call.Send), from)
-	dst := unsafe.Add(pointer(call.Recv), to)
+func (m *mover) pull(call *plan, r int, srcOffset, dstOffset, bytes, total int64) {
+	src := unsafe.Add(call.send.addressOn(r, call.Send), srcOffset)
+	dst := unsafe.Add(pointer(call.Recv), dstOffset)
 	if src != dst {
 		reduce.Copy(dst, src, int(bytes), reduce.Hint{Stream: total >= streamBytes})
 	}
 }
 
-// reduceSlice reduces this rank's slice of the buffer from all windows and stores the result in the
-// receive buffers of all ranks, or only in the root's. The call may be in place, because no other
-// rank accesses this slice.
+// reduceSlice reduces this rank's slice of the buffers in all windows. It stores the result in the
+// receive buffers of all ranks or, if receivers is 1, only in the root's. The call may be in place,
+// because no other rank accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
-	from, count := m.slice(call)
+	first, count := m.slice(call)
 	if count == 0 {
 		return
 	}
-	offset := uintptr(from * call.size)
+	offset := uintptr(first * call.size)
 	send, recv := call.send, call.recv
 	for r := range len(m.stages) {
-		m.sources[r] = send.at(r, call.Send+offset)
+		m.sources[r] = send.addressOn(r, call.Send+offset)
 	}
-	m.destinations[0] = recv.at(call.Root%len(m.stages), call.Recv+offset)
+	m.destinations[0] = recv.addressOn(call.Root%len(m.stages), call.Recv+offset)
 	for i := range receivers {
 		if receivers > 1 {
-			m.destinations[i] = recv.at((m.rank+i)%len(m.stages), call.Recv+offset)
+			m.destinations[i] = recv.addressOn((m.rank+i)%len(m.stages), call.Recv+offset)
 		}
 	}
 	m.reduce(call, len(m.stages), receivers, count, call.Count*call.size)
 }
 
-// reduceAll reduces the whole buffer from all windows for this rank alone.
+// reduceAll reduces the whole buffers in all windows for this rank alone.
 func (m *mover) reduceAll(call *plan) {
 	for r := range len(m.stages) {
-		m.sources[r] = call.send.at(r, call.Send)
+		m.sources[r] = call.send.addressOn(r, call.Send)
 	}
 	m.destinations[0] = pointer(call.Recv)
 	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
 
-// sliceBytes is the granularity of slices: two cache lines, so that two ranks never write to the
-// same line.
+// Slices are multiples of sliceBytes, two cache lines, so that two ranks never write to the same
+// line.
 const sliceBytes = 128
 
-func (m *mover) slice(call *plan) (from, count int64) {
+func (m *mover) slice(call *plan) (first, count int64) {
 	n, unit := int64(len(m.stages)), int64(sliceBytes/call.DataType.Size())
-	per := (call.Count/n + unit - 1) / unit * unit
-	from = min(per*int64(m.rank), call.Count)
+	perRank := (call.Count/n + unit - 1) / unit * unit
+	first = min(perRank*int64(m.rank), call.Count)
 	if int64(m.rank) == n-1 {
-		return from, call.Count - from
+		return first, call.Count - first
 	}
-	return from, min(per, call.Count-from)
+	return first, min(perRank, call.Count-first)
 }
 
 // reducePart reduces this rank's part of the send buffers of all ranks.
@@ -292,7 +292,7 @@ func (m *mover) reducePart(call *plan) {
 	part := call.Count * call.size
 	send := call.send
 	for r := range len(m.stages) {
-		m.sources[r] = send.at(r, call.Send+uintptr(int64(m.rank)*part))
+		m.sources[r] = send.addressOn(r, call.Send+uintptr(int64(m.rank)*part))
 	}
 	m.destinations[0] = pointer(call.Recv)
 	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
@@ -312,7 +312,8 @@ func (m *mover) arrive(call *driver.Call, ticket uint64) error {
 	return m.group.ArriveSlowly(call, ticket)
 }
 
-// reduce reduces the first m.sources to the first m.destinations.
+// reduce reduces the first sources entries of m.sources into the first destinations entries of
+// m.destinations.
 func (m *mover) reduce(call *plan, sources, destinations int, count, total int64) {
 	dsts, srcs := m.destinations[:destinations], m.sources[:sources]
 	hint := reduce.Hint{Stream: total >= streamBytes}
@@ -330,7 +331,7 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 	}
 }
 
-// reduceTree reduces in the order of a tree. For integers, the order does not change the result.
+// reduceTree reduces in tree order. For integers, the order does not change the result.
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,

@@ -14,20 +14,20 @@ type plan struct {
 	c *communicator
 	// send and recv are the windows of the buffers on the window path.
 	send, recv *window
-	// size is an element's size in bytes. parts is the number of parts, each of Count elements,
-	// that this rank contributes. bytes is their total size.
+	// size is the size of an element in bytes, parts the number of parts that this rank contributes,
+	// and bytes the total size of these parts.
 	size, parts, bytes int64
-	// longest is the longest part's number of elements. chunk is the number of elements of each
-	// part that are staged in one step.
+	// longest is the number of elements in the longest part, and chunk the number of elements of
+	// each part that are staged in one step.
 	longest, chunk int64
-	// inLine reports whether the whole input fits into a line. pairwise reports whether the parts
-	// may differ in size between pairs of ranks.
+	// inLine reports whether the whole input fits into a line, and pairwise whether each pair of
+	// ranks has a part size of its own.
 	inLine, pairwise bool
 	// windowed reports whether the call accesses peers' windows instead of staging buffers.
 	windowed bool
 	// oneShot reports whether every rank reduces the whole buffer of an all-reduce.
 	oneShot bool
-	// yields reports whether the first barrier yields at once instead of polling.
+	// yields reports whether the first barrier yields immediately instead of polling.
 	yields bool
 	// more holds the other calls of a list, which run after this one with the same ticket.
 	more []*plan
@@ -37,10 +37,9 @@ type plan struct {
 	meter driver.Meter
 }
 
-// SetMeter makes the communicator report runs of the call to a Meter. Messages are not timed.
+// SetMeter makes the communicator report runs of the call to m. Messages are not timed.
 func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
 
-// errNoKernels explains the missing direct and two-level paths.
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
 // Refusal returns an error for the direct and the two-level path.
@@ -77,8 +76,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// setParts sets the sizes that follow from the call alone. Except for an AllToAllV, all ranks set
-// the same sizes.
+// setParts sets the sizes that follow from the call alone. They are the same on all ranks, except
+// for an AllToAllV.
 func (p *plan) setParts() {
 	p.size, p.longest = int64(p.DataType.Size()), p.Count
 	uneven := p.Operation.Uneven()
@@ -103,7 +102,7 @@ func (p *plan) unevenCounts() []int64 {
 	return p.Splits.SendCounts
 }
 
-// sendPart returns the offset and length, in elements, of a part that this rank contributes.
+// sendPart returns the offset and count, in elements, of a part that this rank contributes.
 func (p *plan) sendPart(part int64) (offset, count int64) {
 	if p.Operation == driver.ReduceScatterV {
 		return p.Splits.SendOffsets[part], p.Splits.SendCounts[part]
@@ -111,8 +110,8 @@ func (p *plan) sendPart(part int64) (offset, count int64) {
 	return part * p.Count, p.Count
 }
 
-// recvPart returns the offset and length, in elements, of the part that this rank receives from
-// another rank.
+// recvPart returns the offset and count, in elements, of the part that this rank receives from the
+// given rank.
 func (p *plan) recvPart(rank int) (offset, count int64) {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvOffsets[rank], p.Splits.RecvCounts[rank]
@@ -139,7 +138,7 @@ func (p *plan) findWindows() error {
 func (p *plan) own(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.c.registry {
-		return nil, fmt.Errorf("it is not in a window of group %s: %w", p.c.cfg.Name(),
+		return nil, fmt.Errorf("not in a window of group %s: %w", p.c.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
 	return own, nil

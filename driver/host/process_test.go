@@ -18,7 +18,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processTimeout bounds operations that should be short.
+// processTimeout bounds operations that should not take long.
 const processTimeout = 60 * time.Second
 
 type processes struct {
@@ -26,7 +26,7 @@ type processes struct {
 	processes []*process
 }
 
-// process is one rank.
+// process is a process that runs one rank.
 type process struct {
 	t       *testing.T
 	rank    int
@@ -92,7 +92,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads outputs until one has the given event, and returns that output.
+// await reads the rank's outputs up to the first with the given event, which it returns.
 func (p *process) await(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -104,10 +104,10 @@ func (p *process) await(event string) output {
 			return n
 		}
 		if n.Event == "outcome" {
-			p.t.Fatalf("rank %d ended before %q: %+v", p.rank, event, n)
+			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, n)
 		}
 	}
-	p.t.Fatalf("rank %d ended without %q: %v", p.rank, event, p.lines.Err())
+	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
 	return output{}
 }
 
@@ -118,8 +118,8 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// checkVictimNamed reads the outcomes of all ranks except the victim. At least one rank must have
-// an error of the given kind that names the victim. The others may have received the fault from
+// checkVictimNamed checks the outcomes of all ranks except the victim. At least one rank must have
+// an error of the given kind that names the victim; the others may have learned of the fault from
 // that rank. All must have exchanged on the fault lane without the victim.
 func (f *processes) checkVictimNamed(kind string, victim int) {
 	f.t.Helper()
@@ -137,11 +137,11 @@ func (f *processes) checkVictimNamed(kind string, victim int) {
 		case n.Kind == kind && slices.Equal(n.Ranks, []int{victim}):
 			named++
 		case n.Kind != "fault":
-			f.t.Errorf("rank %d ended with error kind %q naming ranks %v (%s); want %q naming rank %d",
+			f.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
 				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
 		}
 		if !slices.Equal(n.Present, present) {
-			f.t.Errorf("rank %d: presence on the fault lane = %v, want %v", p.rank, n.Present, present)
+			f.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank, n.Present, present)
 		}
 	}
 	if named == 0 {
@@ -168,13 +168,13 @@ func (f *processes) checkNoLeaks() {
 	}
 	names, err := filepath.Glob("/dev/shm/*symmem*")
 	if err != nil || len(names) > 0 {
-		f.t.Errorf("shared memory is left: got %v, error %v; want none", names, err)
+		f.t.Errorf("leaked shared memory: got %v, error %v; want none", names, err)
 	}
 }
 
 func TestErrorNamesKilledRank(t *testing.T) {
 	for program := range programs {
-		t.Run("inside "+program, func(t *testing.T) {
+		t.Run(program, func(t *testing.T) {
 			f := startProcesses(t, 3, program, processTimeout)
 			f.processes[1].signal(syscall.SIGKILL)
 			f.checkVictimNamed("lost", 1)
@@ -189,7 +189,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	f.checkVictimNamed("late", 2)
 	f.processes[2].signal(syscall.SIGCONT)
 	if n := f.processes[2].await("outcome"); n.Kind == "close" || n.Kind == "start" {
-		t.Errorf("the stopped rank ended with error kind %q (%s), want a fault", n.Kind, n.Text)
+		t.Errorf("the stopped rank got a %q error (%s), want a fault", n.Kind, n.Text)
 	}
 	f.checkNoLeaks()
 }

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Environment variables of ranks in processes.
+// Environment variables of rank processes.
 const (
 	programVariable = "SYMMEM_HOST_TEST_PROGRAM"
 	rankVariable    = "SYMMEM_HOST_TEST_RANK"
@@ -24,16 +24,17 @@ const (
 
 // output is a line that a rank writes for its test.
 type output struct {
-	// Event is "open" with the hand-off socket's address, "running" after some rounds of the
-	// program on all ranks, or "outcome" at the end.
-	Event   string
+	// Event is "open" when the device is open, "running" after roundsToRun rounds of the program,
+	// and "outcome" at the end.
+	Event string
+	// Address is the address of the hand-off socket, if Event is "open".
 	Address string
 	// Kind is the kind of error that ended the program.
 	Kind string
 	// Ranks lists the ranks that the error names.
 	Ranks []int
 	Text  string
-	// Present lists, by rank, which ranks took part in the final exchange on the fault lane.
+	// Present says, for each rank, whether it took part in the final exchange on the fault lane.
 	Present []bool
 }
 
@@ -54,8 +55,8 @@ type rankProcess struct {
 	window     driver.Window
 }
 
-// programs maps each program's name to one round of the program. Ranks repeat the round until a
-// fault.
+// programs maps the name of each program to one round of it. Ranks repeat the round until there is
+// a fault.
 var programs = map[string]func(a *rankProcess, round int) error{
 	"collectives":   (*rankProcess).collective,
 	"registrations": (*rankProcess).registration,
@@ -68,7 +69,7 @@ const roundsToRun = 20
 
 // runRank is the main function of a rank process.
 func runRank() int {
-	// The test has the other end of standard input, so this process exits with the test.
+	// The test holds the other end of standard input, so this process exits when the test does.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -84,7 +85,7 @@ func runRank() int {
 			output{Event: "running"}.write()
 		}
 		if err := program(a, round); err != nil {
-			a.explain(err)
+			a.finish(err)
 			return 0
 		}
 	}
@@ -140,7 +141,7 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// collective alternates between the paths, and between sizes that need one step and many steps.
+// collective alternates between the paths, and between sizes that need one step or many steps.
 func (a *rankProcess) collective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),
@@ -197,8 +198,9 @@ func (a *rankProcess) message(round int) error {
 	return nil
 }
 
-// explain writes an error, exchanges with the other ranks on the fault lane, and closes.
-func (a *rankProcess) explain(err error) {
+// finish exchanges with the other ranks on the fault lane, closes the device, and writes err as the
+// outcome.
+func (a *rankProcess) finish(err error) {
 	n := output{Event: "outcome", Text: err.Error()}
 	n.Kind, n.Ranks = controltest.KindOf(err)
 	ctx, cancel := context.WithTimeout(context.Background(), a.device.cfg.Timeout)

@@ -16,7 +16,7 @@ import (
 )
 
 // recvPipe reads the pipe from a peer. A goroutine that waits for a message reads all frames that
-// have arrived, including those of messages for which other goroutines wait.
+// have arrived, including those of messages that other goroutines wait for.
 type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
@@ -25,10 +25,10 @@ type recvPipe struct {
 
 	mu       ranked.Mutex[recvPipeMu]
 	incoming map[messageKey]*inbound // messages that have begun or are awaited; guarded by mu
-	begun    uint64                  // counts messages whose first frame has arrived; guarded by mu
+	begun    uint64                  // number of messages that have begun to arrive; guarded by mu
 }
 
-// messageKey identifies a message of a peer.
+// messageKey identifies a message from a peer.
 type messageKey struct {
 	tag    int
 	number uint64
@@ -36,29 +36,27 @@ type messageKey struct {
 
 // inbound is an incomplete message: its first frame has arrived, its Recv is running, or both.
 type inbound struct {
-	begun  bool        // whether the first frame has arrived
-	header frameHeader // of the first frame
-	got    int64       // bytes received
-	heap   []byte      // data that arrived before the Recv ran
-	to     *receive    // the running Recv, or nil
+	begun    bool        // whether the first frame has arrived
+	header   frameHeader // of the first frame
+	received int64       // in bytes
+	heap     []byte      // data that arrived before the Recv ran
+	receiver *receive    // the running Recv, or nil
 }
 
 // receive runs a Recv.
 type receive struct {
 	messageCall
-	// claimed is set after source and number have been set.
-	claimed atomic.Bool
+	claimed atomic.Bool // whether a message has been assigned: source and number are set
 	source  int
 	number  uint64
-	// attached reports whether frames are copied directly to the Recv's buffer. Only the Recv's
-	// thread uses it.
+	// attached reports whether frames are copied directly to the Recv's buffer. Only the Recv's own
+	// thread uses this field.
 	attached bool
-	// ended is set when the message is complete, or after err has been set.
-	ended atomic.Bool
-	err   error
+	complete atomic.Bool // whether the whole message has been received or err is set
+	err      error
 }
 
-// tryNow implements transfer by receiving the frames that have arrived.
+// tryNow receives the frames that have arrived.
 func (r *receive) tryNow() (done bool, err error) {
 	if err := r.c.BeginUse(); err != nil {
 		return false, err
@@ -76,7 +74,7 @@ func (r *receive) tryNow() (done bool, err error) {
 		}
 		in := &r.c.messages.recvPipes[r.source]
 		next := in.frame.Load() + 1
-		if !r.c.PollSoon(&in.at(next).posted, next) {
+		if !r.c.PollSoon(&in.frameAt(next).posted, next) {
 			break
 		}
 	}
@@ -95,7 +93,7 @@ func (r *receive) run() error {
 				continue
 			}
 			r.detach()
-			if r.ended.Load() {
+			if r.complete.Load() {
 				done, err = r.end()
 			}
 		}
@@ -120,12 +118,12 @@ func (r *receive) readArrived() (done bool, err error) {
 	if !r.attached {
 		r.attach()
 	}
-	if !r.ended.Load() {
+	if !r.complete.Load() {
 		if err := r.c.messages.recvPipes[r.source].drain(r); err != nil {
 			return false, err
 		}
 	}
-	if !r.ended.Load() {
+	if !r.complete.Load() {
 		return false, nil
 	}
 	return r.end()
@@ -133,7 +131,7 @@ func (r *receive) readArrived() (done bool, err error) {
 
 func (r *receive) end() (done bool, err error) {
 	r.c.Counts.Mu.Lock()
-	delete(r.c.messages.open, r)
+	delete(r.c.messages.unfinished, r)
 	r.c.Counts.Mu.Unlock()
 	if r.err == nil && r.plan.Arrived != nil {
 		return true, driver.Guard("Call.Arrived", func() { r.plan.Arrived(r.source) })
@@ -141,16 +139,16 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message, and copies the data that has
-// already arrived to the buffer.
+// attach makes the Recv's buffer the destination of the message and copies to it the data that has
+// already arrived.
 func (r *receive) attach() {
 	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	r.attached = true
-	at := messageKey{r.plan.Tag, r.number}
-	p := in.findIncoming(at)
-	p.to = r
+	key := messageKey{r.plan.Tag, r.number}
+	p := in.findIncoming(key)
+	p.receiver = r
 	if !p.begun {
 		return
 	}
@@ -159,10 +157,10 @@ func (r *receive) attach() {
 			reduce.Hint{})
 	}
 	p.heap = nil
-	in.finish(at, p)
+	in.finish(key, p)
 }
 
-// detach ensures that no goroutine writes to the Recv's buffer afterwards.
+// detach keeps other goroutines from writing to the Recv's buffer from now on.
 func (r *receive) detach() {
 	if !r.attached {
 		return
@@ -173,8 +171,7 @@ func (r *receive) detach() {
 	delete(in.incoming, messageKey{r.plan.Tag, r.number})
 }
 
-// fits reports whether the Recv matches the message, whose first frame has arrived. If not, it sets
-// r.err.
+// fits reports whether the Recv matches a message that has begun to arrive. If not, it sets r.err.
 func (r *receive) fits(p *inbound) bool {
 	h := &p.header
 	sent := control.End{
@@ -187,14 +184,14 @@ func (r *receive) fits(p *inbound) bool {
 	return r.err == nil
 }
 
-// nextFrame describes the wait for the next frame. A Recv from any source does not wait for ranks
+// nextFrame describes the wait for the next frame. A Recv with AnySource does not wait for ranks
 // that have left the group.
 func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
 	if r.claimed.Load() {
 		in := &c.messages.recvPipes[r.source]
-		w = r.messageWait(func() bool { return r.ended.Load() || in.arrived() }, r.source)
+		w = r.messageWait(func() bool { return r.complete.Load() || in.arrived() }, r.source)
 	} else {
 		w = r.anyFrame()
 	}
@@ -206,9 +203,9 @@ func (r *receive) nextFrame() shm.MessageWait {
 func (r *receive) anyFrame() shm.MessageWait {
 	c := r.c
 	present := c.Present()
-	from := present
-	if len(from) == 0 {
-		from = c.Others()
+	sources := present
+	if len(sources) == 0 {
+		sources = c.Others()
 	}
 	return r.messageWait(func() bool {
 		if r.claimed.Load() || len(c.Present()) != len(present) {
@@ -220,22 +217,22 @@ func (r *receive) anyFrame() shm.MessageWait {
 			}
 		}
 		return false
-	}, from...)
+	}, sources...)
 }
 
 func (in *recvPipe) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
 
-func (in *recvPipe) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
+func (in *recvPipe) frameAt(n uint64) *frame { return &in.box().frames[n%pairFrames] }
 
 func (in *recvPipe) arrived() bool {
 	if in.source == in.c.cfg.Rank {
 		return false
 	}
 	next := in.frame.Load() + 1
-	return spin.LoadAcquire64(&in.at(next).posted) == next
+	return spin.LoadAcquire64(&in.frameAt(next).posted) == next
 }
 
-// drain reads the frames that have arrived, until the given Recv has its message.
+// drain reads the frames that have arrived. It stops early once the Recv until is complete.
 func (in *recvPipe) drain(until *receive) error {
 	if !in.arrived() {
 		return nil
@@ -243,7 +240,7 @@ func (in *recvPipe) drain(until *receive) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	box := in.box()
-	for in.arrived() && (until == nil || !until.ended.Load()) {
+	for in.arrived() && (until == nil || !until.complete.Load()) {
 		next := in.frame.Load() + 1
 		if err := in.readFrame(&box.frames[next%pairFrames]); err != nil {
 			return err
@@ -255,8 +252,8 @@ func (in *recvPipe) drain(until *receive) error {
 	return nil
 }
 
-// readFrame copies one frame's data to its Recv or to the heap. It reads each of the peer's words
-// once and checks it before use. The caller holds in.mu.
+// readFrame copies the data of one frame to its Recv's buffer or to the heap. It reads each word of
+// the peer only once and checks it before use. The caller must hold in.mu.
 func (in *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
@@ -267,41 +264,42 @@ func (in *recvPipe) readFrame(f *frame) error {
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
 		return in.errInvalidFrame(&h)
 	}
-	at := messageKey{int(h.tag), h.number}
-	p := in.findIncoming(at)
-	if h.offset != uint64(p.got) ||
+	key := messageKey{int(h.tag), h.number}
+	p := in.findIncoming(key)
+	if h.offset != uint64(p.received) ||
 		p.begun && (h.total != p.header.total || h.offset == h.total) {
 		return in.errInvalidFrame(&h)
 	}
 	if !p.begun {
 		p.begun, p.header = true, h
 		in.begun++
-		in.matchArrival(at, p)
+		in.matchArrival(key, p)
 	}
-	bytes := min(int64(h.total)-p.got, frameBytes)
+	bytes := min(int64(h.total)-p.received, frameBytes)
 	data := unsafe.Pointer(&f.data)
 	switch {
-	case p.to == nil:
+	case p.receiver == nil:
 		p.heap = append(p.heap, unsafe.Slice((*byte)(data), bytes)...)
-	case p.to.err == nil:
-		reduce.Copy(unsafe.Add(pointer(p.to.plan.Recv), p.got), data, int(bytes), reduce.Hint{})
+	case p.receiver.err == nil:
+		dst := unsafe.Add(pointer(p.receiver.plan.Recv), p.received)
+		reduce.Copy(dst, data, int(bytes), reduce.Hint{})
 	}
-	p.got += bytes
-	in.finish(at, p)
+	p.received += bytes
+	in.finish(key, p)
 	return nil
 }
 
-// matchArrival compares a message, whose first frame has arrived, with its Recv. Without a Recv it
+// matchArrival compares a message that has begun to arrive with its Recv or, if there is none yet,
 // adds the message to the matcher.
-func (in *recvPipe) matchArrival(at messageKey, p *inbound) {
-	if p.to != nil {
-		p.to.fits(p)
+func (in *recvPipe) matchArrival(key messageKey, p *inbound) {
+	if p.receiver != nil {
+		p.receiver.fits(p)
 		return
 	}
 	c := in.c
 	c.Counts.Mu.Lock()
 	claims := c.messages.matcher.Arrive(message.Arrival{
-		Source: in.source, Tag: at.tag, Number: at.number,
+		Source: in.source, Tag: key.tag, Number: key.number,
 		Segment: control.MessageSegment(&c.cfg, p.header.after),
 	})
 	assign(claims)
@@ -311,28 +309,30 @@ func (in *recvPipe) matchArrival(at messageKey, p *inbound) {
 	}
 }
 
-func (in *recvPipe) findIncoming(at messageKey) *inbound {
-	p := in.incoming[at]
+func (in *recvPipe) findIncoming(key messageKey) *inbound {
+	p := in.incoming[key]
 	if p == nil {
 		if in.incoming == nil {
 			in.incoming = map[messageKey]*inbound{}
 		}
 		p = &inbound{}
-		in.incoming[at] = p
+		in.incoming[key] = p
 	}
 	return p
 }
 
-// finish ends the Recv of a message that is complete or does not match. The caller holds in.mu.
-func (in *recvPipe) finish(at messageKey, p *inbound) {
-	if p.to == nil || p.to.err == nil && p.got < int64(p.header.total) {
+// finish completes the Recv of a message if all of it has arrived or if it does not match. The
+// caller must hold in.mu.
+func (in *recvPipe) finish(key messageKey, p *inbound) {
+	r := p.receiver
+	if r == nil || r.err == nil && p.received < int64(p.header.total) {
 		return
 	}
-	if p.got == int64(p.header.total) {
-		delete(in.incoming, at)
+	if p.received == int64(p.header.total) {
+		delete(in.incoming, key)
 	}
-	p.to.ended.Store(true)
-	p.to.c.Wake(p.to.c.cfg.Rank)
+	r.complete.Store(true)
+	r.c.Wake(r.c.cfg.Rank)
 }
 
 func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
@@ -341,28 +341,28 @@ func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
 		h.tag, h.total)
 }
 
-// cannotArrive returns an error in a strict group if no rank can still send the Recv's message.
-// Otherwise the Recv would keep this rank from reaching the collective that compares all ranks'
-// message balances.
+// cannotArrive returns an error if the group is strict and no rank can still send the Recv's
+// message. Without this check, the Recv would keep this rank from reaching the collective that
+// compares the message balances of all ranks.
 func (r *receive) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
 		return nil
 	}
-	from := c.Others()
+	sources := c.Others()
 	if r.plan.Root != driver.AnySource {
-		from = []int{r.plan.Root}
+		sources = []int{r.plan.Root}
 	}
-	if !slices.ContainsFunc(from, r.mayArrive) {
+	if !slices.ContainsFunc(sources, r.mayArrive) {
 		return c.Unbalanced(r.after + 1)
 	}
 	return nil
 }
 
-// mayArrive reports whether a message from the source may still match the Recv. It may if the
-// source has not called the collective that follows the Recv, or if an earlier message's first
-// frame is still missing. The source publishes its count of messages before that collective, so
-// mayArrive reads the ticket first.
+// mayArrive reports whether a message from the source may still match the Recv: either the source
+// has not yet called the collective that follows the Recv, or the first frame of a message that it
+// sent earlier has not arrived. The source publishes its count of messages before that collective,
+// so mayArrive must read the ticket before the count.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {
@@ -372,7 +372,7 @@ func (r *receive) mayArrive(source int) bool {
 	sent := spin.LoadAcquire64(&box.posted)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.begun != sent || r.ended.Load() {
+	if in.begun != sent || r.complete.Load() {
 		return true
 	}
 	if !r.claimed.Load() {

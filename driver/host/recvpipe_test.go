@@ -9,7 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestInvalidFrameFailsGroup writes invalid frames to a pipe. The Recv must fail and leave its
+// TestInvalidFrameFailsGroup checks that a Recv that reads an invalid frame fails and leaves its
 // buffer unchanged.
 func TestInvalidFrameFailsGroup(t *testing.T) {
 	good := frameHeader{tag: 3, number: 1, total: 8}
@@ -40,15 +40,15 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 	}
 }
 
-func (d *duo) receive(rank int, call driver.Call, into []byte) error {
+func (d *duo) receive(rank int, call driver.Call, dst []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
-	call.Recv, call.Keep = uintptr(unsafe.Pointer(&into[0])), into
+	call.Recv, call.Keep = uintptr(unsafe.Pointer(&dst[0])), dst
 	return d.message(rank, call)
 }
 
-func (d *duo) send(rank int, call driver.Call, from []byte) error {
+func (d *duo) send(rank int, call driver.Call, src []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
-	call.Send, call.Keep = uintptr(unsafe.Pointer(&from[0])), from
+	call.Send, call.Keep = uintptr(unsafe.Pointer(&src[0])), src
 	return d.message(rank, call)
 }
 

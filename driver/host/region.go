@@ -7,26 +7,27 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A group's data follows its control region. It consists of staging buffers for each rank, which
-// only that rank writes, and a pipe for each pair of ranks. The system allocates pages when they
-// are first touched.
+// A group's data follows its control region. It consists of two staging buffers for each rank,
+// which only that rank writes, and a pipe for each pair of ranks. The system allocates pages when
+// they are first touched.
 const (
 	// lineStride separates lines that different ranks write. It spans two cache lines, because
 	// processors fetch lines in pairs.
 	lineStride = 128
 	// maxRanks is the maximum size of a group.
 	maxRanks = shm.MaxRanks
-	// stageBytes is the size of one of a rank's two staging buffers: large enough to amortise a
-	// step, and small enough to stay in the second-level cache.
+	// stageBytes is the size of each of a rank's two staging buffers. It is large enough to amortize
+	// a step and small enough for the buffers to stay in the second-level cache.
 	stageBytes = 512 << 10
 )
 
-// A single reduction must be able to read the buffers of all ranks of a group.
+// A single reduction must be able to read the buffers of all ranks in a group.
 var _ [reduce.MaxSources - maxRanks]struct{}
 
-// pair is the pipe from one rank to another. The receiver writes only the field read.
+// pair is the pipe from one rank to another. The receiver writes only the field read, and the
+// sender everything else.
 type pair struct {
-	// posted counts the calls of Send.
+	// posted is the number of times that Send was called.
 	posted uint64
 	_      [lineStride - 8]byte
 	// read is the number of the last frame that the receiver has read.
@@ -37,7 +38,7 @@ type pair struct {
 
 // frame is a part of a message. Frame n of a pipe has the index n % pairFrames.
 type frame struct {
-	// posted is the number of the frame, starting at 1. The sender writes it after the other fields.
+	// posted is the frame's number, from 1. The sender writes it after the other fields.
 	posted uint64
 	header frameHeader
 	_      [lineStride/2 - 8 - frameHeaderBytes]byte
@@ -45,23 +46,23 @@ type frame struct {
 	_      [lineStride / 2]byte
 }
 
-// frameHeader identifies the message and the position of a frame's data.
+// frameHeader identifies a frame's message and the position of the frame's data in it.
 type frameHeader struct {
-	// tag and number identify a message within the pair. total is the message's size in bytes.
+	// tag and number identify the message within the pair, and total is its size in bytes.
 	tag, number, total uint64
-	// offset is the data's position in the message.
+	// offset is the position of the frame's data in the message, in bytes.
 	offset uint64
-	// digest identifies the arguments of the sender's call. after counts the sender's earlier
-	// collectives.
+	// digest identifies the arguments of the sender's call, and after is the number of collectives
+	// that the sender called before it.
 	digest, after uint64
 	dataType      uint64
 }
 
 const (
-	// pairFrames is the number of frames in a pipe. With several frames, both ends can work at
-	// once.
+	// pairFrames is the number of frames in a pipe. With several frames, both ends can work at the
+	// same time.
 	pairFrames = 4
-	// frameBytes is the payload of a frame. Several frames fit into the second-level cache.
+	// frameBytes is the size of a frame's data. Several frames fit into the second-level cache.
 	frameBytes       = 32 << 10
 	frameHeaderBytes = 7 * 8
 )
@@ -70,8 +71,8 @@ func dataBytes(ranks int) int64 {
 	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
 }
 
-// pointer converts a device address to a pointer. Device memory is outside the Go heap, or
-// Call.Keep keeps it reachable.
+// pointer converts a device address to a pointer. The memory must either be outside the Go heap or
+// be kept reachable by Call.Keep.
 func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }

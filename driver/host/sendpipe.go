@@ -17,12 +17,12 @@ import (
 type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
 	frame   uint64                 // the number of the last posted frame; guarded by mu
-	inPipe  [pairFrames]frameOwner // the message of each frame in the pipe; guarded by mu
+	owners  [pairFrames]frameOwner // the message of each frame in the pipe; guarded by mu
 	read    uint64                 // last frame that had been read at the time stalled; guarded by mu
 	stalled uint64                 // time at which the pipe was first found full; guarded by mu
 	backlog []*send                // Sends that push has to finish; guarded by mu
 	bytes   int64                  // size of the backlog; guarded by mu
-	idle    chan struct{}          // closed when the backlog empties; nil while empty; guarded by mu
+	drained chan struct{}          // closed when the backlog empties; nil if empty; guarded by mu
 }
 
 type frameOwner struct {
@@ -35,7 +35,7 @@ type send struct {
 	messageCall
 	out    *sendPipe
 	number uint64
-	// data points to the message's byte at offset base. After deferRest it points into copied.
+	// data points to the byte of the message at offset base. deferRest makes it point to copied.
 	data   unsafe.Pointer
 	base   int64
 	copied []byte
@@ -45,12 +45,12 @@ type send struct {
 
 func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
-// box returns the pipe's shared memory. The caller has called BeginUse.
+// box returns the pipe's shared memory. The caller must have called BeginUse.
 func (s *send) box() *pair {
 	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
-// tryNow implements transfer by posting frames while there is room.
+// tryNow posts frames while there is room.
 func (s *send) tryNow() (done bool, err error) {
 	if err := s.c.BeginUse(); err != nil {
 		return false, err
@@ -85,7 +85,7 @@ func (s *send) step(box *pair) bool {
 		offset: uint64(s.moved), digest: s.plan.Digest, after: s.after,
 		dataType: uint64(s.plan.DataType),
 	}
-	o.inPipe[o.frame%pairFrames] = frameOwner{s.plan.Tag, s.number}
+	o.owners[o.frame%pairFrames] = frameOwner{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, o.frame)
 	s.c.Wake(s.plan.Root)
 	s.moved += bytes
@@ -99,7 +99,7 @@ func (s *send) room(box *pair) bool {
 	return s.out.frame-spin.LoadAcquire64(&box.read) < pairFrames
 }
 
-// run sends the message. If the receiver does not read it in time, push sends the rest.
+// run sends the message, but leaves the rest to push if the receiver does not read it in time.
 func (s *send) run() error {
 	if err := s.c.BeginUse(); err != nil {
 		return err
@@ -110,11 +110,11 @@ func (s *send) run() error {
 	}
 	box := s.box()
 	for !s.advance(box) {
-		if !s.impatient(box, 0) && s.c.PollSoon(&box.read, s.lastFrame()+1-pairFrames) {
+		if !s.expired(box, 0) && s.c.PollSoon(&box.read, s.lastFrame()+1-pairFrames) {
 			continue
 		}
 		begin := sys.Monotonic()
-		if err := s.await(box, func() bool { return s.impatient(box, begin) }); err != nil {
+		if err := s.await(box, func() bool { return s.expired(box, begin) }); err != nil {
 			return s.c.failWith(err)
 		}
 		if !s.room(box) {
@@ -124,14 +124,14 @@ func (s *send) run() error {
 	return nil
 }
 
-// impatient reports whether a Send should stop waiting and leave the rest of its message to push.
-// begin is the time at which the Send began to wait, or 0 if it has not waited.
-func (s *send) impatient(box *pair, begin uint64) bool {
+// expired reports whether a Send should stop waiting and leave the rest of its message to push.
+// begin is the time at which the Send began to wait, or 0 if it has not waited yet.
+func (s *send) expired(box *pair, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.c.cfg.Timeout.Get()
 	if begin != 0 && now-begin > uint64(timeout/4) {
 		return true
 	}
-	return now >= s.out.patience(spin.LoadAcquire64(&box.read), now, timeout)
+	return now >= s.out.waitEnd(spin.LoadAcquire64(&box.read), now, timeout)
 }
 
 func (s *send) lastFrame() uint64 {
@@ -140,28 +140,29 @@ func (s *send) lastFrame() uint64 {
 	return s.out.frame
 }
 
-// await waits until there is room for a frame or enough returns true.
-func (s *send) await(box *pair, enough func() bool) error {
-	return s.c.AwaitMessage(s.messageWait(func() bool { return s.room(box) || enough() }, s.plan.Root))
+// await waits until there is room for a frame or expired returns true.
+func (s *send) await(box *pair, expired func() bool) error {
+	ready := func() bool { return s.room(box) || expired() }
+	return s.c.AwaitMessage(s.messageWait(ready, s.plan.Root))
 }
 
 const (
 	// sendWait limits how long Sends wait for a receiver that reads no frames. The time starts when
-	// the first Send finds the pipe full, and all Sends share it until the receiver reads a frame.
-	// Two ranks that send each other many messages before they receive thus lose this time only
-	// once.
+	// a Send first finds the pipe full, and it is shared by all Sends until the receiver reads a
+	// frame. Two ranks that send each other many messages before they receive thus lose this time
+	// only once.
 	sendWait = time.Millisecond
-	// longestSendWait limits the wait for large backlogs. A fraction of the timeout also limits it,
-	// because other ranks may be waiting for this rank's stream.
+	// longestSendWait limits the wait for large backlogs. The wait is also limited to a fraction of
+	// the timeout, because other ranks may be waiting for this rank's stream.
 	longestSendWait = time.Second
-	// backlogUnit is the number of bytes by which the backlog must grow to double the wait. Longer
-	// waits slow down a sender that is always ahead of its receiver.
+	// The wait doubles whenever the backlog grows by backlogUnit bytes, to slow down a sender that
+	// is always ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
-// patience returns the time until which a Send waits for a receiver that has read the given number
+// waitEnd returns the time until which a Send waits for a receiver that has read the given number
 // of frames.
-func (o *sendPipe) patience(read, now uint64, timeout time.Duration) uint64 {
+func (o *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if read != o.read || o.stalled == 0 {
@@ -171,7 +172,7 @@ func (o *sendPipe) patience(read, now uint64, timeout time.Duration) uint64 {
 	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message and leaves it to push, so that the stream can continue.
+// deferRest copies the rest of the message for push to send, so that the stream can continue.
 func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))
@@ -185,11 +186,11 @@ func (s *send) deferRest() error {
 	defer o.mu.Unlock()
 	o.backlog = append(o.backlog, s)
 	o.bytes += left
-	if o.idle != nil {
+	if o.drained != nil {
 		s.c.EndUse()
 		return nil
 	}
-	o.idle = make(chan struct{})
+	o.drained = make(chan struct{})
 	go func() {
 		defer s.c.EndUse()
 		o.push()
@@ -201,8 +202,8 @@ func (o *sendPipe) push() {
 	for {
 		o.mu.Lock()
 		if len(o.backlog) == 0 {
-			close(o.idle)
-			o.idle, o.backlog = nil, nil
+			close(o.drained)
+			o.drained, o.backlog = nil, nil
 			o.mu.Unlock()
 			return
 		}
@@ -218,9 +219,9 @@ func (o *sendPipe) push() {
 	}
 }
 
-// finish posts the rest of the message. A timeout fails the group only while the group closes.
-// Before that, no stream waits for the message, so the receiver may be late. Any other error fails
-// the group at once.
+// finish posts the rest of the message. A timeout fails the group only if the group is closing:
+// until then, no stream waits for the message, so the receiver may be as late as it likes. Any
+// other error fails the group immediately.
 func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
@@ -237,10 +238,10 @@ func (s *send) finish() {
 func (o *sendPipe) backlogDone() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.idle
+	return o.drained
 }
 
-// unreceived returns the messages that a peer left in the pipe when it left the group.
+// unreceived returns the messages that were still in the pipe when the peer left the group.
 func (o *sendPipe) unreceived(c *communicator, peer int) []driver.MessageEnds {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -250,7 +251,7 @@ func (o *sendPipe) unreceived(c *communicator, peer int) []driver.MessageEnds {
 	read := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).read)
 	var all []driver.MessageEnds
 	for n := o.frame; n > read && n+pairFrames > o.frame; n-- {
-		p := o.inPipe[n%pairFrames]
+		p := o.owners[n%pairFrames]
 		ends := driver.MessageEnds{
 			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer], Tag: p.tag, Number: p.number,
 			Sent: 1,

@@ -11,8 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver and that their
-// buffers may then change. The messages must arrive later, and their memory must then be freed.
+// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, that their
+// buffers may then change, and that the messages arrive later, after which their memory is freed.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -43,16 +43,16 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.bytes != 0 || o.backlog != nil {
-		t.Errorf("the sender still stores %d bytes in %d messages", o.bytes, len(o.backlog))
+		t.Errorf("the sender still stores %d bytes in %d messages, want none", o.bytes, len(o.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
-		t.Errorf("the receiver still stores %d messages", n)
+		t.Errorf("the receiver still stores %d messages, want none", n)
 	}
 }
 
-// TestMessageDuringCloseIsReported sends a message while both ranks close. Rank 1's Close stops
-// after it has read the pipe, and continues when rank 0 has sent the message and closed. At least
-// one Close must return an error.
+// TestMessageDuringCloseIsReported sends a message while both ranks close. It stops rank 1's Close
+// after it has read the pipe, until rank 0 has sent the message and closed. At least one Close must
+// return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -73,7 +73,7 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	}
 	for deadline := time.Now().Add(processTimeout); !closing(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatal("the receiver has not begun to close")
+			t.Fatal("the receiver did not begin to close")
 		}
 	}
 	check(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
@@ -81,7 +81,7 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	close(release)
 	receiverErr := <-closed
 	if !errors.As(errors.Join(senderErr, receiverErr), new(*driver.MessageError)) {
-		t.Errorf("Close of sender = %v, of receiver = %v; want a MessageError from one of them",
+		t.Errorf("Close = %v (sender), %v (receiver); want a MessageError from at least one of them",
 			senderErr, receiverErr)
 	}
 }
@@ -101,7 +101,7 @@ func TestCloseSendsStoredMessages(t *testing.T) {
 	}
 }
 
-func TestPatienceRestartsWhenReceiverReadsFrame(t *testing.T) {
+func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
 	o := &sendPipe{}
 	for _, c := range []struct {
@@ -118,8 +118,9 @@ func TestPatienceRestartsWhenReceiverReadsFrame(t *testing.T) {
 		{1, 800 * ms, 1 << 50, 160 * time.Millisecond, 510 * ms},
 	} {
 		o.bytes = c.backlog
-		if got := o.patience(c.read, c.now, c.timeout); got != c.want {
-			t.Errorf("patience(%+v) = %v, want %v", c, time.Duration(got), time.Duration(c.want))
+		if got := o.waitEnd(c.read, c.now, c.timeout); got != c.want {
+			t.Errorf("waitEnd(%d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read, c.now,
+				c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
 		}
 	}
 }
@@ -151,7 +152,7 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var pushing atomic.Bool
 	var polls atomic.Int32
-	waitsAgain := make(chan struct{})
+	waitingAgain := make(chan struct{})
 	d := newDuoWithWaitHook(t, func() error {
 		if !pushing.Load() {
 			return nil
@@ -160,7 +161,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 		case 1: // ends the wait as a timeout would
 			return &driver.TimeoutError{Doing: "pushing"}
 		case 2:
-			close(waitsAgain)
+			close(waitingAgain)
 		}
 		return nil
 	})
@@ -170,7 +171,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	check(t, d.send(0, driver.Call{Count: size}, data))
 	pushing.Store(true)
 	select {
-	case <-waitsAgain:
+	case <-waitingAgain:
 	case <-d.groups[0].Failed():
 		t.Fatal(d.groups[0].Cause())
 	case <-d.ctx.Done():
@@ -182,9 +183,9 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	}
 }
 
-// TestPushEndsWhenGroupFails fails a group with a message in the backlog, as a collective's timeout
-// would.
-func TestPushEndsWhenGroupFails(t *testing.T) {
+// TestPushStopsWhenGroupFails makes a group fail while a message is in the backlog, as the timeout
+// of a collective would.
+func TestPushStopsWhenGroupFails(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	const size = 1 << 20
@@ -197,7 +198,7 @@ func TestPushEndsWhenGroupFails(t *testing.T) {
 	select {
 	case <-idle:
 	case <-d.ctx.Done():
-		t.Error("push has not ended")
+		t.Error("push did not return after the group had failed")
 	}
 	d.groups[1].(*communicator).CheckPeers()
 }

@@ -9,35 +9,32 @@ import (
 	"symmem/internal/spin"
 )
 
-// An AllToAllV proceeds in steps, like other staged collectives. In the first step every rank also
-// publishes its splits. All ranks compare the splits and compute from them which data each rank
-// stages in each step. A rank whose send buffer is in a window publishes the buffer's position
-// instead of staging data; the other ranks read their parts from the window.
+// An AllToAllV proceeds in steps, like other staged collectives. In the first step, every rank also
+// publishes its splits, which all ranks compare and from which they compute what each rank stages
+// in each step. A rank whose send buffer is in a window publishes the buffer's position instead of
+// staging data; the other ranks read their parts from the window.
 
 // splitTable holds the splits that a rank publishes at the start of its staging buffer.
 type splitTable struct {
-	// direct is 1 if the other ranks read the send buffer from a window. pool, segment and offset
-	// then give the buffer's position.
+	// direct is 1 if the other ranks read the send buffer from a window. The buffer is then at the
+	// given offset in the segment with the given pool and number.
 	direct        uint64
 	pool, segment uint64
 	offset        uint64
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow describes a rank's parts for one peer. send and recv are the numbers of elements that
-// the rank sends and expects. at is the sent part's offset in the rank's send buffer.
-type splitRow struct{ send, recv, at uint64 }
+// splitRow describes what a rank exchanges with one peer: the numbers of elements that it sends to
+// the peer and expects from it, and the offset of the sent part in its send buffer, in elements.
+type splitRow struct{ send, recv, sendOffset uint64 }
 
 // splitExchange runs an AllToAllV.
 type splitExchange struct {
 	mover    *mover
 	registry *registry
-	// source is the send buffer, or a copy of it if the call is in place.
-	source unsafe.Pointer
-	// left counts the elements still to be staged, by sender and receiver.
-	left []int64
-	// data is the offset at which the parts begin in a staging buffer.
-	data int64
+	source   unsafe.Pointer // the send buffer, or a copy of it if the call is in place
+	left     []int64        // elements still to be staged, by sender and receiver
+	data     int64          // offset at which the parts begin in a staging buffer
 }
 
 func tableBytes(ranks int) int64 {
@@ -69,7 +66,7 @@ func (d *splitExchange) begin(call *plan) {
 	for r := range n {
 		t.rows[r] = splitRow{
 			send: uint64(call.Splits.SendCounts[r]), recv: uint64(call.Splits.RecvCounts[r]),
-			at: uint64(call.Splits.SendOffsets[r]),
+			sendOffset: uint64(call.Splits.SendOffsets[r]),
 		}
 		if r != me && call.send == nil {
 			d.left[me*n+r] = call.Splits.SendCounts[r]
@@ -84,7 +81,7 @@ func (d *splitExchange) begin(call *plan) {
 	d.contribute(call)
 }
 
-// share returns the number of elements of each part that a rank stages in the current step.
+// share returns how many elements of each of its parts a rank stages in the current step.
 func (d *splitExchange) share(n, rank int, size int64) int64 {
 	parts := int64(0)
 	for _, left := range d.left[rank*n : (rank+1)*n] {
@@ -100,16 +97,16 @@ func (d *splitExchange) contribute(call *plan) {
 	m := d.mover
 	n, me := len(m.stages), m.rank
 	share := d.share(n, me, call.size)
-	to := unsafe.Add(m.stage(me, m.group.Step()+1), d.data)
+	dst := unsafe.Add(m.stage(me, m.group.Step()+1), d.data)
 	for r := range n {
 		left := d.left[me*n+r]
 		if left == 0 {
 			continue
 		}
-		from := call.Splits.SendOffsets[r] + call.Splits.SendCounts[r] - left
-		reduce.Copy(to, unsafe.Add(d.source, from*call.size), int(min(left, share)*call.size),
+		first := call.Splits.SendOffsets[r] + call.Splits.SendCounts[r] - left
+		reduce.Copy(dst, unsafe.Add(d.source, first*call.size), int(min(left, share)*call.size),
 			reduce.Hint{})
-		to = unsafe.Add(to, share*call.size)
+		dst = unsafe.Add(dst, share*call.size)
 	}
 	m.group.Post(call.Digest, nil, 0)
 }
@@ -147,31 +144,31 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 }
 
 // compare compares the counts that ranks send with the counts that their peers expect, and stores
-// the counts in d.left. If the group compares calls, it compares all counts, and all ranks get the
-// same error. Otherwise it compares only this rank's counts.
+// them in d.left. If the group compares calls, compare checks the counts of all ranks, so that all
+// ranks get the same error. Otherwise it checks only the counts that involve this rank.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	m := d.mover
 	n, me := len(m.stages), m.rank
 	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: m.cfg.Name(), Number: ticket}
-	for from := range n {
-		theirs := d.table(from, m.group.Step())
-		for to := range n {
-			sent := spin.LoadAcquire64(&theirs.rows[to].send)
-			expected := spin.LoadAcquire64(&d.table(to, m.group.Step()).rows[from].recv)
-			if from == me {
-				sent = uint64(call.Splits.SendCounts[to])
+	for src := range n {
+		table := d.table(src, m.group.Step())
+		for dst := range n {
+			sent := spin.LoadAcquire64(&table.rows[dst].send)
+			expected := spin.LoadAcquire64(&d.table(dst, m.group.Step()).rows[src].recv)
+			if src == me {
+				sent = uint64(call.Splits.SendCounts[dst])
 			}
-			if to == me {
-				expected = uint64(call.Splits.RecvCounts[from])
+			if dst == me {
+				expected = uint64(call.Splits.RecvCounts[src])
 			}
-			concerns := m.group.Comparing() || from == me || to == me
-			if sent > maxSplit || concerns && sent != expected {
+			checked := m.group.Comparing() || src == me || dst == me
+			if sent > maxSplit || checked && sent != expected {
 				e.Ends = append(e.Ends, driver.MessageEnds{
-					From: m.cfg.Ranks[from], To: m.cfg.Ranks[to], Sent: sent, Received: expected,
+					From: m.cfg.Ranks[src], To: m.cfg.Ranks[dst], Sent: sent, Received: expected,
 				})
 			}
-			if from != to && spin.LoadAcquire64(&theirs.direct) == 0 {
-				d.left[from*n+to] = int64(sent)
+			if src != dst && spin.LoadAcquire64(&table.direct) == 0 {
+				d.left[src*n+dst] = int64(sent)
 			}
 		}
 	}
@@ -184,8 +181,8 @@ func (d *splitExchange) compare(call *plan, ticket uint64) error {
 // maxSplit is the largest count of a part that Splits.Validate accepts.
 const maxSplit = 1 << 48
 
-// readDirect copies this rank's parts from send buffers in windows. It reports whether there are
-// any such buffers.
+// readDirect copies this rank's parts from send buffers in windows. It reports whether any rank has
+// its send buffer in a window.
 func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
 	m := d.mover
 	for i := range len(m.stages) {
@@ -199,53 +196,55 @@ func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err er
 		if r == m.rank || bytes == 0 {
 			continue
 		}
-		from, err := d.windowOf(r, t, uint64(bytes), uint64(call.size))
+		src, err := d.partInWindow(r, t, uint64(bytes), uint64(call.size))
 		if err != nil {
 			return true, err
 		}
-		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.size), from,
+		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.size), src,
 			int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}
 	return pulled, nil
 }
 
-func (d *splitExchange) windowOf(
+// partInWindow returns the address of this rank's part in the send buffer that t describes.
+func (d *splitExchange) partInWindow(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
 	m := d.mover
-	offset, at := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[m.rank].at)
+	offset, first := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[m.rank].sendOffset)
 	key := driver.SegmentKey{
 		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(spin.LoadAcquire64(&t.segment)),
 	}
 	w := d.registry.find(key)
-	if w == nil || at > maxSplit || offset > uint64(w.bytes) ||
-		at*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-at*size {
+	if w == nil || first > maxSplit || offset > uint64(w.bytes) ||
+		first*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-first*size {
 		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
 			"registered on this rank: %w", m.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
 	}
-	return unsafe.Add(w.bases[rank], offset+at*size), nil
+	return unsafe.Add(w.bases[rank], offset+first*size), nil
 }
 
-// unstage copies this rank's parts of the current step. It reports whether any rank has more data.
+// unstage copies the parts for this rank that were staged in the current step. It reports whether
+// any rank has more data to stage.
 func (d *splitExchange) unstage(call *plan) (more bool) {
 	m := d.mover
 	n, me := len(m.stages), m.rank
-	for from := range n {
-		share := d.share(n, from, call.size)
-		at := unsafe.Add(m.stage(from, m.group.Step()), d.data)
-		for to := range n {
-			left := &d.left[from*n+to]
+	for src := range n {
+		share := d.share(n, src, call.size)
+		part := unsafe.Add(m.stage(src, m.group.Step()), d.data)
+		for dst := range n {
+			left := &d.left[src*n+dst]
 			if *left == 0 {
 				continue
 			}
 			count := min(*left, share)
-			if to == me {
-				done := call.Splits.RecvCounts[from] - *left
+			if dst == me {
+				done := call.Splits.RecvCounts[src] - *left
 				reduce.Copy(
-					unsafe.Add(pointer(call.Recv), (call.Splits.RecvOffsets[from]+done)*call.size), at,
+					unsafe.Add(pointer(call.Recv), (call.Splits.RecvOffsets[src]+done)*call.size), part,
 					int(count*call.size), reduce.Hint{})
 			}
-			at = unsafe.Add(at, share*call.size)
+			part = unsafe.Add(part, share*call.size)
 			*left -= count
 			more = more || *left > 0
 		}

@@ -13,30 +13,30 @@ import (
 
 // stream runs work in order.
 //
-// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue). An idle
-// stream runs work on the caller's thread, which avoids a goroutine switch for small messages. Work
-// that would wait longer for peers is queued instead. The worker ends when the queue is empty. In
-// both states the stream may be capturing: it records new work while the queue continues.
+// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue until it
+// is empty). An idle stream runs work on the caller's thread, which avoids a goroutine switch for
+// small messages, but queues work that would wait longer for peers. In both states the stream may
+// be capturing: it then records new work while the queued work continues.
 //
-// A busy stream without a worker is deferred: the goroutine that has queued the work is about to
-// call Synchronize, which runs the work.
+// A busy stream without a worker is deferred: the goroutine that queued the work is about to call
+// Synchronize, which runs the work.
 //
-// In each of these states the stream may have failed: the first work that fails sets err, and
-// Synchronize clears it. Until then, the stream skips work.
+// In each of these states the stream may have failed: the first work that fails sets err, and the
+// stream skips work until Synchronize clears err.
 type stream struct {
 	device *Device
 
 	mu       ranked.Spin[streamMu]
 	queue    []work      // guarded by mu
-	idle     *busyPeriod // nil while idle; guarded by mu
-	deferred bool        // no worker runs the queue yet; guarded by mu
+	busy     *busyPeriod // nil while idle; guarded by mu
+	deferred bool        // whether the queue is left to Synchronize; guarded by mu
 	err      error       // the failure, until Synchronize returns it; guarded by mu
-	reported bool        // a call has already returned err; guarded by mu
+	reported bool        // whether a call has already returned err; guarded by mu
 	capture  *graph      // guarded by mu
 	closed   bool        // guarded by mu
 }
 
-// busyPeriod is a time in which a stream is busy.
+// busyPeriod is a period in which a stream is busy.
 type busyPeriod struct {
 	over chan struct{} // closed at the end of the period
 	err  error         // the stream's failure at the end; set before over is closed
@@ -49,7 +49,7 @@ func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 func (s *stream) Drop() error { return s.Close() }
 
 // submit queues work, or records it during a capture. If the stream is idle and quick reports that
-// the work does not wait, submit runs the work at once.
+// the work need not wait, submit runs it directly.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *stream) submit(w work, quick func() bool) error {
 		s.capture.add(func(on *stream) error { return on.submit(w, quick) })
 		return nil
 	}
-	if s.idle == nil && quick() {
+	if s.busy == nil && quick() {
 		s.do(w)
 		return nil
 	}
@@ -84,25 +84,25 @@ func (s *stream) usable() error {
 }
 
 // enqueue queues work. On an idle stream it also starts the worker or, if inline is set, leaves the
-// work to the next Synchronize. The caller holds s.mu.
+// work to the next Synchronize. The caller must hold s.mu.
 func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
-	if s.idle != nil {
+	if s.busy != nil {
 		return
 	}
-	s.idle = &busyPeriod{over: make(chan struct{})}
+	s.busy = &busyPeriod{over: make(chan struct{})}
 	if s.deferred = inline; !inline {
 		go s.drain()
 	}
 }
 
-// runDeferred runs a deferred stream's first work on the caller's goroutine. A worker then runs
-// work that other goroutines have queued meanwhile. The caller holds s.mu, which runDeferred
+// runDeferred runs the first work of a deferred stream on the caller's goroutine, and starts a
+// worker for any work that was queued in the meantime. The caller must hold s.mu, which runDeferred
 // releases during the work.
 func (s *stream) runDeferred() {
 	s.deferred = false
 	s.runFirst()
-	if s.idle != nil {
+	if s.busy != nil {
 		go s.drain()
 	}
 }
@@ -110,14 +110,14 @@ func (s *stream) runDeferred() {
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.idle != nil {
+	for s.busy != nil {
 		s.runFirst()
 	}
 }
 
 // runFirst removes the first work from the queue and runs it, or skips it if the stream has failed.
-// After the last work it makes the stream idle. The caller holds s.mu, which runFirst releases
-// during the work.
+// If the queue is then empty, it makes the stream idle. The caller must hold s.mu, which runFirst
+// releases during the work.
 func (s *stream) runFirst() {
 	w := s.queue[0]
 	s.queue[0] = nil
@@ -137,20 +137,20 @@ func (s *stream) runFirst() {
 	}
 	if len(s.queue) == 0 {
 		s.queue = nil
-		s.idle.err = s.err
-		close(s.idle.over)
-		s.idle = nil
+		s.busy.err = s.err
+		close(s.busy.over)
+		s.busy = nil
 	}
 }
 
-// launch runs or queues a collective. This is the hot path: if the stream and the communicator are
-// idle, it acquires two uncontended locks. inline is set if the caller calls Synchronize next.
+// launch runs or queues a collective. It is the hot path and only acquires two uncontended locks if
+// the stream and the communicator are idle. inline is set if the caller calls Synchronize next.
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
-	if s.idle != nil && s.capture == nil {
+	if s.busy != nil && s.capture == nil {
 		s.awaitIdleBriefly()
 	}
-	if s.idle != nil || s.capture != nil || s.closed || s.err != nil || p.pair {
+	if s.busy != nil || s.capture != nil || s.closed || s.err != nil || p.pair {
 		s.mu.Unlock()
 		return s.launchLater(p, inline)
 	}
@@ -165,17 +165,17 @@ func (s *stream) launch(p *plan, inline bool) error {
 	return err
 }
 
-// patience limits how long a launch waits for a busy stream before it is queued.
-const patience = time.Millisecond
+// launchWait limits how long a launch waits for a busy stream before it is queued.
+const launchWait = time.Millisecond
 
 // awaitIdleBriefly waits a short time for the worker to finish. Callers launch work faster than a
-// worker completes it, so without the wait, a stream that was late once would keep its worker and a
-// growing queue. The caller holds s.mu, which is released during the wait.
+// worker completes it, so without the wait, a stream that was late once would keep its worker and
+// its queue would keep growing. The caller must hold s.mu, which is released during the wait.
 func (s *stream) awaitIdleBriefly() {
-	idle := s.idle.over
+	idle := s.busy.over
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(launchWait)
 	defer timer.Stop()
 	select {
 	case <-idle:
@@ -205,13 +205,13 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 }
 
 // message transfers as much of a Send or Recv as possible without waiting, and queues the rest. The
-// caller holds s.mu.
+// caller must hold s.mu.
 func (s *stream) message(p *plan, inline bool) error {
 	t, err := p.transfer()
 	if err != nil {
 		return s.refuse(err)
 	}
-	if s.idle == nil && s.err == nil {
+	if s.busy == nil && s.err == nil {
 		if done, err := t.tryNow(); done || err != nil {
 			s.err, s.reported = err, true
 			return err
@@ -221,8 +221,9 @@ func (s *stream) message(p *plan, inline bool) error {
 	return nil
 }
 
-// refuse fails the stream with a group's fault and returns the fault. If this rank has closed the
-// group, the call is a mistake of the caller, and the stream stays usable. The caller holds s.mu.
+// refuse makes the stream fail with a group's fault and returns the fault. If this rank has closed
+// the group, the call is the caller's mistake, and the stream stays usable. The caller must hold
+// s.mu.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
@@ -230,20 +231,21 @@ func (s *stream) refuse(err error) error {
 	return err
 }
 
-// Fail makes the stream fail at this point of its work.
+// Fail makes the stream fail once the work queued so far is done.
 func (s *stream) Fail(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail(cause)
 }
 
-// fail makes the stream fail at this point of its work or, in a capture, makes each launch of the
-// graph fail its stream. The caller holds s.mu.
+// fail makes the stream fail once the work queued so far is done. During a capture, it instead
+// records the failure, so that each launch of the graph makes its stream fail. The caller must hold
+// s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
 		s.capture.add(func(on *stream) error { return on.submit(failure{cause}, never) })
-	case s.idle != nil:
+	case s.busy != nil:
 		s.enqueue(failure{cause}, false)
 	case s.err == nil:
 		s.err, s.reported = cause, true
@@ -255,19 +257,20 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	to, from := pointer(dst), pointer(src) // pointers keep Go memory reachable for the queued work
+	// The pointers keep Go memory reachable for the queued work.
+	dstMemory, srcMemory := pointer(dst), pointer(src)
 	return s.submit(memoryWork(func() {
-		reduce.Copy(to, from, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
+		reduce.Copy(dstMemory, srcMemory, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}), always)
 }
 
-// Fill sets bytes to a value.
+// Fill sets each of the bytes from dst on to value.
 func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	to := pointer(dst) // as in Copy
-	return s.submit(memoryWork(func() { reduce.Fill(to, value, int(bytes)) }), always)
+	memory := pointer(dst) // as in Copy
+	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), always)
 }
 
 // Host runs a function in stream order.
@@ -282,25 +285,25 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish waits until the stream is idle, clears its failure and returns it. It also reports whether
-// an earlier call has already returned the failure. Concurrent callers all get the failure, because
-// they wait for the same work. A closed stream keeps its failure.
+// finish waits until the stream is idle, and returns and clears its failure. It also reports
+// whether an earlier call has already returned the failure. Concurrent callers all get the failure,
+// because they wait for the same work. A closed stream keeps its failure.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var seen error
-	for s.idle != nil {
+	for s.busy != nil {
 		if s.deferred {
 			s.runDeferred()
 			continue
 		}
-		idle := s.idle
+		busy := s.busy
 		s.mu.Unlock()
 		select {
-		case <-idle.over:
+		case <-busy.over:
 			s.mu.Lock()
 			if seen == nil {
-				seen = idle.err
+				seen = busy.err
 			}
 		case <-ctx.Done():
 			s.mu.Lock()
@@ -310,7 +313,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	reported, err = s.reported, s.err
 	s.reported, s.err = false, nil
 	if s.closed && err != nil {
-		s.reported, s.err = true, err // for callers that synchronize during or after Close
+		s.reported, s.err = true, err // for calls of Synchronize during or after Close
 	}
 	if err == nil && seen != nil {
 		return true, seen

@@ -15,37 +15,37 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines.
-// Each must get the failure, because each may use the results.
+// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines,
+// all of which must get the failure, because each may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newDuo(t)
 	synctest.Test(t, func(t *testing.T) {
-		made, err := d.devices[0].NewStream()
+		s, err := d.devices[0].NewStream()
 		check(t, err)
 		begin, errs := make(chan struct{}), make(chan error)
-		check(t, made.Host(func() {
+		check(t, s.Host(func() {
 			<-begin
 			panic("on purpose")
 		}))
-		const waiting = 3
-		for range waiting {
-			go func() { errs <- made.Synchronize(t.Context()) }()
+		const callers = 3
+		for range callers {
+			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
-		<-time.After(time.Second) // a wait for a contended lock may sleep, too
+		<-time.After(time.Second) // waiting for a contended lock may also sleep
 		synctest.Wait()
 		close(begin)
-		for range waiting {
+		for range callers {
 			if err := <-errs; err == nil || !strings.Contains(err.Error(), "on purpose") {
 				t.Errorf("Synchronize = %v, want the panic", err)
 			}
 		}
-		check(t, made.Synchronize(t.Context()))
-		check(t, made.Close())
+		check(t, s.Synchronize(t.Context()))
+		check(t, s.Close())
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that queued work keeps its slice from being
-// collected. The stream is closed right after, because later work would also keep the slice
+// TestQueuedWorkKeepsGoSlicesReachable checks that queued work keeps its slice from being garbage
+// collected. It queues nothing after that work, because later work might also keep the slice
 // reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
@@ -71,7 +71,7 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 			runtime.GC()
 			if sliceRef.Value() == nil {
 				t.Error("the slice was collected before the work had run")
-				return // the work would write to memory that has been reused
+				return // without running the work, which would write to memory that has been reused
 			}
 			close(begin)
 			check(t, s.Close())
@@ -80,8 +80,8 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// TestCaptureStartsDeferredWork begins a capture between an inline launch and the Synchronize that
-// would run its work.
+// TestCaptureStartsDeferredWork begins a capture after an inline launch but before the Synchronize
+// that would run its work.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -103,9 +103,9 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
 		}
-		idle := s.idle
-		if idle == nil || !s.deferred {
-			return errors.New("the launch has not left its work to Synchronize")
+		busy := s.busy
+		if busy == nil || !s.deferred {
+			return errors.New("LaunchInline did not leave its work to Synchronize")
 		}
 		if err := s.BeginCapture(); err != nil {
 			return err
@@ -115,9 +115,9 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
 		}
 		select {
-		case <-idle.over:
+		case <-busy.over:
 		case <-time.After(processTimeout):
-			return errors.New("the work has not run during the capture")
+			return errors.New("the work did not run during the capture")
 		}
 		g, err := s.EndCapture()
 		if err != nil {
@@ -156,7 +156,7 @@ func TestClosedStreamKeepsFailure(t *testing.T) {
 	s, err := d.devices[0].NewStream()
 	check(t, err)
 	s.Fail(driver.ErrAborted)
-	check(t, s.Close()) // stands for a call that has returned the failure
+	check(t, s.Close()) // returns nil, because Fail means that a call has returned the failure
 	for range 2 {
 		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			t.Errorf("Synchronize() = %v after Close; want ErrAborted", err)

@@ -16,7 +16,8 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend copies the contents if save is set. The copy is as large as the segment.
+// PrepareSuspend returns ErrBusy while abandoned work is running. If save is set, it copies the
+// contents, for which it needs as much memory as the segment has.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,8 +34,8 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the pages of the file and prevents access to the mapping. Peers may keep their
-// mappings, because the file has no pages then.
+// Suspend frees the pages of the file and prevents access to the mapping. Peers may keep their own
+// mappings, because these no longer hold any pages.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +49,7 @@ func (s *segment) Suspend() error {
 	return sys.Discard(s.file, 0, s.Bytes())
 }
 
-// Resume permits access to the mapping and restores saved contents.
+// Resume permits access to the mapping again and restores the saved contents.
 func (s *segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +70,8 @@ func (s *segment) Resume() error {
 	return nil
 }
 
-// checkMapped returns an error unless the segment is mapped and its file is open. s.mu is held.
+// checkMapped returns an error unless the segment is mapped and its file is open. The caller must
+// hold s.mu.
 func (s *segment) checkMapped() error {
 	switch {
 	case s.unmapped || s.file == nil:
@@ -80,7 +82,6 @@ func (s *segment) checkMapped() error {
 	return nil
 }
 
-// contents returns the segment's memory.
 func (s *segment) contents() []byte {
 	return unsafe.Slice((*byte)(s.memory.Base()), s.Bytes())
 }

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// TestFailedResumeFailsGroup lets one rank fail to restore its access to a window.
+// TestFailedResumeFailsGroup makes one rank fail to restore its access to a window.
 func TestFailedResumeFailsGroup(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

@@ -13,16 +13,16 @@ type turns struct {
 	waiters   atomic.Int32
 	completed atomic.Uint64 // last completed ticket; written by the collective whose turn it is
 	mu        sync.Locker   // Group.Mu
-	// passed is closed and replaced when completed changes while there are waiters; guarded by mu.
+	// passed is closed and replaced when completed changes while there are waiters. It is guarded
+	// by mu.
 	passed chan struct{}
 }
 
-// reached reports whether it is a ticket's turn.
 func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
 
 // pass ends a ticket's turn. It uses a plain store, because a locked instruction would wait until
-// the preceding post has reached the other ranks. A waiter that misses the store polls after
-// turnSlice.
+// the preceding post has reached the other ranks. A waiter may therefore miss the store, and
+// notices it up to turnSlice later.
 func (t *turns) pass(ticket uint64) {
 	spin.Publish64(&t.completed, ticket)
 	if t.waiters.Load() != 0 {
@@ -37,16 +37,16 @@ func (t *turns) wakeWaiters() {
 	t.mu.Unlock()
 }
 
-// turnSlice limits the delay of a waiter that has missed a wake-up.
+// turnSlice is the interval at which waiters poll, in case they have missed a wake-up.
 const turnSlice = time.Millisecond
 
-// await waits for a ticket's turn. It has no deadline, because only this rank's own work precedes
-// the ticket.
+// await waits for a ticket's turn. It has no deadline, because it waits only for this rank's own
+// work.
 func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
 
-// awaitUntil waits for a ticket's turn or until end is closed. It reports whether it is the
+// awaitUntil waits for a ticket's turn or until done is closed. It reports whether it is the
 // ticket's turn.
-func (t *turns) awaitUntil(ticket uint64, end <-chan struct{}) bool {
+func (t *turns) awaitUntil(ticket uint64, done <-chan struct{}) bool {
 	t.waiters.Add(1)
 	defer t.waiters.Add(-1)
 	timer := time.NewTicker(turnSlice)
@@ -61,7 +61,7 @@ func (t *turns) awaitUntil(ticket uint64, end <-chan struct{}) bool {
 		select {
 		case <-passed:
 		case <-timer.C:
-		case <-end:
+		case <-done:
 			return false
 		}
 	}

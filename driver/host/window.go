@@ -86,14 +86,14 @@ func (g *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// handoffKey returns the key under which processes exchange a segment. It does not depend on the
-// group, because all groups map the same memory.
+// handoffKey returns the key under which processes exchange a segment. The key does not depend on
+// the group, because all groups map the same memory.
 func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all ranks. After an error it returns an incomplete window, which
-// the caller must unmap after it has informed the other ranks.
+// mapWindow maps the segments of all ranks. If it fails, it also returns an incomplete window,
+// which the caller must unmap after it has informed the other ranks.
 func (g *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, own *segment,
 ) (*window, error) {
@@ -125,13 +125,13 @@ func (g *registry) mapPeer(
 	}
 	defer f.Close()
 	if size, err := sys.FileSize(f); err != nil || size < bytes {
-		return nil, errors.Join(err, fmt.Errorf("its file has %d bytes instead of %d", size, bytes))
+		return nil, errors.Join(err, fmt.Errorf("the file has %d bytes instead of %d", size, bytes))
 	}
 	return sys.Map(f, 0, bytes)
 }
 
-// commit makes a step atomic. The ranks exchange whether they have mapped all segments, and every
-// rank gets an error if any rank has failed.
+// commit exchanges whether each rank has mapped all segments. If any rank has failed, every rank
+// gets an error, so the operation takes effect on all ranks or on none.
 func (g *registry) commit(ctx context.Context, doing string, mapErr error) error {
 	all, err := g.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
@@ -179,8 +179,9 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// at returns the address of a peer's buffer: the base of the peer's window plus this rank's own
-// offset. As in NCCL, a buffer that has another offset on the peer therefore gives wrong sums.
-func (w *window) at(r int, own uintptr) unsafe.Pointer {
+// addressOn returns the address of rank r's buffer: the base of that rank's segment plus the offset
+// of this rank's own buffer. As in NCCL, sums are therefore wrong if the buffer has a different
+// offset on rank r.
+func (w *window) addressOn(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

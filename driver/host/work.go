@@ -4,13 +4,13 @@ import "symmem/driver"
 
 // work is queued on a stream.
 type work interface {
-	// run does the work, with all its waits.
+	// run does the work, including all its waits.
 	run() error
 	// skip is called instead of run after the stream has failed. It may wait for a ticket's turn.
 	skip(cause error)
 }
 
-// failure fails the stream with an error that a call has already returned.
+// failure makes the stream fail with an error that a call has already returned.
 type failure struct{ cause error }
 
 func (f failure) run() error { return f.cause }
@@ -26,7 +26,7 @@ func (f memoryWork) run() error {
 
 func (f memoryWork) skip(error) {}
 
-// hostWork calls a function of the program. A panic or Goexit in the function fails the stream.
+// hostWork calls a user's function. If the function panics or calls Goexit, the stream fails.
 type hostWork func()
 
 func (f hostWork) run() error { return driver.Guard("work on a stream", f) }
