@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// addressOf calls an allocation function and returns the address, or 0 on failure.
+// addressOf calls alloc and returns the address, or 0 on failure.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
 	store(&address, "the address", alloc)
 	return address
@@ -33,7 +33,7 @@ func goTorchAlloc(
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.CatchPanic(func() error {
 		if !library.AnyOpen() {
-			return nil // closing returned the memory
+			return nil // the last close has returned the memory
 		}
 		return library.Free(uintptr(address), true)
 	})
@@ -64,7 +64,7 @@ func goPlugRegister(comm C.uintptr_t) C.int {
 	if err != nil {
 		report(err)
 	}
-	return C.int(library.PlugFailed(uintptr(comm), err))
+	return C.int(library.PlugStatus(uintptr(comm), err))
 }
 
 //export goPlugForget

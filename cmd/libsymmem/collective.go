@@ -25,7 +25,6 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	})
 }
 
-// argumentsOf returns the arguments of a call.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	a := binding.Arguments{
 		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
@@ -37,8 +36,8 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	if call.flags&^C.SYMMEM_CALL_WAIT != 0 {
 		return a, fmt.Errorf("flags %#x: %w", call.flags, symmem.ErrInvalid)
 	}
-	if from := call.from; from != nil {
-		a.From = func(rank int) { *from = C.int32_t(rank) }
+	if sender := call.from; sender != nil {
+		a.Arrived = func(rank int) { *sender = C.int32_t(rank) }
 	}
 	if call.send_counts == nil && call.recv_counts == nil {
 		return a, nil
@@ -48,10 +47,9 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	return a, err
 }
 
-// maxMore limits the number of calls in a list.
 const maxMore = 1 << 16
 
-// moreOf returns the arguments of the remaining calls in a list.
+// moreOf returns the arguments of all calls of a list but the first.
 func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil || call.more_count > maxMore {
 		return nil, fmt.Errorf("a list of %d further calls at %p: %w", call.more_count, call.more,
@@ -59,24 +57,23 @@ func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, e
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
-		// The caller's header may be older, so that its struct is smaller.
-		var each C.struct_symmem_call
-		theirs := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&each)), call.size),
-			unsafe.Slice((*byte)(theirs), call.size))
-		if each.size != call.size || each.more_count > 0 {
+		// A caller that was compiled with an older header passes a smaller struct.
+		var c C.struct_symmem_call
+		src := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&c)), call.size),
+			unsafe.Slice((*byte)(src), call.size))
+		if c.size != call.size || c.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and %d further calls: %w", i+1,
-				each.size, each.more_count, symmem.ErrInvalid)
+				c.size, c.more_count, symmem.ErrInvalid)
 		}
 		var err error
-		if list[i], err = argumentsOf(&each, site); err != nil {
+		if list[i], err = argumentsOf(&c, site); err != nil {
 			return nil, err
 		}
 	}
 	return list, nil
 }
 
-// splitsOf returns a copy of a call's splits.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
@@ -127,6 +124,6 @@ func goForget(stream C.uint64_t) C.int {
 }
 
 //export goIdle
-func goIdle(yes C.int) C.int {
-	return guard(func() error { return library.Idle(yes != 0) })
+func goIdle(idle C.int) C.int {
+	return guard(func() error { return library.SetIdle(idle != 0) })
 }

@@ -31,7 +31,6 @@ func goGroupOpen(
 	})
 }
 
-// groupArguments returns copies of a group's name and ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (text string, list []int, err error) {

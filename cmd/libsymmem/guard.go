@@ -21,15 +21,16 @@ type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// store runs call and writes the result to an address passed by C.
-func store[To, From integer](dst *To, name string, call func() (From, error)) C.int {
+// store runs call and stores the result at an address passed by C. name describes the result in the
+// error for a null pointer.
+func store[D, S integer](dst *D, name string, call func() (S, error)) C.int {
 	return guard(func() error {
 		if dst == nil {
 			return errNull(name)
 		}
 		value, err := call()
 		if err == nil {
-			*dst = To(value)
+			*dst = D(value)
 		}
 		return err
 	})
@@ -62,7 +63,7 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText calls compose and copies the text into a buffer provided by C, as symmem.h describes.
+// copyText copies the text that compose returns into the caller's buffer, as symmem.h describes.
 func copyText(size C.size_t, dst *C.char, length *C.size_t, compose func() (string, error)) C.int {
 	code := C.int(C.SYMMEM_OK)
 	status := guard(func() error {
@@ -83,7 +84,6 @@ func copyText(size C.size_t, dst *C.char, length *C.size_t, compose func() (stri
 	return code
 }
 
-// errNull returns the error for a null pointer passed as an argument.
 func errNull(name string) error {
 	return fmt.Errorf("%s is a null pointer: %w", name, symmem.ErrInvalid)
 }

@@ -1,5 +1,5 @@
-// Command libsymmem implements symmem's C interface. It is built with -buildmode=c-shared. symmem.h
-// declares and documents the functions. README.md describes the build.
+// Command libsymmem implements symmem's C interface and is built with -buildmode=c-shared. symmem.h
+// declares and documents the functions, and README.md describes the build.
 //
 // The C files contain the parts that must work without the Go runtime: fork detection, per-thread
 // state and the shared words. Each Go function decodes its arguments, calls package binding and
@@ -9,41 +9,45 @@
 //
 //   - symmem.h is written by hand and only grows; the header that cgo writes is not installed.
 //   - No pointer to Go memory crosses the interface.
-//   - struct symmem_call grows at its end. Its first field is the size that the caller knows.
+//   - New fields of struct symmem_call are added at its end. Its first field holds the size that
+//     the struct has for the caller.
 //   - Allocation registers nothing and does not wait for other ranks, so allocators may call it
-//     with locks held. Its lock is held while a segment is mapped.
+//     with locks held. The allocation's own lock is held while a segment is mapped.
 //
 // # Go in a foreign process
 //
-// The names in parentheses are scenarios of TestCProgram, or tests.
+// The names in parentheses are the tests, or the scenarios of TestCProgram, that cover each item.
 //
-//   - After fork the child has one thread, and Go hangs in it. A pthread_atfork handler marks the
-//     child, in which every function returns SYMMEM_ERR_FORKED (forks).
-//   - A forked child keeps sockets, so other ranks would not see that its parent ended. The handler
-//     closes them: CloseInForks of internal/sys (TestForkedChildClosesConnections).
-//   - A panic in C aborts the process. Every function recovers and returns SYMMEM_ERR_PANIC with
-//     the stack (panics).
-//   - Go installs signal handlers. Nothing imports os/signal; existing handlers are called, and
-//     later ones with SA_ONSTACK, as Python sets them, are not replaced. SIGPROF interrupts system
-//     calls, which are restarted (signals).
-//   - Go reads the environment once. symmem_open reads C's environment again, and takes variables
-//     in its options (reopen).
-//   - Each rank has a Go scheduler, with two threads instead of one for each processor, unless
-//     SYMMEM_GOMAXPROCS or the option sets another number.
-//   - Setup in Go would make each foreign thread's first call take microseconds. So no Go state is
-//     kept per thread; a thread's pool, call site and error are stored in C (threads).
-//   - CUDA's current device belongs to a thread. Work for a device runs on a thread with its
+//   - After a fork, the child has only one thread, in which the Go runtime would hang. Therefore, a
+//     pthread_atfork handler marks the child, where every function returns SYMMEM_ERR_FORKED
+//     (forks).
+//   - A forked child would keep its parent's sockets open, so that other ranks would not notice
+//     when the parent exits. The handler closes them; see CloseInForks in internal/sys
+//     (TestForkedChildClosesConnections).
+//   - A panic that reached C would abort the process, so every function recovers and returns
+//     SYMMEM_ERR_PANIC with the stack (panics).
+//   - Go installs signal handlers. They call the handlers that existed before and, because nothing
+//     imports os/signal, do not replace handlers that are later installed with SA_ONSTACK, as
+//     Python does. SIGPROF interrupts system calls, which are restarted (signals).
+//   - Go reads the environment only once, so symmem_open reads C's environment again, and accepts
+//     variables in its options (reopen).
+//   - Each rank has a Go scheduler. It runs Go code on at most two threads instead of one for each
+//     processor, unless SYMMEM_GOMAXPROCS or the option sets another number.
+//   - Per-thread state in Go would make each foreign thread's first call take microseconds, so a
+//     thread's pool, call site and error are stored in C (threads).
+//   - CUDA's current device is per thread, so work for a device runs on a thread with the device's
 //     context, and allocation checks the device (plug).
-//   - Static destructors free after Go or CUDA has ended. Frees do nothing once exit has begun
-//     (exit-live).
-//   - If the process exits while a call waits, nothing waits for the threads. Other ranks get
-//     SYMMEM_ERR_RANK_LOST (exit-waiting).
-//   - Queries and registrations would invalidate captures of another library. Streams are checked:
-//     collectives are recorded, and registration returns SYMMEM_ERR_CAPTURING (capture).
-//   - Communicators may be destroyed before symmem is closed. symmem_detach has an argument alive;
-//     closing the group detaches without calling NCCL (attach).
-//   - Frees in the order of addresses would differ between ranks, so frees are sorted before they
-//     take effect (freed-order).
+//   - Static destructors may free memory after Go or CUDA has shut down, so frees do nothing once
+//     exit has begun (exit-live).
+//   - If the process exits while a call waits, it does not wait for the call's thread, and other
+//     ranks get SYMMEM_ERR_RANK_LOST (exit-waiting).
+//   - Queries and registrations would invalidate another library's capture. Calls therefore check
+//     whether their stream is being captured: if so, collectives are recorded in the graph, and
+//     registration returns SYMMEM_ERR_CAPTURING (capture).
+//   - A communicator may be destroyed before symmem is closed. Its owner tells symmem_detach
+//     whether it is still alive, and closing the group detaches it without calling NCCL (attach).
+//   - Frees arrive in the order of addresses, which differs between ranks, so they are sorted
+//     before they take effect (freed-order).
 package main
 
 /*

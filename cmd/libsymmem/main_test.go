@@ -17,8 +17,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// paths holds the paths of the library, of the C program that tests it, and of the command that
-// starts ranks.
+// paths holds the paths of the library, the C program that tests it, and the symmem command.
 type paths struct{ library, drive, command string }
 
 var binaries struct {
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// build returns the paths of the binaries. The first call compiles them.
+// build returns the paths of the binaries, which the first call compiles.
 func build(t *testing.T) paths {
 	t.Helper()
 	binaries.once.Do(func() {
@@ -71,11 +70,12 @@ func build(t *testing.T) paths {
 	return binaries.paths
 }
 
-// deadline ends a program that hangs. Every scenario takes less than a tenth of this time.
+// deadline is the time after which a program that hangs is killed. Every scenario takes less than a
+// tenth of it.
 const deadline = 100 * time.Second
 
-// drive runs a scenario on a number of ranks and returns their output. It fails the test unless all
-// ranks exit with status 0.
+// drive runs a scenario on the given number of ranks, all of which must succeed, and returns their
+// output.
 func drive(t *testing.T, ranks int, scenario string, environment ...string) string {
 	t.Helper()
 	b := build(t)
@@ -93,8 +93,7 @@ func drive(t *testing.T, ranks int, scenario string, environment ...string) stri
 var scenarios = []struct {
 	name, scenario string
 	ranks          []int
-	// done returns the number of ranks that complete the scenario.
-	done func(ranks int) int
+	completes      func(ranks int) int // number of ranks that complete the scenario
 }{
 	{
 		"sums are right on every path, and new memory changes the words and windows", "sums",
@@ -154,8 +153,8 @@ var scenarios = []struct {
 	{"a process exits with live buffers", "exit-live", []int{2}, all},
 	{"a process exits while one of its threads waits", "exit-waiting", []int{2, 4}, all},
 	{"worlds are opened and closed one by one, some by two ranks only", "worlds", []int{2, 4}, all},
-	{"a lost rank fails only the worlds that it belongs to", "worlds-lost", []int{3}, allButOne},
-	{"a late rank fails the group with the short timeout", "timeouts", []int{2}, all},
+	{"a lost rank makes only the worlds that it belongs to fail", "worlds-lost", []int{3}, allButOne},
+	{"a late rank makes the group with the short timeout fail", "timeouts", []int{2}, all},
 	{"a process reopens the library with new environment variables", "reopen", []int{2}, all},
 }
 
@@ -167,8 +166,8 @@ func TestCProgram(t *testing.T) {
 		for _, ranks := range s.ranks {
 			t.Run(fmt.Sprintf("%s, on %d", s.name, ranks), func(t *testing.T) {
 				out := drive(t, ranks, s.scenario)
-				if got := strings.Count(out, s.scenario+" is done"); got != s.done(ranks) {
-					t.Errorf("%d ranks completed, want %d:\n%s", got, s.done(ranks), out)
+				if got := strings.Count(out, s.scenario+" is done"); got != s.completes(ranks) {
+					t.Errorf("%d ranks completed, want %d:\n%s", got, s.completes(ranks), out)
 				}
 			})
 		}

@@ -22,7 +22,6 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// prepareOpen prepares the process to open a world, and returns a copy of the world's options.
 func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
@@ -32,8 +31,8 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), importEnvironment()
 }
 
-// importEnvironment copies environment variables that have changed from the process to Go. Go
-// itself reads the environment only when the library is loaded.
+// importEnvironment copies changed environment variables from C to Go, because Go itself reads the
+// environment only when the library is loaded.
 func importEnvironment() error {
 	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
@@ -56,7 +55,7 @@ func goClose(force C.int) C.int {
 func goIsOpen() C.int { return boolean(library.IsOpen) }
 
 //export goCallSites
-func goCallSites() C.int { return boolean(library.CallSites) }
+func goCallSites() C.int { return boolean(library.RecordsCallSites) }
 
 // boolean returns 1 if query returns true, and 0 if query returns false or panics.
 func boolean(query func() bool) C.int {

@@ -1,4 +1,4 @@
-/* Calls every function of symmem.h in a child of fork(). TestForkedChildCallsDeclaredFunctions
+/* Calls every function of symmem.h in a child of fork(). TestForkedChildTestsAllFunctions
  * checks that no function is missing. */
 #include "drive.h"
 

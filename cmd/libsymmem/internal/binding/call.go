@@ -9,11 +9,11 @@ import (
 	"symmem/driver"
 )
 
-// calls implements the functions that queue collectives and that compare values.
+// calls implements the functions that queue collectives or compare values.
 type calls struct{ s *session }
 
-// Arguments holds the arguments of a collective or a message in the form in which C passes them:
-// terms are numbers, and buffers are addresses.
+// Arguments holds the arguments of a collective or a message as C passes them: enumerators are
+// numbers, and buffers are addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
 	Root, Tag                 int // Root is a collective's root or a message's peer
@@ -23,9 +23,9 @@ type Arguments struct {
 	// Splits holds the counts of an operation with splits. If its offsets are nil, the parts are
 	// contiguous.
 	Splits *symmem.Splits
-	// From, if set, is called with the sender's rank after a Recv has received its message.
-	From func(rank int)
-	// More holds the remaining calls of a list.
+	// Arrived, if set, is called with the sender's rank after a Recv has received its message.
+	Arrived func(rank int)
+	// More holds the other calls of a list, of which this call is the first.
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
@@ -52,14 +52,14 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 		return err
 	}
 	err = cs.queue(r.at(a.Site), g, call, s)
-	if err == nil && a.From != nil && call.Arrived == nil {
-		a.From(a.Root)
+	if err == nil && a.Arrived != nil && call.Arrived == nil {
+		a.Arrived(a.Root)
 	}
 	return err
 }
 
-// queue queues a collective. If the collective must register memory first, queue waits for other
-// ranks; the caller can interrupt that wait.
+// queue queues a collective. If memory must be registered first, queue waits for other ranks, and
+// the caller can interrupt that wait.
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -74,8 +74,8 @@ func (cs *calls) queue(
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible queues a collective that registers memory first. Its closure is allocated on
-// the heap, which the path of other collectives must avoid.
+// queueInterruptible queues a collective that registers memory first. It is separate from queue
+// because its closure is allocated on the heap, which must not happen for other collectives.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -95,17 +95,16 @@ func resolveAll(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	return calls, nil
 }
 
-// resolve validates the numbers passed by C, looks up the buffers and returns the call.
 func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
 	call := symmem.Call{
 		Root: a.Root, Tag: a.Tag, Count: a.Count, Factor: a.Factor, Wait: a.Wait,
 	}
 	var errs [4]error
-	call.Operation, errs[0] = term("operation", operations, a.Operation)
-	call.Type, errs[1] = term("element type", types, a.Type)
-	call.Op, errs[2] = term("reduction", reductions, a.Op)
-	call.Path, errs[3] = term("path", paths, a.Path)
+	call.Operation, errs[0] = parseEnum("operation", operations, a.Operation)
+	call.Type, errs[1] = parseEnum("element type", types, a.Type)
+	call.Op, errs[2] = parseEnum("reduction", reductions, a.Op)
+	call.Path, errs[3] = parseEnum("path", paths, a.Path)
 	for _, err := range errs {
 		if err != nil {
 			return call, err
@@ -117,8 +116,8 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	if a.Count > maxCount/int64(g.Size()) {
 		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrOutOfRange)
 	}
-	if a.From != nil && a.Root == symmem.AnySource {
-		call.Arrived = a.From
+	if a.Arrived != nil && a.Root == symmem.AnySource {
+		call.Arrived = a.Arrived
 	}
 	resolved := driver.Call{
 		Operation: call.Operation, DataType: call.Type, Count: call.Count, Root: call.Root,
@@ -136,8 +135,7 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	return a.lookUp(r, call, send, recv)
 }
 
-// evenOperations maps each operation with splits to the operation with the same count for each
-// rank.
+// evenOperations maps each operation with splits to its counterpart with one count for all ranks.
 var evenOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
@@ -152,7 +150,7 @@ func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.
 	return call, err
 }
 
-// Explain returns, as JSON, the path that a collective would use now and the reason.
+// Explain returns, as JSON, the path that a collective would take now and why.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -169,7 +167,7 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	return encode(e)
 }
 
-// NormArguments holds the arguments of symmem_norm in the form in which C passes them.
+// NormArguments holds the arguments of symmem_norm as C passes them.
 type NormArguments struct {
 	Type, Quant                     int
 	Rows, Hidden                    int64
@@ -200,7 +198,6 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	}, s)
 }
 
-// resolve validates the sizes, looks up the tensors and returns the arguments.
 func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 	const maxElements = 1 << 44
 	args = symmem.NormArgs{
@@ -208,10 +205,10 @@ func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 		ScaleStrides: n.ScaleStrides,
 	}
 	var errs [8]error
-	if args.Type, errs[0] = term("element type", types, n.Type); args.Type == symmem.Float32 {
+	if args.Type, errs[0] = parseEnum("element type", types, n.Type); args.Type == symmem.Float32 {
 		errs[0] = fmt.Errorf("a norm of %v: %w", args.Type, symmem.ErrInvalid)
 	}
-	args.Quant, errs[1] = term("quantization", upTo(symmem.QuantPerGroup+1), n.Quant)
+	args.Quant, errs[1] = parseEnum("quantization", upTo(symmem.QuantPerGroup+1), n.Quant)
 	if err := cmp.Or(errs[:]...); err != nil {
 		return args, err
 	}

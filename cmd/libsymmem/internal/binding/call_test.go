@@ -9,7 +9,7 @@ import (
 )
 
 func TestCallsFindBufferOfTensor(t *testing.T) {
-	l, words := alone(t, host)
+	l, words := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,8 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	}
 	windows := words.Windows.Load()
 	if err := l.Do(world, call); err != nil || words.Windows.Load() == windows {
-		t.Errorf("first call: error %v; want success and a new window", err)
+		t.Errorf("first call: error %v, new window %v; want success and a new window", err,
+			words.Windows.Load() != windows)
 	}
 	call.Count++
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {
@@ -52,7 +53,7 @@ func BenchmarkDo(b *testing.B) {
 		b.Run(row.name, func(b *testing.B) {
 			words := &Words{}
 			l := New(words, func(text string) { b.Error(text) })
-			if err := l.Open([]byte(host)); err != nil {
+			if err := l.Open([]byte(hostOptions)); err != nil {
 				b.Fatal(err)
 			}
 			defer func() { _ = l.Close(true) }()

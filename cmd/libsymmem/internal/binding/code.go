@@ -59,7 +59,7 @@ func (c Code) String() string {
 var (
 	// ErrNotOpen is returned before Open and after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
-	// ErrLive is returned by calls that would close a pool with live buffers.
+	// ErrLive is returned instead of closing a pool that has live buffers.
 	ErrLive = errors.New("buffers are still live: free them first, or force the close")
 	// ErrPanic reports a panic inside symmem.
 	ErrPanic = errors.New("panic inside symmem")
@@ -114,7 +114,7 @@ func CodeOf(err error) Code {
 	return Failed
 }
 
-// hints holds advice for codes whose error texts contain none.
+// hints holds the advice that is appended to the texts of errors, by code.
 var hints = map[Code]string{
 	OutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	DoubleFree:  "this pointer was freed before, or was never allocated",
@@ -138,19 +138,18 @@ func (c Code) Message(err error) string {
 	return text
 }
 
-// isMessageError reports whether an error concerns messages, which have no call sites.
+// isMessageError reports whether err is about messages, which have no call sites.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether an error states that ranks passed different values, which does
-// not end the group.
+// isValueDivergence reports whether err says that ranks passed different values, which does not
+// make the group fail.
 func isValueDivergence(err error) bool {
 	var d *symmem.DivergenceError
 	return errors.As(err, &d) && d.Kind == symmem.DivergedValue
 }
 
-// hasSites reports whether an error is a divergence that contains a call site.
 func hasSites(err error) bool {
 	d, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {

@@ -36,12 +36,12 @@ func TestCodesMatchHeader(t *testing.T) {
 			t.Errorf("code %v = %d, want %d as in symmem.h", c, c, got)
 		}
 	}
-	if names["POOLS"] != Pools {
-		t.Errorf("Pools = %d, want %d as in symmem.h", Pools, names["POOLS"])
+	if names["POOLS"] != MaxPools {
+		t.Errorf("MaxPools = %d, want %d as in symmem.h", MaxPools, names["POOLS"])
 	}
 }
 
-func TestTermsMatchHeader(t *testing.T) {
+func TestEnumsMatchHeader(t *testing.T) {
 	names := enumerators(t)
 	check := func(name string, number int) {
 		if got, ok := names[strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]; !ok || got != number {
@@ -124,17 +124,17 @@ func TestCodeOf(t *testing.T) {
 	}
 }
 
-func TestDivergenceWithoutCallSitesAdvisesToEnableThem(t *testing.T) {
+func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 	d := symmem.DivergenceError{Sides: []symmem.Side{
 		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
 	}}
 	const advice = "SYMMEM_CALLSITES=1"
 	if text := Divergence.Message(&d); !strings.Contains(text, advice) {
-		t.Errorf("message without call sites = %s; want the advice", text)
+		t.Errorf("message without call sites = %s, want %s in it", text, advice)
 	}
 	d.Sides[0].Site = "model.py:7"
 	if text := Divergence.Message(&d); strings.Contains(text, advice) {
-		t.Errorf("message with a call site = %s; want no advice", text)
+		t.Errorf("message with a call site = %s, want no %s in it", text, advice)
 	}
 }
 

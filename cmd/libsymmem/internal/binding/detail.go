@@ -30,10 +30,9 @@ type divergenceDetail struct {
 	Absent   []int           `json:"absent"`
 	Why      string          `json:"why"`
 	Variants []variantDetail `json:"variants"`
-	// Elsewhere describes each rank's call if the ranks wait for each other in different calls.
+	// Elsewhere says what each rank is calling, if the ranks wait for each other in different calls.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists messages whose senders and receivers disagree. Why describes each
-	// disagreement.
+	// Messages lists the messages about which sender and receiver disagree; Why says how.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
@@ -108,10 +107,10 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// withoutSides returns the detail of a divergence without the ranks' observations.
-func withoutSides(kind, group string, where map[int]string) *divergenceDetail {
+// withoutSides describes a divergence in which it is not known what each rank did.
+func withoutSides(kind, group string, elsewhere map[int]string) *divergenceDetail {
 	return &divergenceDetail{
-		Group: group, Kind: kind, Elsewhere: where, Deviant: []int{}, Absent: []int{},
+		Group: group, Kind: kind, Elsewhere: elsewhere, Deviant: []int{}, Absent: []int{},
 		Variants: []variantDetail{},
 	}
 }
@@ -128,5 +127,5 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// ranks returns a copy of a list of ranks. The copy is never nil, because JSON encodes nil as null.
+// ranks returns a copy of list that is never nil, because JSON encodes nil as null.
 func ranks(list []int) []int { return append([]int{}, list...) }

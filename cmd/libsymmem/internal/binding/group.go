@@ -10,14 +10,14 @@ import (
 	"symmem"
 )
 
-// group extends a symmem.Group by a handle and the attached communicators.
+// group is a symmem.Group with a handle and the communicators attached to it.
 type group struct {
 	*symmem.Group
 	owner       *rank
 	handle      uint64
 	name        string
 	attachments []*attachment // guarded by groupTable.mu
-	machines    int           // number of machines with ranks of the group
+	machines    int           // number of machines that the group spans
 }
 
 // covers reports whether a pool's domain contains all ranks of the group. Only then can the pool's
@@ -39,8 +39,8 @@ type attachment struct {
 	group   *group
 }
 
-// groupTable holds a rank's groups and attachments by handle. session.groupIndex finds a group when
-// its rank is unknown.
+// groupTable holds a rank's groups and attachments by handle. To find a group whose rank is
+// unknown, use session.groupIndex.
 type groupTable struct {
 	owner    *rank
 	watchers sync.WaitGroup // goroutines that run until their group ends
@@ -57,8 +57,8 @@ func (t *groupTable) init(owner *rank) {
 	t.opened = map[string]int{}
 }
 
-// add adds a group and returns its handle. A goroutine updates the words when the group fails or
-// ends.
+// add adds a group, returns its handle and starts a goroutine that updates the words when the group
+// fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
@@ -89,9 +89,10 @@ func (t *groupTable) all() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id of the next group with a name and ranks. The id contains the ranks, because
-// groups of different ranks may have the same name, and a counter, because the same ranks may use a
-// name repeatedly. The counters agree, because all ranks of a group open the same groups.
+// nextID returns the id for the next group to be opened with this name and these ranks. The id
+// contains the ranks, because groups of different ranks may have the same name, and a counter,
+// because the same ranks may use a name repeatedly. The counters agree because all ranks of a group
+// open the same groups.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -123,7 +124,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes and returns the attachment with a handle, or nil.
+// detach removes and returns the attachment with the given handle, or returns nil.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,8 +138,8 @@ func (t *groupTable) detach(handle uint64) *attachment {
 	return a
 }
 
-// attached returns the attachments of a group in the order in which they were added.
-func (t *groupTable) attached(g *group) []*attachment {
+// attachmentsOf returns the attachments of a group in the order in which they were added.
+func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(g.attachments)
@@ -154,8 +155,8 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id for a group with a name and ranks. It shortens a long id to the beginning
-// of the name and a digest.
+// groupID returns an id for a group with this name and these ranks. A long id is shortened to the
+// beginning of the name and a digest.
 func groupID(name string, ranks []int) string {
 	const maxLength, prefix = symmem.MaxGroupID / 2, 64
 	id := fmt.Sprintf("%s %v", name, ranks)

@@ -16,7 +16,7 @@ func TestGroupIDsAreShortAndDistinct(t *testing.T) {
 		groupID(strings.Repeat("n", 1<<20), many), groupID(strings.Repeat("n", 1<<20), nil),
 	} {
 		if len(id) > symmem.MaxGroupID/2 || ids[id] {
-			t.Errorf("id %.80q has %d bytes, duplicate %v; want at most %d, unique",
+			t.Errorf("id %.80q has %d bytes, duplicate %v; want a unique id of at most %d",
 				id, len(id), ids[id], symmem.MaxGroupID/2)
 		}
 		ids[id] = true

@@ -19,7 +19,7 @@ func (gs *groups) World() (uint64, error) {
 	return r.world, nil
 }
 
-// OpenGroup joins a group of the main world. It is collective over its ranks.
+// OpenGroup joins a group of the main world. It is collective over the group's ranks.
 func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	r, err := gs.s.current()
 	if err != nil {
@@ -28,8 +28,8 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of a world. It is collective over ranks, which are numbered as in that
-// world. If timeoutMS is 0, the world's timeout applies.
+// OpenGroupIn joins a group of a world. It is collective over ranks, which holds rank numbers
+// within that world. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
@@ -70,7 +70,7 @@ func (gs *groups) CloseGroup(handle uint64) error {
 		return err
 	}
 	if handle == r.world {
-		return fmt.Errorf("closing a world: only symmem_close and symmem_world_close close it: %w",
+		return fmt.Errorf("closing a world: call symmem_close or symmem_world_close instead: %w",
 			symmem.ErrInvalid)
 	}
 	r.groups.remove(g)
@@ -114,7 +114,7 @@ func (gs *groups) GroupError(handle uint64) error {
 	return g.Cause(context.Background())
 }
 
-// AbortGroup fails a group on all its ranks.
+// AbortGroup makes a group fail on all its ranks.
 func (gs *groups) AbortGroup(handle uint64) error {
 	_, g, err := gs.s.group(handle)
 	if err == nil {
@@ -123,7 +123,7 @@ func (gs *groups) AbortGroup(handle uint64) error {
 	return err
 }
 
-// SetTimeout sets the timeout of a group on this rank.
+// SetTimeout sets a group's timeout, on this rank only.
 func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	_, g, err := gs.s.group(handle)
 	if err != nil {
@@ -137,7 +137,7 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 }
 
 // SuspendGroup releases the group's internal memory until ResumeGroup, and returns the number of
-// released bytes. It is collective over the group.
+// bytes released. It is collective over the group.
 func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
 	_, g, err := gs.s.group(handle)
 	if err != nil {
@@ -166,7 +166,7 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	if err != nil {
 		return err
 	}
-	choice, err := term("path", paths, path)
+	choice, err := parseEnum("path", paths, path)
 	if err != nil {
 		return err
 	}
@@ -175,14 +175,14 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the histories of the pools whose domains contain a group. It is collective over
-// the group.
+// Check verifies that all ranks of a group have the same history for each pool whose domain
+// contains the group. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.s.group(handle)
 	if err != nil {
 		return err
 	}
-	for _, p := range gs.s.poolTable.of(r) {
+	for _, p := range gs.s.poolTable.ownedBy(r) {
 		if err := p.flush(); err != nil {
 			return err
 		}

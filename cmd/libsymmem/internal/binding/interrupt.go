@@ -21,7 +21,7 @@ type poll struct {
 	onThread func() bool
 	// inCollective is called during a collective, on any thread, while the stream's lock is held.
 	inCollective func() bool
-	// spare holds a time slice for reuse.
+	// spare is a time slice to reuse, or nil.
 	spare atomic.Pointer[timeSlice]
 }
 
@@ -40,14 +40,15 @@ const (
 	abandonAfter = 500 * time.Millisecond
 )
 
-// errTimeSlice is returned by a wait whose time slice has ended.
-var errTimeSlice = errors.New("the time slice of a wait has ended")
+// errTimeSlice is the error of an expired timeSlice.
+var errTimeSlice = errors.New("the time slice of a wait has expired")
 
-func errInterrupted(doing string) error {
-	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
+func errInterrupted(operation string) error {
+	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
-// pollInCollective is called by a waiting collective. It returns an error if the wait is to end.
+// pollInCollective is called by a waiting collective. It returns an error if the caller wants to
+// interrupt the wait.
 func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.inCollective() {
 		return errInterrupted("waiting in a collective")
@@ -55,9 +56,10 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable runs a call that only waits. It gives the call a short context, polls the caller
-// when the context ends, and repeats the call. Calls that return at once are not slowed down.
-func (i *interrupts) runResumable(doing string, call func(context.Context) error) error {
+// runResumable runs a call that does nothing but wait. It repeats the call with short-lived
+// contexts and polls the caller in between, which does not slow down a call that returns
+// immediately.
+func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
@@ -75,14 +77,15 @@ func (i *interrupts) runResumable(doing string, call func(context.Context) error
 			return err
 		}
 		if p.onThread() {
-			return errInterrupted(doing)
+			return errInterrupted(operation)
 		}
 	}
 }
 
 // runInterruptible runs a call on another goroutine and polls the caller in the meantime. On an
-// interrupt, it cancels the call's context, and abandons the call if the call does not return soon.
-func (i *interrupts) runInterruptible(doing string, call func(context.Context) error) error {
+// interrupt, it cancels the call's context, and abandons a call that does not return within
+// abandonAfter.
+func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
@@ -102,12 +105,12 @@ func (i *interrupts) runInterruptible(doing string, call func(context.Context) e
 			if !p.onThread() {
 				continue
 			}
-			cancel(errInterrupted(doing))
+			cancel(errInterrupted(operation))
 			select {
 			case <-done: // its error is not needed
 			case <-time.After(abandonAfter):
 			}
-			return errInterrupted(doing)
+			return errInterrupted(operation)
 		}
 	}
 }
@@ -122,8 +125,8 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice is a context that ends a fixed time after the first call of Done or Err. For a call
-// that does not wait, it starts no timer and does not read the clock.
+// timeSlice is a context that expires a fixed time after the first call of Done or Err, so that a
+// call that does not wait neither starts a timer nor reads the clock.
 type timeSlice struct {
 	length time.Duration
 
@@ -135,7 +138,7 @@ type timeSlice struct {
 
 func newTimeSlice(length time.Duration) *timeSlice { return &timeSlice{length: length} }
 
-// endLocked returns the time at which the slice ends. The caller holds t.mu.
+// endLocked returns the time at which the slice expires. The caller must hold t.mu.
 func (t *timeSlice) endLocked() time.Time {
 	if t.end.IsZero() {
 		t.end = time.Now().Add(t.length)
@@ -146,7 +149,7 @@ func (t *timeSlice) endLocked() time.Time {
 // Deadline returns no deadline, because the wait continues after the slice.
 func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done returns a channel that is closed at the end of the slice.
+// Done returns a channel that is closed when the slice expires.
 func (t *timeSlice) Done() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +160,7 @@ func (t *timeSlice) Done() <-chan struct{} {
 	return t.done
 }
 
-// Err returns errTimeSlice after the end of the slice.
+// Err returns errTimeSlice once the slice has expired.
 func (t *timeSlice) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

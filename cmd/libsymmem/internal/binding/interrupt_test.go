@@ -9,16 +9,16 @@ import (
 	"symmem"
 )
 
-// countPolls sets a poll function that ends the wait on its nth call. It returns a counter of the
-// calls.
-func countPolls(l *Library, nth int) *int {
+// interruptAtPoll sets a poll function that interrupts the wait on its nth call, and returns a
+// counter of the calls.
+func interruptAtPoll(l *Library, nth int) *int {
 	count := new(int)
 	l.SetPoll(func() bool { *count++; return *count >= nth }, func() bool { return false })
 	return count
 }
 
 func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	r, err := l.current()
 	if err != nil {
 		t.Fatal(err)
@@ -31,20 +31,20 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
-	count := countPolls(l, 3)
+	count := interruptAtPoll(l, 3)
 	if err := l.Synchronize(0); CodeOf(err) != Interrupted || *count != 3 {
 		t.Errorf("interrupted Synchronize = %v after %d polls, want %v after 3", err, *count, Interrupted)
 	}
 	close(gate)
-	countPolls(l, 1000)
+	interruptAtPoll(l, 1000)
 	if err := l.Synchronize(0); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestCallsThatReturnAtOnceDoNotPoll(t *testing.T) {
-	l, _ := alone(t, host)
-	count := countPolls(l, 1)
+func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
+	count := interruptAtPoll(l, 1)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -63,10 +63,10 @@ func TestCallsThatReturnAtOnceDoNotPoll(t *testing.T) {
 
 func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	l := New(&Words{}, func(text string) { t.Error(text) })
-	countPolls(l, 1)
+	interruptAtPoll(l, 1)
 	release := make(chan struct{})
 	for name, call := range map[string]func(context.Context) error{
-		"ends with its context": func(ctx context.Context) error {
+		"returns when its context is canceled": func(ctx context.Context) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		},
@@ -83,10 +83,10 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	}
 }
 
-func TestTimeSliceEnds(t *testing.T) {
+func TestTimeSliceExpires(t *testing.T) {
 	slow := newTimeSlice(time.Hour)
 	if slow.Err() != nil {
-		t.Error("the time slice ended early")
+		t.Error("the time slice expired early")
 	}
 	if slow.stop() {
 		t.Error("stop() = true after Err, want false")
@@ -98,9 +98,9 @@ func TestTimeSliceEnds(t *testing.T) {
 	select {
 	case <-quick.Done():
 	case <-time.After(time.Minute):
-		t.Fatal("the time slice did not end within a minute")
+		t.Fatal("the time slice did not expire within a minute")
 	}
 	if !errors.Is(context.Cause(quick), errTimeSlice) {
-		t.Errorf("cause of the end: got %v, want %v", context.Cause(quick), errTimeSlice)
+		t.Errorf("cause = %v, want %v", context.Cause(quick), errTimeSlice)
 	}
 }

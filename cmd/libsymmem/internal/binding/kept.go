@@ -10,10 +10,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks buffers that were live when their rank or pool was closed, which callers may
-// still use and free. It also remembers unmapped segments.
+// keptMemory tracks the buffers that were live when their rank or pool was closed, because callers
+// may still use and free them. It also remembers unmapped segments.
 type keptMemory struct {
-	// used is set once keptMemory contains anything, so that ordinary calls take no lock before.
+	// used is set once keptMemory contains anything. Until then, calls need not take a lock.
 	used atomic.Bool
 
 	mu    sync.Mutex
@@ -33,7 +33,7 @@ func (s span) contains(address uintptr) bool { return address-s.start < uintptr(
 
 const maxUnmapped = 1024
 
-// keep adds a rank that is about to be closed if the rank has live buffers.
+// keep adds rank, which is about to be closed, if it has live buffers.
 func (k *keptMemory) keep(rank symmem.Interop) {
 	if holdsBuffers(rank) {
 		k.update(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
@@ -45,7 +45,6 @@ func holdsBuffers(rank symmem.Interop) bool {
 	return buffers > 0
 }
 
-// update replaces the list of ranks by a copy that change has modified.
 func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -53,7 +52,7 @@ func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.used.Store(true)
 }
 
-// closedRanks returns the list of ranks. Callers use it without holding k.mu, because they lock the
+// closedRanks returns the list of ranks, which callers use without holding k.mu: they lock the
 // ranks' pools, which may stay locked while a call waits for other ranks.
 func (k *keptMemory) closedRanks() []symmem.Interop {
 	k.mu.Lock()
@@ -61,7 +60,7 @@ func (k *keptMemory) closedRanks() []symmem.Interop {
 	return k.ranks
 }
 
-// recordUnmapped records an unmapped segment. The caller holds a pool's lock.
+// recordUnmapped records an unmapped segment. It is called with a pool's lock held.
 func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
@@ -80,8 +79,8 @@ func (k *keptMemory) isUnmapped(address uintptr) bool {
 	return slices.ContainsFunc(k.unmapped, func(s span) bool { return s.contains(address) })
 }
 
-// checkFreed returns an error if the memory was freed and belongs to closed ranks. On the host
-// backend, it accepts addresses that have been mapped again.
+// checkFreed returns an error if the memory belonged to a closed rank and has been freed. On the
+// host backend, it accepts addresses that have been mapped again.
 func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.used.Load() {
 		return nil
@@ -97,7 +96,7 @@ func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error
 	return nil
 }
 
-// free frees a buffer of a closed rank. It reports whether the address belongs to such a buffer.
+// free frees a buffer of a closed rank, and reports whether the address belongs to such a buffer.
 func (k *keptMemory) free(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestLiveBuffersOutliveForcedClose(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 			}
 		}
 	}
-	if err := l.Open([]byte(host)); err != nil {
+	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}
 	for pool, word := range words {
@@ -60,7 +60,7 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 }
 
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	allReduce := func(address uintptr) error {
 		world, err := l.World()
 		if err != nil {
@@ -105,7 +105,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if reopen {
-			if err := errors.Join(l.Close(true), l.Open([]byte(host))); err != nil {
+			if err := errors.Join(l.Close(true), l.Open([]byte(hostOptions))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -119,10 +119,10 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 }
 
-// TestFreeDuringCloseTakesEffect closes a pool between the two steps of Free, which retire the
-// buffer and then free it.
+// TestFreeDuringCloseTakesEffect closes a pool after the first step of Free, which retires the
+// buffer, and before the second, which frees it.
 func TestFreeDuringCloseTakesEffect(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -154,10 +154,10 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	}
 }
 
-// TestConcurrentClosesKeepBufferOnce closes a pool with one live buffer from several goroutines.
-// Freeing the buffer must remove all records of the pool.
+// TestConcurrentClosesKeepBufferOnce closes a pool with one live buffer from several goroutines,
+// after which freeing the buffer must leave no record of it.
 func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -196,10 +196,10 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 	}
 }
 
-// TestTrimDoesNotWaitForClosedRanks trims a pool while another goroutine holds the lock on the list
-// of closed ranks. Trim records the unmapped segments while it holds the pool's lock.
+// TestTrimDoesNotWaitForClosedRanks trims a pool while the list of closed ranks is locked. Trim
+// must not wait for that lock, because it records unmapped segments with the pool's lock held.
 func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	address, err := l.Alloc(0, 100<<20, 0, 0)
 	if err := errors.Join(err, l.Free(address, false)); err != nil {
 		t.Fatal(err)

@@ -26,8 +26,8 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not open. The Library publishes its state in words, and passes
-// warnings that arise outside calls to warn.
+// New returns a Library that is not yet open. The Library publishes its state in words, and passes
+// warnings that arise outside any call to warn.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
@@ -60,7 +60,7 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees all memory that contains no live buffers. Unless force is
+// Close leaves the main world and frees all memory that holds no live buffers. Unless force is
 // set, Close fails if any buffer is live. A forced Close waits for other ranks for at most a
 // second, and callers may still use and free their live buffers afterwards.
 func (l *Library) Close(force bool) error {
@@ -78,8 +78,8 @@ func (l *Library) IsOpen() bool { return l.ranks.main.Load() != nil }
 // AnyOpen reports whether any world is open.
 func (l *Library) AnyOpen() bool { return len(l.ranks.all()) > 0 }
 
-// CallSites reports whether any open world records call sites.
-func (l *Library) CallSites() bool {
+// RecordsCallSites reports whether any open world records call sites.
+func (l *Library) RecordsCallSites() bool {
 	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.callSites })
 }
 
@@ -107,7 +107,6 @@ func (l *Library) Describe() (string, error) {
 	return describe(r)
 }
 
-// describe returns, as JSON, a description of a rank.
 func describe(r *rank) (string, error) {
 	device := r.rt.Device()
 	return encode(description{
@@ -118,7 +117,6 @@ func describe(r *rank) (string, error) {
 	})
 }
 
-// encode returns the JSON encoding of a value.
 func encode(value any) (string, error) {
 	text, err := json.Marshal(value)
 	return string(text), err

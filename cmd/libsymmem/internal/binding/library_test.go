@@ -12,7 +12,7 @@ import (
 	"symmem"
 )
 
-func alone(t *testing.T, options string) (*Library, *Words) {
+func openLibrary(t *testing.T, options string) (*Library, *Words) {
 	t.Helper()
 	words := &Words{}
 	l := New(words, func(text string) { t.Error(text) })
@@ -27,7 +27,7 @@ func alone(t *testing.T, options string) (*Library, *Words) {
 	return l, words
 }
 
-const host = `{"backend": "host", "size": 1, "check": "off"}`
+const hostOptions = `{"backend": "host", "size": 1, "check": "off"}`
 
 func TestInvalidOptionsAreRejected(t *testing.T) {
 	for _, row := range []struct{ name, text, want string }{
@@ -58,7 +58,7 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 }
 
 func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	first, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 	if err := l.Close(false); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Open([]byte(host)); err != nil {
+	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Check(first); !errors.Is(err, symmem.ErrClosed) {
@@ -76,14 +76,14 @@ func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 
 func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	const buffers = 24
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// run allocates buffers, frees those listed in frees in that order, and allocates again. It
-	// returns the distances of the new buffers from the first buffer.
-	run := func(t *rapid.T, sizes []int, frees []int) (places []uintptr) {
+	// returns the offsets of the new buffers from the first buffer.
+	run := func(t *rapid.T, sizes []int, frees []int) (offsets []uintptr) {
 		number, err := l.OpenPool(world, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -113,9 +113,9 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 			}
 		}
 		for i := range buffer {
-			places = append(places, alloc(i)-buffer[0])
+			offsets = append(offsets, alloc(i)-buffer[0])
 		}
-		return places
+		return offsets
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(1, 1<<20), buffers, buffers).Draw(t, "sizes")
@@ -128,7 +128,7 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 		a, b := run(t, sizes, frees), run(t, sizes, other)
 		for i := range a {
 			if a[i] != b[i] {
-				t.Fatalf("allocation %d is at %#x or %#x, depending on the order of frees",
+				t.Fatalf("allocation %d is at offset %#x or %#x, depending on the order of frees",
 					i, a[i], b[i])
 			}
 		}
@@ -136,7 +136,7 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 }
 
 func TestWordsCountMemoryAndWindows(t *testing.T) {
-	l, words := alone(t, host)
+	l, words := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -156,12 +156,12 @@ func TestWordsCountMemoryAndWindows(t *testing.T) {
 			seen, err, words.Pending.Load(), words.Windows.Load(), windows)
 	}
 	if !l.IsSymmetric(world, 100, address) || l.IsSymmetric(world, 1<<40, address) {
-		t.Error("IsSymmetric does not report exactly the registered range")
+		t.Error("IsSymmetric is false for registered memory, or true beyond it")
 	}
 }
 
 func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
 }
 
 func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	pair := func() {
 		address, err := l.Alloc(0, 2<<20, 0, 0)
 		if err == nil {
@@ -194,7 +194,7 @@ func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 	}
 }
 
-// TestForcedCloseDoesNotWaitForOtherRanks closes two ranks whose timeout is an hour, beginning with
+// TestForcedCloseDoesNotWaitForOtherRanks closes two ranks with a timeout of an hour, starting with
 // the rank that serves the store.
 func TestForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
 	ranks := make([]*Library, 2)

@@ -62,7 +62,6 @@ func decode(text []byte, options any) error {
 	return nil
 }
 
-// runtime converts the options for symmem.Open.
 func (o *Options) runtime() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -101,19 +100,17 @@ func (o *Options) runtime() (symmem.Options, error) {
 	return out, err
 }
 
-// maxMilliseconds limits the durations that callers may pass to one day.
+// maxMilliseconds is the longest duration that callers may pass: one day.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
-// milliseconds converts a duration that a caller has passed.
 func milliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
-		return 0, fmt.Errorf("%s %d: it is from 0 to %d: %w", name, value, maxMilliseconds,
+		return 0, fmt.Errorf("%s %d: want 0 to %d: %w", name, value, maxMilliseconds,
 			symmem.ErrInvalid)
 	}
 	return time.Duration(value) * time.Millisecond, nil
 }
 
-// pool converts the options for Runtime.NewPool.
 func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -126,7 +123,7 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether to record call sites. SYMMEM_CALLSITES is a boolean, or the number of
+// callSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or the number of
 // lines that the Python package records for each call.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
@@ -140,8 +137,8 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs limits the default for GOMAXPROCS. It is small because many ranks share a machine,
-// and each process also runs its caller's threads.
+// defaultProcs is the default GOMAXPROCS on machines that have this many processors. It is small
+// because many ranks share a machine, and each process also runs its caller's threads.
 const defaultProcs = 2
 
 func (o *Options) setMaxProcs() {

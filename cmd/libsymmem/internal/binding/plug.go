@@ -12,8 +12,8 @@ import (
 // plugin implements the functions for engines that use symmem as an allocator without calling Open.
 type plugin struct {
 	s    *session
-	open func(device int) error // opens the library alone unless it is already open
-	// printed holds the error texts that PlugFailed has already printed.
+	open func(device int) error // Library.openAlone
+	// printed holds the error texts that PlugStatus has already printed.
 	printed sync.Map
 }
 
@@ -73,8 +73,8 @@ func PlugResult(err error) int {
 }
 
 // PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, it is
-// collective over the communicator. During a capture it only prints a warning, once, and the next
-// call after the capture registers the memory.
+// collective over the communicator. During a capture, it only prints a warning, once, and leaves
+// the memory to be registered by the first call after the capture.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {
@@ -110,10 +110,10 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	})
 }
 
-// PlugFailed prints the error of a registration, if any, and returns the corresponding
-// ncclResult_t. It prints each text once, because engines repeat rejected registrations in every
-// step.
-func (p *plugin) PlugFailed(comm uintptr, err error) int {
+// PlugStatus prints the error of a registration, if any, and returns the corresponding
+// ncclResult_t. It prints each text only once, because engines repeat a rejected registration in
+// every step.
+func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
 		if _, printed := p.printed.LoadOrStore(text, true); !printed {
@@ -123,8 +123,8 @@ func (p *plugin) PlugFailed(comm uintptr, err error) int {
 	return PlugResult(err)
 }
 
-// PlugForget forgets a communicator that has been or is about to be destroyed. A later communicator
-// at the same address counts as a new one.
+// PlugForget forgets a communicator that has been or is about to be destroyed, so that a later
+// communicator at the same address counts as a new one.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {

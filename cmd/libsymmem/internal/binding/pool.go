@@ -10,24 +10,24 @@ import (
 	"symmem"
 )
 
-// Pools limits the number of open pools. The C code has a set of allocator functions for each of
-// them.
-const Pools = 16
+// MaxPools is the maximum number of open pools. The C code has a set of allocator functions for
+// each.
+const MaxPools = 16
 
 // Local selects the pool of local memory, which is never registered.
 const Local = -1
 
-// pool extends a symmem.Pool by a list of retired buffers, which flush frees.
+// pool is a symmem.Pool with a list of retired buffers, which flush frees.
 type pool struct {
 	*symmem.Pool
 	owner *rank
 
 	mu      sync.Mutex
-	freed   []symmem.Buffer // retired buffers; guarded by mu
-	closing bool            // set when a close begins; frees then take effect at once; guarded by mu
+	retired []symmem.Buffer // guarded by mu
+	closing bool            // set when a close begins; frees are no longer delayed; guarded by mu
 }
 
-// live returns the number and total size of the buffers that callers have not freed.
+// live returns the number of live buffers and their total size.
 func (p *pool) live() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
 
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
@@ -40,11 +40,11 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	return b.Address(), err
 }
 
-// free frees a retired buffer. If later is set, the next flush frees the buffer instead.
+// free frees a retired buffer or, if later is set, leaves it to the next flush.
 func (p *pool) free(b symmem.Buffer, later bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.freed = append(p.freed, b)
+	p.retired = append(p.retired, b)
 	if later && !p.closing {
 		return nil
 	}
@@ -52,18 +52,18 @@ func (p *pool) free(b symmem.Buffer, later bool) error {
 }
 
 // flushLocked frees the retired buffers in order of segment and offset, because ranks may have
-// retired them in different orders. The caller holds p.mu.
+// retired them in different orders. The caller must hold p.mu.
 func (p *pool) flushLocked() error {
-	if len(p.freed) == 0 {
+	if len(p.retired) == 0 {
 		return nil
 	}
-	slices.SortFunc(p.freed, byPlace)
+	slices.SortFunc(p.retired, byPlace)
 	var errs error
-	for _, b := range p.freed {
+	for _, b := range p.retired {
 		errs = errors.Join(errs, b.Free())
 	}
-	clear(p.freed)
-	p.freed = p.freed[:0]
+	clear(p.retired)
+	p.retired = p.retired[:0]
 	return errs
 }
 
@@ -73,7 +73,8 @@ func (p *pool) flush() error {
 	return p.flushLocked()
 }
 
-// beginClose frees the retired buffers. Later frees take effect at once, because no flush follows.
+// beginClose frees the retired buffers. From then on, frees take effect immediately, because no
+// flush will follow.
 func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,20 +89,20 @@ func byPlace(a, b symmem.Buffer) int {
 // poolTable numbers the open pools of all ranks.
 type poolTable struct {
 	mu    sync.RWMutex
-	pools [Pools]*pool    // by number; guarded by mu
+	pools [MaxPools]*pool // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
 	// list holds all these pools in the order in which they were opened. Unlike the pools' numbers,
 	// this order is the same on all ranks of a domain. Guarded by mu.
 	list []*pool
 }
 
-// add opens a pool and returns its number. Number 0 is reserved for the main world.
+// add opens a pool and returns its number. Number 0 is reserved for the main world's pool.
 func (t *poolTable) add(owner *rank, o symmem.PoolOptions) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	free := slices.Index(t.pools[1:], nil)
 	if free < 0 {
-		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", Pools-1,
+		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", MaxPools-1,
 			symmem.ErrInvalid)
 	}
 	p, err := t.openLocked(owner, o)
@@ -131,15 +132,15 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 	return p, nil
 }
 
-// find returns the pool with a number. If the number is Local, find returns the pool of r's local
+// find returns the pool with the given number or, if the number is Local, the pool of r's local
 // memory.
 func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == Local {
 		return t.localOf(r)
 	}
-	if number < 0 || number >= Pools {
-		return nil, fmt.Errorf("pool %d: numbers are from 0 to %d: %w",
-			number, Pools-1, symmem.ErrInvalid)
+	if number < 0 || number >= MaxPools {
+		return nil, fmt.Errorf("pool %d: want 0 to %d: %w",
+			number, MaxPools-1, symmem.ErrInvalid)
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -149,7 +150,7 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
 }
 
-// localOf returns the pool of a rank's local memory, which it opens if necessary.
+// localOf returns the pool of a rank's local memory, and opens it if necessary.
 func (t *poolTable) localOf(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,8 +203,8 @@ func (t *poolTable) all() []*pool {
 	return slices.Clone(t.list)
 }
 
-// of returns a rank's open pools in the order in which they were opened.
-func (t *poolTable) of(r *rank) []*pool {
+// ownedBy returns a rank's open pools in the order in which they were opened.
+func (t *poolTable) ownedBy(r *rank) []*pool {
 	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
 }
 
@@ -219,9 +220,9 @@ func (t *poolTable) wrapper(wrapped *symmem.Pool) *pool {
 	return nil
 }
 
-// live returns the number and total size of a rank's buffers that callers have not freed.
+// live returns the number of a rank's live buffers and their total size.
 func (t *poolTable) live(r *rank) (count int, bytes int64) {
-	for _, p := range t.of(r) {
+	for _, p := range t.ownedBy(r) {
 		c, b := p.live()
 		count, bytes = count+c, bytes+b
 	}
@@ -234,7 +235,8 @@ func (t *poolTable) number(p *pool) int {
 	return slices.Index(t.pools[:], p)
 }
 
-// free frees a retired buffer as pool.free does. A buffer of a closed pool is freed at once.
+// free frees a retired buffer as pool.free does, except that it never delays the free of a buffer
+// whose pool is closed.
 func (t *poolTable) free(b symmem.Buffer, later bool) error {
 	if p := t.wrapper(b.Pool()); p != nil {
 		return p.free(b, later)

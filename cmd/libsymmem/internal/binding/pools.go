@@ -12,7 +12,7 @@ import (
 // pools implements the functions in symmem.h that open, use and close pools.
 type pools struct{ s *session }
 
-// OpenPool opens a pool whose domain is a group, and returns the pool's number.
+// OpenPool opens a pool with a group as its domain and returns the pool's number.
 func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	r, g, err := ps.s.group(domain)
 	if err != nil {
@@ -34,14 +34,14 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	return number, nil
 }
 
-// ClosePool closes a pool. It handles live buffers like Library.Close.
+// ClosePool closes a pool. It treats live buffers as Library.Close does.
 func (ps *pools) ClosePool(number int, force bool) error {
 	_, p, err := ps.s.pool(number)
 	if err != nil {
 		return err
 	}
 	if number <= 0 {
-		return fmt.Errorf("closing pool %d: only symmem_close closes it: %w", number,
+		return fmt.Errorf("closing pool %d: it stays open until symmem_close: %w", number,
 			symmem.ErrInvalid)
 	}
 	if count, bytes := p.live(); count > 0 && !force {
@@ -68,7 +68,7 @@ func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (u
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes limits sizes. It exceeds the memory of any device.
+// maxBytes is the maximum for sizes that callers pass. It exceeds the memory of any device.
 const maxBytes = 1 << 46
 
 func checkSize(action string, bytes uint64) error {
@@ -79,8 +79,8 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer. If later is set and the pool is open, the buffer is freed at the next event
-// that all ranks share.
+// Free frees a buffer. If later is set and the pool is open, the buffer is freed only at the next
+// event that is the same on all ranks.
 func (ps *pools) Free(address uintptr, later bool) error {
 	_, err := ps.s.anyRank()
 	for _, r := range ps.s.ranks.all() {
@@ -98,8 +98,8 @@ func (ps *pools) Free(address uintptr, later bool) error {
 	return err
 }
 
-// Reserve maps memory in advance for a stream. It registers the memory with a group unless the
-// group's handle is 0.
+// Reserve maps memory in advance for a stream and, unless handle is 0, registers it with that
+// group.
 func (ps *pools) Reserve(
 	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
 ) error {
@@ -134,7 +134,7 @@ func (ps *pools) Reserve(
 	return r.register(g, p, stream)
 }
 
-// Trim unmaps segments without live buffers. It is collective over the pool's domain.
+// Trim unmaps segments that hold no live buffers. It is collective over the pool's domain.
 func (ps *pools) Trim(number int, keep uint64) error {
 	p, err := ps.s.flushedPool(number)
 	if err != nil {
@@ -145,7 +145,7 @@ func (ps *pools) Trim(number int, keep uint64) error {
 	})
 }
 
-// SuspendPool releases a pool's memory until ResumePool, and returns the number of released bytes.
+// SuspendPool releases a pool's memory until ResumePool, and returns the number of bytes released.
 // It is collective over the pool's domain.
 func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) {
 	p, err := ps.s.flushedPool(number)
@@ -186,7 +186,7 @@ func (ps *pools) CheckDevice(number, device int) error {
 	return nil
 }
 
-// Note adds an event to a pool's history. The caller defines kind and value.
+// Note adds an event to a pool's history. What kind and value mean is up to the caller.
 func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 	p, err := ps.s.flushedPool(number)
 	if err != nil {
@@ -198,7 +198,7 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 // maxSite is the maximum length of a call site in bytes.
 const maxSite = 1 << 12
 
-// Site returns a number for a call site.
+// Site returns the number of a call site, which it assigns on the first call.
 func (ps *pools) Site(text string) (uint32, error) {
 	if _, err := ps.s.anyRank(); err != nil {
 		return 0, err
@@ -210,8 +210,8 @@ func (ps *pools) Site(text string) (uint32, error) {
 	return ps.s.sites.number(text), nil
 }
 
-// place is encoded as the JSON that Locate returns.
-type place struct {
+// location is encoded as the JSON that Locate returns.
+type location struct {
 	Pool    int    `json:"pool"`
 	Segment int    `json:"segment"`
 	Offset  int64  `json:"offset"`
@@ -220,7 +220,7 @@ type place struct {
 	Address uint64 `json:"address"`
 }
 
-// Locate describes, as JSON, the buffer that contains an address, or else the segment that does.
+// Locate describes, as JSON, the buffer that contains an address or, if there is none, the segment.
 func (ps *pools) Locate(address uintptr) (string, error) {
 	if _, err := ps.s.anyRank(); err != nil {
 		return "", err
@@ -229,7 +229,7 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 	for _, r := range ps.s.ranks.all() {
 		b, err := r.rt.Interop().Buffer(address)
 		if p := pools.wrapper(b.Pool()); err == nil && p != nil {
-			return encode(place{
+			return encode(location{
 				Pool: pools.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
 				Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
 			})
@@ -238,12 +238,13 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 	for _, p := range pools.all() {
 		for s := range p.Segments() {
 			if offset := address - s.Address; offset < uintptr(s.Bytes) {
-				return encode(place{
+				return encode(location{
 					Pool: pools.number(p), Segment: s.Segment, Offset: int64(offset),
 					Address: uint64(s.Address),
 				})
 			}
 		}
 	}
-	return "", fmt.Errorf("locating %#x: not memory of an open pool: %w", address, symmem.ErrForeign)
+	return "", fmt.Errorf("locating %#x: the address is in no open pool: %w", address,
+		symmem.ErrForeign)
 }

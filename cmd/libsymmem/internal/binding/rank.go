@@ -26,8 +26,7 @@ type rank struct {
 	warnCapture sync.Once // prints a warning if the pool grows during a capture
 }
 
-// newRank returns a rank with an observer and a handle for the world. A rank of the main world also
-// has pool 0.
+// newRank observes rt and opens a handle for its world. For the main world, it also opens pool 0.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, alone: kind == aloneRank, host: rt.Device().Ordinal < 0,
@@ -63,8 +62,8 @@ func (r *rank) observe() {
 }
 
 // close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. The result joins poolErr, the error of closing the pools, with
-// further errors. The session must no longer refer to the rank.
+// ranks for at most a second. The returned error includes poolErr, the error of closing the pools.
+// The caller must have removed the rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
 	// The owners may have destroyed their communicators already, together with the windows.
 	r.groups.forgetAttachments()
@@ -72,7 +71,7 @@ func (r *rank) close(poolErr error, force bool) error {
 		adopted.Forget()
 	}
 	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
-		// A call that is interrupted does not wait for other ranks' work.
+		// An interrupted close does not wait for the work of other ranks.
 		defer context.AfterFunc(ctx, r.abort)()
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -92,7 +91,7 @@ func (r *rank) abort() {
 	}
 }
 
-// stream returns the Stream for a foreign handle. The first call for a handle adopts the stream.
+// stream returns the Stream for a foreign handle, and adopts the stream on the first call.
 func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	s, ok := r.streams.find(handle)
 	if !ok {
@@ -127,18 +126,18 @@ func (r *rank) at(site uint32) symmem.Interop {
 	return i.At(number)
 }
 
-// memory returns the memory at an address passed by C. It returns an error for memory of freed
-// buffers, even in closed pools.
+// memory returns the memory at an address passed by C. It returns an error if the memory was freed,
+// even if its pool has been closed.
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
-		err = r.checkElsewhere(address, bytes)
+		err = r.checkOtherWorlds(address, bytes)
 	}
 	return m, err
 }
 
-// checkElsewhere returns an error for freed memory of other worlds, whether open or closed.
-func (r *rank) checkElsewhere(address uintptr, bytes int64) error {
+// checkOtherWorlds returns an error for freed memory of other worlds, whether open or closed.
+func (r *rank) checkOtherWorlds(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.all() {
 		if other == r {
 			continue
@@ -167,7 +166,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		if err := p.Register(ctx, g.Group); err != nil {
 			return err
 		}
-		for _, a := range r.groups.attached(g) {
+		for _, a := range r.groups.attachmentsOf(g) {
 			if err := a.adopted.Register(ctx, p.Pool); err != nil {
 				return err
 			}

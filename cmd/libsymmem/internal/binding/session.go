@@ -11,7 +11,7 @@ import (
 // outlive them.
 type session struct {
 	words *Words
-	// warn prints a warning that no call returns.
+	// warn prints a warning that arises outside any call.
 	warn func(text string)
 	warnings
 	interrupts
@@ -23,7 +23,7 @@ type session struct {
 	lastUses   table[uintptr, *lastUse] // by foreign stream; used while several worlds are open
 	sites      siteTable
 	kept       keptMemory
-	// handles holds the last handle issued. It is never reset, because handles must not be reused.
+	// handles is the last handle issued. It is never reset, so that no handle is reused.
 	handles atomic.Uint64
 }
 
@@ -66,7 +66,7 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return nil, nil, s.errUnknown("group", handle)
 }
 
-// world returns the rank of the open world with a handle.
+// world returns the rank of the open world with the given handle.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool returns a pool after freeing its retired buffers.
+// flushedPool frees a pool's retired buffers and returns the pool.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// siteTable assigns numbers to the call sites of a process. They are valid in all worlds.
+// siteTable assigns each call site of the process a number that is valid in all worlds.
 type siteTable struct {
 	mu    sync.RWMutex
 	names *ledger.Sites // guarded by mu

@@ -43,13 +43,12 @@ func (l *Library) Stats() (string, error) {
 	return statsOf(r)
 }
 
-// statsOf returns, as JSON, all counters of a rank.
 func statsOf(r *rank) (string, error) {
 	s := stats{
 		Open: true, Stats: r.rt.Stats(), Pools: []poolStats{}, Groups: map[string]groupStats{},
 		Refused: r.session.words.Refused.Load(), Streams: r.streams.size(),
 	}
-	for _, p := range r.session.poolTable.of(r) {
+	for _, p := range r.session.poolTable.ownedBy(r) {
 		if p.Domain() != nil {
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
@@ -58,7 +57,7 @@ func statsOf(r *rank) (string, error) {
 		entry := groupStats{
 			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
 		}
-		for _, a := range r.groups.attached(g) {
+		for _, a := range r.groups.attachmentsOf(g) {
 			entry.Attachments = append(entry.Attachments,
 				attachmentStats{a.handle, a.adopted.Name(), a.adopted.Windows()})
 		}

@@ -20,9 +20,9 @@ type streamUse struct {
 	stream *symmem.Stream
 }
 
-// uses returns the uses of a foreign stream. If no rank uses the stream, the main rank adopts it.
+// uses returns the uses of a foreign stream. If there are none, the main rank adopts the stream.
 func (st *streams) uses(handle uintptr) ([]streamUse, error) {
-	all := st.known(handle)
+	all := st.existingUses(handle)
 	if len(all) > 0 {
 		return all, nil
 	}
@@ -34,8 +34,8 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	return []streamUse{{first, s}}, err
 }
 
-// known returns the uses of a foreign stream. It never adopts the stream.
-func (st *streams) known(handle uintptr) []streamUse {
+// existingUses returns the uses of a foreign stream without ever adopting the stream.
+func (st *streams) existingUses(handle uintptr) []streamUse {
 	var all []streamUse
 	for _, r := range st.s.ranks.all() {
 		if s, ok := r.streams.find(handle); ok {
@@ -45,7 +45,7 @@ func (st *streams) known(handle uintptr) []streamUse {
 	return all
 }
 
-// Synchronize waits until a stream is idle. It returns the first error of the stream's work.
+// Synchronize waits until a stream is idle and returns the first error of the stream's work.
 func (st *streams) Synchronize(handle uintptr) error {
 	if err := st.checkCapture("synchronizing", handle); err != nil {
 		return err
@@ -67,28 +67,28 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if a stream's owner is capturing the stream. It asks a rank that
+// checkCapture returns an error if a stream's owner is capturing it. It prefers to ask a rank that
 // uses the stream, because the handle of a host-backend stream is not a CUDA stream.
-func (st *streams) checkCapture(doing string, handle uintptr) error {
+func (st *streams) checkCapture(operation string, handle uintptr) error {
 	r, err := st.s.anyRank()
 	if err != nil {
 		return nil //nolint:nilerr // the caller returns this error
 	}
-	if known := st.known(handle); len(known) > 0 {
-		r = known[0].rank
+	if uses := st.existingUses(handle); len(uses) > 0 {
+		r = uses[0].rank
 	}
 	if r.rt.Interop().Captured(handle) {
-		return fmt.Errorf("%s stream %#x: %w", doing, handle, symmem.ErrCapturing)
+		return fmt.Errorf("%s stream %#x: %w", operation, handle, symmem.ErrCapturing)
 	}
 	return nil
 }
 
-// Idle records whether the caller has waited for the device to become idle. If it has, the next
+// SetIdle records whether the caller has waited for the device to become idle. If it has, the next
 // Trim or Close does not query streams.
-func (st *streams) Idle(yes bool) error {
+func (st *streams) SetIdle(idle bool) error {
 	_, err := st.s.anyRank()
 	for _, r := range st.s.ranks.all() {
-		r.rt.Interop().SetIdle(yes)
+		r.rt.Interop().SetIdle(idle)
 	}
 	return err
 }
@@ -116,7 +116,7 @@ func (st *streams) Forget(handle uintptr) error {
 	return nil
 }
 
-// event marks a point of a foreign stream for each rank that uses the stream.
+// event marks one point of a foreign stream, once for each rank that uses the stream.
 type event []eventMark
 
 type eventMark struct {
@@ -129,8 +129,8 @@ func (e event) belongsTo(r *rank) bool {
 	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
 }
 
-// Record records an event after the work that is queued on a foreign stream, and returns the
-// event's handle.
+// Record records an event after the work queued so far on a foreign stream and returns the event's
+// handle.
 func (st *streams) Record(stream uintptr) (uint64, error) {
 	if err := st.checkCapture("recording an event on", stream); err != nil {
 		return 0, err
@@ -195,22 +195,22 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	if err != nil {
 		return err
 	}
-	const doing = "waiting for an event"
+	const operation = "waiting for an event"
 	timeout, err := milliseconds("timeout_ms", timeoutMS)
 	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
-	end, cancel := context.WithTimeout(context.Background(), timeout)
+	deadline, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, m := range e {
-		err := st.s.runResumable(doing, func(ctx context.Context) error {
+		err := st.s.runResumable(operation, func(ctx context.Context) error {
 			ctx, stop := context.WithCancelCause(ctx)
 			defer stop(nil)
-			defer context.AfterFunc(end, func() { stop(errEnd) })()
+			defer context.AfterFunc(deadline, func() { stop(errAwaitTimeout) })()
 			return m.at.Synchronize(ctx)
 		})
-		if errors.Is(err, errEnd) {
-			return &symmem.TimeoutError{Doing: doing, Waited: timeout}
+		if errors.Is(err, errAwaitTimeout) {
+			return &symmem.TimeoutError{Doing: operation, Waited: timeout}
 		}
 		if err != nil {
 			return err
@@ -219,10 +219,9 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	return nil
 }
 
-// errEnd ends a wait in AwaitFor.
-var errEnd = errors.New("the wait has reached its timeout")
+var errAwaitTimeout = errors.New("the wait has reached its timeout")
 
-// CloseEvent removes an event. Streams that wait for the event keep waiting.
+// CloseEvent removes an event. Streams that already wait for the event keep waiting.
 func (st *streams) CloseEvent(handle uint64) error {
 	if _, err := st.event(handle); err != nil {
 		return err
@@ -257,9 +256,9 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// follow orders the work that a rank is about to queue on a foreign stream after other ranks' work.
-// On GPUs, the stream itself ensures that order. On the host backend, each rank has a separate
-// stream for the handle.
+// follow makes the work that a rank is about to queue on a foreign stream wait for the work that
+// other ranks have queued there. On GPUs, the stream itself ensures that order, but on the host
+// backend each rank has a separate stream for the handle.
 func (last *lastUse) follow(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()
@@ -268,11 +267,11 @@ func (last *lastUse) follow(use streamUse, handle uintptr) error {
 		return nil
 	}
 	for _, other := range use.rank.session.ranks.all() {
-		theirs, used := other.streams.find(handle)
+		otherStream, used := other.streams.find(handle)
 		if other == use.rank || !used || before != nil && before != other {
 			continue
 		}
-		at, err := streamUse{other, theirs}.record()
+		at, err := streamUse{other, otherStream}.record()
 		if err == nil {
 			err = use.stream.WaitOnly(at)
 		}

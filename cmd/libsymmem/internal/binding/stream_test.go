@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. The work may depend on
-// other streams, which must therefore stay usable.
+// TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. Other streams must stay
+// usable meanwhile, because that work may depend on them.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	r, err := l.current()
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 }
 
 func TestEventsFollowStreamOrder(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	r, err := l.current()
 	if err != nil {
 		t.Fatal(err)
@@ -85,8 +85,8 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	}
 }
 
-func TestEventHandlesAreChecked(t *testing.T) {
-	l, _ := alone(t, host)
+func TestInvalidEventHandlesAreRefused(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
 	e, err := l.Record(0)
 	if err != nil {
 		t.Fatal(err)
@@ -111,13 +111,12 @@ func TestEventHandlesAreChecked(t *testing.T) {
 				l.Await(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
 			} {
 				if CodeOf(err) != row.want {
-					t.Errorf("got code %v, want %v: %v", CodeOf(err), row.want, err)
+					t.Errorf("got %v, want %v", err, row.want)
 				}
 			}
 		})
 	}
-	words := &Words{}
-	closed := New(words, func(text string) { t.Error(text) })
+	closed := New(&Words{}, func(text string) { t.Error(text) })
 	if _, err := closed.Record(0); CodeOf(err) != NotOpen {
 		t.Errorf("Record before Open: got %v, want %v", err, ErrNotOpen)
 	}

@@ -8,12 +8,12 @@ import (
 	"symmem"
 )
 
-// Number combines or compares a number that all ranks of a group pass under a name. operation and
-// value are those of symmem_value.
+// Number combines or compares the numbers that the ranks of a group pass under a name. operation
+// and value mean the same as in struct symmem_value.
 func (cs *calls) Number(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
-	op, err := term("operation", values, operation)
+	op, err := parseEnum("operation", values, operation)
 	if err != nil {
 		return 0, err
 	}
@@ -25,10 +25,10 @@ func (cs *calls) Number(
 	}, site)
 }
 
-// Value combines or compares a value that a group's ranks pass.
+// Value combines or compares the values that the ranks of a group pass.
 //
-// On one machine, the wait polls the caller for interrupts like a collective. Between machines, the
-// call runs on another goroutine, which allocates memory.
+// If the group is on one machine, the wait polls for interrupts as a collective does. If it spans
+// machines, the call runs on another goroutine, which requires an allocation.
 func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// maxWarnings limits the stored warnings. The oldest are dropped first.
+// maxWarnings is the maximum number of stored warnings, of which the oldest are dropped first.
 const maxWarnings = 64
 
 // warnings stores warnings, even across Close, until TakeWarning returns them, oldest first.
@@ -18,7 +18,7 @@ type warnings struct {
 	stored []string // oldest first; guarded by mu
 }
 
-// lateDetail holds the JSON encoding of a warning about late ranks.
+// lateDetail is encoded as the JSON of a warning about late ranks.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
@@ -51,8 +51,8 @@ func (w *warnings) add(text string) {
 	w.stored = append(w.stored, text)
 }
 
-// TakeWarning calls take with the oldest stored warning as JSON, or with an empty text. It removes
-// the warning if take returns true.
+// TakeWarning calls take with the oldest stored warning as JSON, or with an empty text if there is
+// none. It removes the warning if take returns true.
 func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

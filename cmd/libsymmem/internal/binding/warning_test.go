@@ -11,14 +11,14 @@ import (
 	"symmem"
 )
 
-func take(l *Library) (text string) {
+func takeWarning(l *Library) (text string) {
 	l.TakeWarning(func(oldest string) bool { text = oldest; return true })
 	return text
 }
 
 func TestWarningIsTakenOnce(t *testing.T) {
 	l := New(&Words{}, nil)
-	if text := take(l); text != "" {
+	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q before any warning was stored, want an empty text", text)
 	}
 	l.addLate(symmem.LateWarning{
@@ -33,13 +33,13 @@ func TestWarningIsTakenOnce(t *testing.T) {
 			"world rank 5: in no call of this group; the wait continues",
 	}
 	var got lateDetail
-	if err := json.Unmarshal([]byte(take(l)), &got); err != nil {
+	if err := json.Unmarshal([]byte(takeWarning(l)), &got); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if text := take(l); text != "" {
+	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q again, want an empty text", text)
 	}
 	if n := l.words.Warnings.Load(); n != 1 {
@@ -54,11 +54,12 @@ func TestOldestWarningsAreDropped(t *testing.T) {
 	}
 	for i := 3; i < maxWarnings+3; i++ {
 		var got lateDetail
-		if err := json.Unmarshal([]byte(take(l)), &got); err != nil || got.Group != fmt.Sprint(i) {
+		err := json.Unmarshal([]byte(takeWarning(l)), &got)
+		if err != nil || got.Group != fmt.Sprint(i) {
 			t.Fatalf("got %+v (%v), want warning %d", got, err, i)
 		}
 	}
-	if text := take(l); text != "" {
+	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q after the last warning, want an empty text", text)
 	}
 }

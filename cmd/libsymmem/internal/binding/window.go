@@ -12,16 +12,16 @@ import (
 // windows implements the functions in symmem.h that register memory or list windows.
 type windows struct{ s *session }
 
-// ScopeEnd registers new memory of all pools whose domains contain a group. It registers the memory
-// with the group and the communicators attached to it. It returns an earlier value of
-// Words.Pending; all memory that this value counts is registered.
+// ScopeEnd registers the new memory of all pools whose domains contain a group, both with the group
+// and with the communicators attached to it. It returns the value that Words.Pending had when the
+// call began, because memory counted since then may not have been registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
 		return 0, err
 	}
 	seen = ws.s.words.Pending.Load()
-	for _, p := range ws.s.poolTable.of(r) {
+	for _, p := range ws.s.poolTable.ownedBy(r) {
 		if !g.covers(p) {
 			continue
 		}
@@ -32,7 +32,7 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err erro
 	return seen, nil
 }
 
-// RegisterPending registers new memory of one pool, like ScopeEnd for all pools.
+// RegisterPending registers the new memory of one pool, as ScopeEnd does for all pools.
 func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) error {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -50,13 +50,13 @@ func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) er
 }
 
 // Attach attaches another library's communicator to a group and registers the group's memory with
-// the communicator. It is collective over the group.
+// that communicator. It is collective over the group.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
 		return 0, err
 	}
-	for _, a := range r.groups.attached(g) {
+	for _, a := range r.groups.attachmentsOf(g) {
 		if a.comm == comm && a.adopted.Name() == name {
 			return a.handle, nil
 		}
@@ -74,10 +74,8 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	return a.handle, nil
 }
 
-// registerAll registers, with an adopted communicator, the memory of all pools whose domains
-// contain a group.
 func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommunicator) error {
-	for _, p := range ws.s.poolTable.of(r) {
+	for _, p := range ws.s.poolTable.ownedBy(r) {
 		if !g.covers(p) {
 			continue
 		}
@@ -94,8 +92,8 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 	return nil
 }
 
-// Detach detaches a communicator. alive states that the owner has not destroyed the communicator;
-// Detach then deregisters its windows.
+// Detach detaches a communicator. If alive is set, the owner has not yet destroyed the
+// communicator, and Detach deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
 	if _, err := ws.s.anyRank(); err != nil {
 		return err
@@ -122,8 +120,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns, by group rank, the addresses on all ranks of a range within a group's
-// window.
+// PeerAddresses returns the addresses that a range within a group's window has on all ranks, by
+// group rank.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -140,14 +138,14 @@ func (ws *windows) PeerAddresses(
 // Window holds a window's address range, laid out as symmem_windows returns it.
 type Window struct{ Address, Bytes int64 }
 
-// Windows lists a group's windows by address.
+// Windows lists a group's windows in order of address.
 func (ws *windows) Windows(handle uint64) ([]Window, error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
 		return nil, err
 	}
 	var all []Window
-	for _, p := range ws.s.poolTable.of(r) {
+	for _, p := range ws.s.poolTable.ownedBy(r) {
 		for s := range p.Segments() {
 			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 				all = append(all, Window{int64(s.Address), s.Bytes})

@@ -9,7 +9,7 @@ type Words struct {
 	Pending atomic.Int64
 	// Windows increases when windows are added or removed.
 	Windows atomic.Int64
-	// Faults counts failed groups. It increases as soon as this rank detects the failure.
+	// Faults counts failed groups. It increases as soon as this rank detects a failure.
 	Faults atomic.Int64
 	// Refused counts failed frees.
 	Refused atomic.Int64

@@ -11,10 +11,10 @@ import (
 	"symmem"
 )
 
-// rankList lists this process's open ranks, one for each open world.
+// rankList holds this process's ranks, one for each open world.
 type rankList struct {
 	mu   sync.Mutex
-	main atomic.Pointer[rank]    // the rank of Open; nil while closed
+	main atomic.Pointer[rank]    // the rank that Open opened; nil while closed
 	list atomic.Pointer[[]*rank] // oldest first; replaced rather than modified
 }
 
@@ -36,7 +36,7 @@ func (l *rankList) add(r *rank, main bool) {
 	}
 }
 
-// remove removes a rank. It returns false if another call has removed the rank.
+// remove removes a rank. It returns false if the rank has already been removed.
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +62,7 @@ func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 		return 0, fmt.Errorf("opening a world: %w", err)
 	}
 	if o.Pool != (PoolOptions{}) {
-		return 0, fmt.Errorf("opening a world: it has no pool at first; open one on its group: %w",
+		return 0, fmt.Errorf("opening a world: it cannot have a pool yet; open one later: %w",
 			symmem.ErrInvalid)
 	}
 	var opened *rank // an abandoned call may still write it
@@ -76,7 +76,7 @@ func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 	return opened.world, nil
 }
 
-// CloseWorld closes a world like Close closes the main world.
+// CloseWorld closes a world as Close closes the main world.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	r, err := ws.s.world(handle)
 	if err != nil {
@@ -85,7 +85,7 @@ func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	return ws.s.closeRank(r, force)
 }
 
-// DescribeWorld returns, as JSON, a description of a world's rank.
+// DescribeWorld returns, as JSON, a description of this process's rank in a world.
 func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
 	r, err := ws.s.world(handle)
 	if err != nil {
@@ -112,9 +112,8 @@ func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
 	return ws.s.setCheck(r, level)
 }
 
-// setCheck sets the check level of a rank's world.
 func (s *session) setCheck(r *rank, level int) error {
-	checkLevel, err := term("check level", levels, level)
+	checkLevel, err := parseEnum("check level", levels, level)
 	if err != nil {
 		return err
 	}
@@ -123,7 +122,7 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// rankKind distinguishes the ways in which a rank is opened.
+// rankKind says how a rank was opened.
 type rankKind int
 
 const (
@@ -167,7 +166,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
 	var errs []error
-	for _, p := range s.poolTable.of(r) {
+	for _, p := range s.poolTable.ownedBy(r) {
 		errs = append(errs, p.beginClose())
 	}
 	s.kept.keep(r.rt.Interop())
@@ -180,8 +179,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank with its pools and events. The rank's groups remain in its table.
-// removeRank returns false if another call has removed the rank.
+// removeRank removes a rank and its pools and events from the session, but leaves the groups in the
+// rank's own table. It returns false if the rank has already been removed.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false

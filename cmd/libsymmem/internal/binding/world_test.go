@@ -10,7 +10,7 @@ import (
 
 func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 	t.Helper()
-	handle, err := l.OpenWorld([]byte(host))
+	handle, err := l.OpenWorld([]byte(hostOptions))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,10 +26,10 @@ func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 	return r, handle
 }
 
-// TestStreamOrdersWorkOfSeveralWorlds uses one stream in two worlds while the first world has
+// TestStreamOrdersWorkAcrossWorlds uses one stream in two worlds while the first world has
 // unfinished work.
-func TestStreamOrdersWorkOfSeveralWorlds(t *testing.T) {
-	l, _ := alone(t, host)
+func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
 	main, err := l.current()
 	if err != nil {
 		t.Fatal(err)
@@ -72,12 +72,12 @@ func TestStreamOrdersWorkOfSeveralWorlds(t *testing.T) {
 		t.Error("Synchronize = nil, want the failure of the first world")
 	}
 	if err := l.Synchronize(1); err != nil {
-		t.Errorf("Synchronize after the failure was returned: %v", err)
+		t.Errorf("second Synchronize = %v, want nil", err)
 	}
 }
 
 func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	first, err := l.Site("first.py:1")
 	if err != nil {
 		t.Fatal(err)
@@ -96,8 +96,8 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	}
 }
 
-func TestWorldKeepsPoolsAndLiveMemory(t *testing.T) {
-	l, _ := alone(t, host)
+func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
 	_, world := openWorld(t, l)
 	number, err := l.OpenPool(world, nil)
 	if err != nil {
@@ -128,7 +128,7 @@ func TestWorldKeepsPoolsAndLiveMemory(t *testing.T) {
 }
 
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
-	l, _ := alone(t, host)
+	l, _ := openLibrary(t, hostOptions)
 	main, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 	for range 3 {
 		users.Go(func() {
 			for range 5 {
-				world, err := l.OpenWorld([]byte(host))
+				world, err := l.OpenWorld([]byte(hostOptions))
 				if err == nil {
 					err = errors.Join(l.Check(world), l.CloseWorld(world, false))
 				}

@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// These tables list Go's values in the order of their numbers in symmem.h, which are part of the
-// interface. Reductions and operations have the same numbers in Go.
+// Each table lists the Go values of an enum of symmem.h in the order of the enumerators, whose
+// numbers are part of the interface. Reductions and operations have the same numbers in Go.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,
@@ -38,12 +38,12 @@ func upTo[T ~uint8](end T) []T {
 	return all
 }
 
-// term returns the entry of a table for a number.
-func term[T any](what string, table []T, number int) (T, error) {
+// parseEnum returns the Go value of an enumerator.
+func parseEnum[T any](name string, table []T, number int) (T, error) {
 	if number >= 0 && number < len(table) {
 		return table[number], nil
 	}
 	var none T
-	return none, fmt.Errorf("%s %d: numbers are from 0 to %d: %w",
-		what, number, len(table)-1, symmem.ErrInvalid)
+	return none, fmt.Errorf("%s %d: want 0 to %d: %w",
+		name, number, len(table)-1, symmem.ErrInvalid)
 }
