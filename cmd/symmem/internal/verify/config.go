@@ -7,28 +7,27 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config configures a run, equally on all ranks.
+// Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at once. Rounds is the number of times that they
-	// are allocated, reduced and freed. Later rounds reuse memory.
+	// Cases is the number of buffers that are live at once. They are allocated, reduced and freed
+	// in each of Rounds rounds, so that later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
-	// Churn is the number of random allocations and frees, equal on all ranks, before the cases of
+	// Churn is the number of random allocations and frees that all ranks make before the cases of
 	// each round. Some of the live blocks are reduced and checked.
 	Churn int
-	// Groups is the number of groups that use the pool. The first is the world, and the others
-	// overlap. Each group runs all cases.
+	// Groups is the number of groups that use the pool: the world, and further groups that overlap
+	// with one another. Each group runs all cases.
 	Groups int
 	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric,
 	// because the plain path is correct for buffers at any address.
 	Path symmem.PathChoice
-	// Deterministic is an optional formula. With a formula, cases cycle through all types and
-	// reductions. Their numbers cancel each other, and results must match the formula's bit for
-	// bit.
+	// Deterministic, if set, is a formula that results must match bit for bit. Cases then cycle
+	// through all types and reductions, and their inputs are numbers that cancel each other out.
 	Deterministic symmem.Formula
-	// CallSites is a field of symmem.Options.
+	// CallSites sets the field of the same name in symmem.Options.
 	CallSites bool
 }
 
@@ -40,7 +39,7 @@ func Default() Config {
 	}
 }
 
-// The limits of a Config restrict the memory for a program's steps and the size of reports.
+// Limits on a Config, which bound the memory for a program's steps and the size of reports.
 const (
 	maxCases    = 1024
 	maxRounds   = 100_000
@@ -80,8 +79,8 @@ func (c *Config) Validate() error {
 }
 
 // Options returns the options with which a rank opens its Runtime. Background comparisons are
-// disabled: ranks compare only when the program registers and at its end, so equal runs give equal
-// reports.
+// disabled, so that ranks compare only when the program registers memory and at its end, and
+// identical runs give identical reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

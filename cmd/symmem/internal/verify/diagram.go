@@ -102,5 +102,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of the i-th side. Reports distinguish fewer than 26 sides.
+// letter returns the letter of side i. A report never distinguishes 26 sides or more.
 func letter(i int) string { return string(rune('A' + i%26)) }

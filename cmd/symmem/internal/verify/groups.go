@@ -7,10 +7,10 @@ import (
 	"symmem"
 )
 
-// makeGroups creates the groups of a run. The first is the world. Each other group contains a
-// little more than half of the ranks, which are neighbours, and starts one rank after the previous
-// group, so any two groups overlap. A group without this rank is nil. makeGroups is collective over
-// the world.
+// makeGroups creates the groups of a run. All ranks of the world must call it. Group 0 is the
+// world. Each other group consists of slightly more than half of the ranks, which are consecutive,
+// and starts one rank after the previous group, so that any two groups overlap. Groups to which
+// this rank does not belong are nil.
 func makeGroups(
 	ctx context.Context, world *symmem.Group, count int,
 ) ([]*symmem.Group, error) {
@@ -31,12 +31,11 @@ func makeGroups(
 	return groups, nil
 }
 
-// inGroup reports whether a rank of a world of n ranks is in group k.
+// inGroup reports whether rank belongs to group k in a world of n ranks.
 func inGroup(k, rank, n int) bool {
 	return k == 0 || (rank-(k-1)%n+n)%n < n/2+1
 }
 
-// membersOf lists the ranks of group k.
 func membersOf(k, n int) []int {
 	var members []int
 	for rank := range n {

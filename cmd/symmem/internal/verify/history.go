@@ -2,9 +2,9 @@ package verify
 
 import "math/rand/v2"
 
-// history draws a random sequence of allocations and frees. Sizes come from a small set and frees
-// are random, so several segments have free blocks of the same size, between which placement has to
-// choose. Histories with the same seed are the same on every rank.
+// history draws a random sequence of allocations and frees, which is the same on every rank that
+// uses the same seed. Sizes come from a small set and frees are random, so that several segments
+// have free blocks of the same size and placement has to choose between them.
 type history struct {
 	draws *rand.Rand
 	sizes []int64 // in elements
@@ -18,9 +18,9 @@ type liveBlock struct {
 	elements int64
 }
 
-// churnBlocks is the maximum number of live blocks if all have the largest size. churnUnit is the
-// minimum number of elements in a block of the largest size. Without this minimum, the churn of
-// small cases would fit into one segment, where addresses and offsets have the same order.
+// churnBlocks is the maximum number of live blocks of the largest size, which is at least churnUnit
+// elements. Without this minimum, the churn of small cases would fit into one segment, where blocks
+// have the same order by address as by offset.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10
@@ -35,7 +35,7 @@ func newHistory(seed uint64, elements int64) *history {
 	}
 }
 
-// step draws the next event, which allocates a block in the given slot or frees a live block, and
+// step draws the next event, which either allocates a block in slot or frees a live block. It
 // returns that block.
 func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	elements := h.sizes[h.draws.IntN(len(h.sizes))]
@@ -49,8 +49,8 @@ func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release removes a live block, in the same way on all ranks, because the order of the remaining
-// blocks affects later draws.
+// release removes a live block. The remaining blocks must have the same order on all ranks, because
+// their order affects later draws.
 func (h *history) release(index int) liveBlock {
 	block := h.live[index]
 	last := len(h.live) - 1
@@ -60,7 +60,7 @@ func (h *history) release(index int) liveBlock {
 	return block
 }
 
-// pick draws a live block, if there is one.
+// pick draws a live block. ok is false if there is none.
 func (h *history) pick() (block liveBlock, ok bool) {
 	if len(h.live) == 0 {
 		return liveBlock{}, false

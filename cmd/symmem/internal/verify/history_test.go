@@ -33,13 +33,13 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 
 func TestHistoryUsesAllSizes(t *testing.T) {
 	h := newHistory(1, 4<<20)
-	hasMember := map[int64]bool{}
+	drawn := map[int64]bool{}
 	for slot := range 100 {
 		if block, allocated := h.step(slot); allocated {
-			hasMember[block.elements] = true
+			drawn[block.elements] = true
 		}
 	}
-	if len(hasMember) != 3 || !hasMember[1<<20] || !hasMember[2<<20] || !hasMember[4<<20] {
-		t.Fatalf("drew the sizes %v, want 1, 2 and 4 MiB elements", hasMember)
+	if len(drawn) != 3 || !drawn[1<<20] || !drawn[2<<20] || !drawn[4<<20] {
+		t.Fatalf("drew the sizes %v, want 1, 2 and 4 MiB elements", drawn)
 	}
 }

@@ -11,8 +11,8 @@ import (
 type outcome int
 
 // The outcomes in ascending order of severity. A more severe outcome on one rank can cause a less
-// severe one on another: a lost rank makes others time out, and ranks of a failed group abort their
-// other groups.
+// severe one on another: when a rank is lost, others time out, and when a group fails, its ranks
+// abort their other groups.
 const (
 	succeeded outcome = iota
 	groupAborted
@@ -22,18 +22,18 @@ const (
 	ranksDiverged
 )
 
-// account holds the results that a rank sends to the others at the end.
-type account struct {
+// rankResult holds the results that a rank sends to the others at the end of a run.
+type rankResult struct {
 	Rank       int                     `json:"rank"`
 	Outcome    outcome                 `json:"outcome"`
 	Text       string                  `json:"text"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
-	// Paths maps each path that an all-reduce took to the reason for the first use of that path.
+	// Paths maps each path that an all-reduce took to the reason why the first such call took it.
 	Paths map[string]string `json:"paths"`
 }
 
-func (a *account) end(err error) {
+func (a *rankResult) setOutcome(err error) {
 	a.Outcome = outcomeOf(err)
 	if err == nil {
 		return
@@ -60,10 +60,10 @@ func outcomeOf(err error) outcome {
 	return otherError
 }
 
-// mostSevere returns the account with the most severe outcome, of the lowest rank if there are
-// several, so that all ranks report the same account.
-func mostSevere(accounts []account) *account {
-	worst := slices.MaxFunc(accounts, func(a, b account) int {
+// mostSevere returns the result with the most severe outcome. If several ranks have that outcome,
+// mostSevere returns the lowest rank's result, so that all ranks report the same one.
+func mostSevere(results []rankResult) *rankResult {
+	worst := slices.MaxFunc(results, func(a, b rankResult) int {
 		return cmp.Compare(a.Outcome, b.Outcome)
 	})
 	return &worst

@@ -36,7 +36,7 @@ func TestMostSevereAccount(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		outcomes []outcome
-		want     int // index of the account
+		want     int // index of the result
 	}{
 		{"all succeeded", []outcome{succeeded, succeeded}, 0},
 		{
@@ -49,12 +49,12 @@ func TestMostSevereAccount(t *testing.T) {
 		{"an error over the timeouts of other ranks", []outcome{rankLate, otherError}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			accounts := make([]account, len(c.outcomes))
+			results := make([]rankResult, len(c.outcomes))
 			for i, e := range c.outcomes {
-				accounts[i] = account{Rank: i, Outcome: e, Text: "from " + fmt.Sprint(i)}
+				results[i] = rankResult{Rank: i, Outcome: e, Text: "from " + fmt.Sprint(i)}
 			}
-			if got := mostSevere(accounts); got.Rank != c.want {
-				t.Fatalf("got %+v, want the account of rank %d", got, c.want)
+			if got := mostSevere(results); got.Rank != c.want {
+				t.Fatalf("got %+v, want the result of rank %d", got, c.want)
 			}
 		})
 	}

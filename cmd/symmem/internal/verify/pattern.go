@@ -24,12 +24,12 @@ type finding struct {
 	MeanDiff float64 `json:"mean_diff"`
 }
 
-// tolerance is the permitted relative error, because sums over very many ranks are rounded. With a
-// formula, no error is permitted.
+// tolerance is the permitted relative error of a sum, because sums over very many ranks are
+// rounded. Results that must match a formula may have no error.
 const tolerance = 1e-5
 
-// setFormula assigns a type and a reduction to row number i, cycling through all of them. It does
-// nothing without a formula.
+// setFormula assigns a type and a reduction to row number i, so that rows cycle through all of
+// them. Without a formula it does nothing.
 func (c *Config) setFormula(w *row, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
@@ -68,7 +68,7 @@ func (r *row) compare(got []byte, ranks int) finding {
 	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
-// compareWith compares elements with the wanted ones, which are repeated if there are too few.
+// compareWith compares the elements of got with wanted, which is repeated if it is shorter.
 func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, r.dataType.Size()

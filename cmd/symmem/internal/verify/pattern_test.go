@@ -53,7 +53,7 @@ func inputElement(value float64, rank int) float64 {
 	return workload.Decode(w.input(rank, 0), symmem.Float32)
 }
 
-func TestForeignPartChangesSum(t *testing.T) {
+func TestWrongContributionChangesSum(t *testing.T) {
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {
 		for rank := range ranks {

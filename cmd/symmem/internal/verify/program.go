@@ -20,8 +20,8 @@ const (
 	doNoise                // make unrelated allocations, which differ between ranks
 )
 
-// step is one instruction of a program. slot is the number of a buffer, and row the index of a
-// reported all-reduce.
+// step is one instruction of a program. slot is the number of the buffer that it uses, and row the
+// index of the all-reduce that it prepares or makes.
 type step struct {
 	action   action
 	slot     int
@@ -29,7 +29,7 @@ type step struct {
 	elements int64 // for doAlloc
 }
 
-// row is a checked and reported all-reduce.
+// row is an all-reduce that is checked and reported.
 type row struct {
 	name     string
 	round    int
@@ -39,7 +39,8 @@ type row struct {
 	value    float64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
-	// If formula is set, inputs are drawn from seed, and results are compared bit for bit.
+	// If formula is set, inputs are drawn from seed, and results must match the formula bit for
+	// bit.
 	formula driver.Formula
 	seed    uint64
 }
@@ -48,9 +49,9 @@ type row struct {
 type program struct {
 	steps []step
 	rows  []row
-	slots int // number of buffers over the whole run
-	first int64
-	// spread is set if 32 times that size is mapped before the first step.
+	slots int   // number of buffers over the whole run
+	first int64 // size of the first segment in bytes
+	// spread is set if 32 * first bytes are mapped before the first step.
 	spread bool
 }
 
@@ -60,8 +61,8 @@ type composer struct {
 	config    Config
 	program   program
 	history   *history
-	numCases  int // cases so far
-	numChecks int // all-reduces of churn so far
+	numCases  int // cases composed so far
+	numChecks int // checked churn blocks composed so far
 }
 
 func compose(config Config) *program {
@@ -82,15 +83,15 @@ func compose(config Config) *program {
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spread returns a size in bytes. 32 times that size, rounded up to whole segments, is twice the
-// memory that the program needs, so no rank needs to map more.
+// spread returns a size of the first segment, in whole segments, such that 32 times that size is
+// twice the memory that the program needs, so that no rank needs to map more.
 func (c *composer) spread() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// churnStride is the minimum number of churn steps between checked all-reduces. churnChecks is the
-// maximum number of checked all-reduces of churn in a round.
+// During churn, a block is checked with an all-reduce at most every churnStride steps and at most
+// churnChecks times per round.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -125,7 +126,7 @@ func (c *composer) churnOnce() {
 }
 
 // cases adds the cases of one group in one round. It allocates and fills all buffers before it
-// reduces the first.
+// reduces the first one.
 func (c *composer) cases(round, group int) {
 	var blocks []liveBlock
 	c.emit(step{action: doOpen})
@@ -149,7 +150,7 @@ func (c *composer) cases(round, group int) {
 	}
 }
 
-// maxValue limits the values of cases, which start at 1, so that sums over some hundred ranks are
+// maxValue limits the values of cases, which start at 1, so that sums over a few hundred ranks are
 // exact in float32. Churn uses larger values.
 const maxValue = 997
 

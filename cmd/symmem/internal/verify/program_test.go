@@ -23,7 +23,7 @@ func anyConfig(t *rapid.T) Config {
 	return c
 }
 
-// model executes a program without memory, and records which slots hold a buffer.
+// model executes a program without memory and records which slots hold a buffer.
 type model struct {
 	t       *rapid.T
 	p       *program
@@ -38,7 +38,7 @@ func (m *model) step(s step) {
 	switch s.action {
 	case doOpen, doEnd:
 		if m.open == (s.action == doOpen) {
-			m.t.Fatalf("step %d while the scope is open: %v", s.action, m.open)
+			m.t.Fatalf("action %d while the scope is open: %v", s.action, m.open)
 		}
 		m.open = !m.open
 	case doAlloc:
@@ -95,7 +95,7 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 			w.step(s)
 		}
 		if w.open || len(w.live) > 0 {
-			t.Fatalf("at the end the scope is open: %v, and %d slots are held", w.open, len(w.live))
+			t.Fatalf("after the last step: scope open: %v, %d slots still allocated", w.open, len(w.live))
 		}
 		for index := range p.rows {
 			if w.reduced[index] != 1 {

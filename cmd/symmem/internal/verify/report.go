@@ -23,7 +23,7 @@ type Report struct {
 	Cases []Case `json:"cases"`
 	// Divergence describes the difference between ranks, or is nil.
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early, or "". A divergence is not a Fault.
+	// Fault is the error that ended the run early, or "". A divergence does not count as a Fault.
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
@@ -32,7 +32,7 @@ type Report struct {
 	Path string `json:"path"`
 	// Took lists the paths that cases took, such as "plain, window".
 	Took string `json:"took"`
-	// Why is the reason if Took differs from Path.
+	// Why is the reason why a path in Took differs from Path, or "".
 	Why       string  `json:"why,omitempty"`
 	Skew      bool    `json:"skew"`
 	Churn     int     `json:"churn"`
@@ -40,7 +40,7 @@ type Report struct {
 	Rounds    int     `json:"rounds"`
 	Groups    int     `json:"groups"`
 	ElapsedMS float64 `json:"elapsed_ms"`
-	// Deterministic is the formula with which results were compared bit for bit, or "".
+	// Deterministic is the formula that results had to match bit for bit, or "".
 	Deterministic string `json:"deterministic,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type Case struct {
 	// Name is "round.case", or "round.churnN" for a block after N steps of churn. With a formula,
 	// Name also contains the reduction and the type.
 	Name string `json:"name"`
-	// Round counts from 1. Group counts from 0, the world.
+	// Round counts from 1. Group counts from 0, which is the world.
 	Round int  `json:"round"`
 	Group int  `json:"group"`
 	Churn bool `json:"churn"`
@@ -95,10 +95,10 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the ranks' results. It is a pure function: ranks with the same accounts return the
-// same report.
-func merge(r Report, p *program, accounts []account) *Report {
-	worst := mostSevere(accounts)
+// merge combines the ranks' results. It is a pure function, so ranks with the same results return
+// the same report.
+func merge(r Report, p *program, results []rankResult) *Report {
+	worst := mostSevere(results)
 	missing := NotRun
 	switch worst.Outcome {
 	case ranksDiverged:
@@ -107,20 +107,20 @@ func merge(r Report, p *program, accounts []account) *Report {
 	case succeeded, groupAborted, rankLate, rankLost:
 		r.Fault = worst.Text
 	case otherError:
-		r.Fault = errorOf(worst, accounts)
+		r.Fault = faultText(worst, results)
 	}
-	r.tookPaths(accounts)
+	r.recordPaths(results)
 	r.Cases = make([]Case, 0, len(p.rows))
 	for i := range p.rows {
-		r.add(caseOf(&p.rows[i], i, r.Ranks, accounts), missing)
+		r.add(caseOf(&p.rows[i], i, r.Ranks, results), missing)
 	}
 	return &r
 }
 
-func (r *Report) tookPaths(accounts []account) {
+func (r *Report) recordPaths(results []rankResult) {
 	all := map[string]string{}
-	for i := range accounts {
-		for path, why := range accounts[i].Paths {
+	for i := range results {
+		for path, why := range results[i].Paths {
 			if _, known := all[path]; !known {
 				all[path] = why
 			}
@@ -135,10 +135,11 @@ func (r *Report) tookPaths(accounts []account) {
 	}
 }
 
-// errorOf returns the error that ended the run, with the rank as a prefix if only one rank has it.
-func errorOf(worst *account, accounts []account) string {
-	others := func(a account) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
-	if len(accounts) == 1 || slices.ContainsFunc(accounts, others) {
+// faultText returns the error that ended the run. If only one rank has this error, the text starts
+// with that rank.
+func faultText(worst *rankResult, results []rankResult) string {
+	sameText := func(a rankResult) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
+	if len(results) == 1 || slices.ContainsFunc(results, sameText) {
 		return worst.Text
 	}
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
@@ -157,24 +158,24 @@ func (r *Report) add(c Case, missing string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf combines the findings for row i. A case that a rank has not finished counts as not run,
-// unless another rank found a wrong element.
-func caseOf(w *row, i, ranks int, accounts []account) Case {
+// caseOf combines the findings for row i. If a rank did not complete the all-reduce, the case
+// counts as not run, unless another rank found a wrong element.
+func caseOf(w *row, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,
 		Ranks: membersOf(w.group, ranks), Size: w.elements, Value: w.value,
 	}
 	c.Expected = expected(w.value, len(c.Ranks))
 	hasMember, finished, symmetric := false, true, true
-	for a := range accounts {
-		if !inGroup(w.group, accounts[a].Rank, ranks) {
+	for a := range results {
+		if !inGroup(w.group, results[a].Rank, ranks) {
 			continue
 		}
-		f := accounts[a].Findings[i]
+		f := results[a].Findings[i]
 		hasMember, finished, symmetric = true, finished && f.Ran, symmetric && f.Symmetric
 		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
-			c.WrongRanks = append(c.WrongRanks, accounts[a].Rank)
+			c.WrongRanks = append(c.WrongRanks, results[a].Rank)
 		}
 	}
 	c.Symmetric = hasMember && symmetric

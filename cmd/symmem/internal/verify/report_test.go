@@ -48,11 +48,11 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			accounts := make([]account, len(c.findings))
-			for r := range accounts {
-				accounts[r] = account{Rank: r, Findings: c.findings[r : r+1]}
+			results := make([]rankResult, len(c.findings))
+			for r := range results {
+				results[r] = rankResult{Rank: r, Findings: c.findings[r : r+1]}
 			}
-			got := caseOf(&row{name: "1.1", round: 1, elements: 4, value: 2}, 0, 3, accounts)
+			got := caseOf(&row{name: "1.1", round: 1, elements: 4, value: 2}, 0, 3, results)
 			want := c.want
 			want.Name, want.Round, want.Size, want.Value = "1.1", 1, 4, 2
 			want.Ranks, want.Expected = []int{0, 1, 2}, 12
@@ -64,17 +64,17 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 }
 
 func TestNonMembersDoNotAffectCase(t *testing.T) {
-	accounts := []account{
+	results := []rankResult{
 		{Rank: 0, Findings: []finding{right}},
 		{Rank: 1, Findings: []finding{right}},
 		{Rank: 2, Findings: []finding{right}},
 		{Rank: 3, Findings: []finding{notRun}},
 	}
-	if c := caseOf(&row{group: 1}, 0, 4, accounts); c.Result != Passed || !c.Symmetric {
-		t.Errorf("caseOf with all accounts = %+v, want a symmetric pass", c)
+	if c := caseOf(&row{group: 1}, 0, 4, results); c.Result != Passed || !c.Symmetric {
+		t.Errorf("caseOf with all results = %+v, want a symmetric pass", c)
 	}
-	if c := caseOf(&row{group: 1}, 0, 4, accounts[3:]); c.Result != NotRun || c.Symmetric {
-		t.Errorf("caseOf with the account of rank 3 = %+v, want not run", c)
+	if c := caseOf(&row{group: 1}, 0, 4, results[3:]); c.Result != NotRun || c.Symmetric {
+		t.Errorf("caseOf with the result of rank 3 = %+v, want not run", c)
 	}
 }
 
@@ -86,18 +86,18 @@ func exampleReport(d *symmem.DivergenceError) *Report {
 		{name: "1.1", round: 1, elements: 262144, value: 1},
 		{name: "1.2", round: 1, elements: 262144, value: 2},
 	}}
-	accounts := []account{
+	results := []rankResult{
 		{Rank: 0, Findings: []finding{right, right, wrong, right, notRun}},
 		{Rank: 1, Findings: []finding{right, right, right, right, notRun}},
 	}
 	if d != nil {
-		accounts[1].Outcome, accounts[1].Text = ranksDiverged, d.Message
-		accounts[1].Divergence = d
+		results[1].Outcome, results[1].Text = ranksDiverged, d.Message
+		results[1].Divergence = d
 	}
 	return merge(Report{
 		Backend: "host", Ranks: 2, Check: "every", Placement: "address", Path: "window",
 		Groups: 1, Rounds: 1,
-	}, p, accounts)
+	}, p, results)
 }
 
 func exampleDivergence() *symmem.DivergenceError {
@@ -190,43 +190,43 @@ func TestSpansAndThousands(t *testing.T) {
 }
 
 func TestErrorOfSingleRankNamesRank(t *testing.T) {
-	full := account{Rank: 1, Outcome: otherError, Text: "out of memory"}
-	same := account{Rank: 2, Outcome: otherError, Text: "out of memory"}
-	late := account{Rank: 0, Outcome: rankLate, Text: "waited"}
+	full := rankResult{Rank: 1, Outcome: otherError, Text: "out of memory"}
+	same := rankResult{Rank: 2, Outcome: otherError, Text: "out of memory"}
+	late := rankResult{Rank: 0, Outcome: rankLate, Text: "waited"}
 	for _, c := range []struct {
-		name     string
-		accounts []account
-		want     string
+		name    string
+		results []rankResult
+		want    string
 	}{
-		{"one of several ranks", []account{late, full}, "rank 1: out of memory"},
-		{"the same error on two ranks", []account{full, same}, "out of memory"},
-		{"a single rank", []account{full}, "out of memory"},
-		{"late ranks", []account{late, late}, "waited"},
+		{"one of several ranks", []rankResult{late, full}, "rank 1: out of memory"},
+		{"the same error on two ranks", []rankResult{full, same}, "out of memory"},
+		{"a single rank", []rankResult{full}, "out of memory"},
+		{"late ranks", []rankResult{late, late}, "waited"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if r := merge(Report{}, &program{}, c.accounts); r.Fault != c.want {
+			if r := merge(Report{}, &program{}, c.results); r.Fault != c.want {
 				t.Errorf("got %q, want %q", r.Fault, c.want)
 			}
 		})
 	}
 }
 
-func TestReportHasPathAndReason(t *testing.T) {
-	windows := account{Paths: map[string]string{"window": "set to it"}}
-	none := account{Paths: map[string]string{"plain": "there are no windows"}}
+func TestReportNamesPathAndReason(t *testing.T) {
+	windows := rankResult{Paths: map[string]string{"window": "set to it"}}
+	none := rankResult{Paths: map[string]string{"plain": "there are no windows"}}
 	for _, c := range []struct {
 		name, path string
-		accounts   []account
+		results    []rankResult
 		took, why  string
 	}{
-		{"the requested path", "window", []account{windows, windows}, "window", ""},
-		{"another path", "window", []account{none, none}, "plain", "there are no windows"},
-		{"two paths", "window", []account{windows, none}, "plain, window", "there are no windows"},
-		{"no requested path", "auto", []account{none, none}, "plain", ""},
-		{"nothing ran", "window", []account{{}, {}}, "", ""},
+		{"the requested path", "window", []rankResult{windows, windows}, "window", ""},
+		{"another path", "window", []rankResult{none, none}, "plain", "there are no windows"},
+		{"two paths", "window", []rankResult{windows, none}, "plain, window", "there are no windows"},
+		{"no requested path", "auto", []rankResult{none, none}, "plain", ""},
+		{"nothing ran", "window", []rankResult{{}, {}}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := merge(Report{Path: c.path}, &program{}, c.accounts)
+			r := merge(Report{Path: c.path}, &program{}, c.results)
 			if r.Took != c.took || r.Why != c.why {
 				t.Errorf("Took = %q, Why = %q; want %q, %q", r.Took, r.Why, c.took, c.why)
 			}

@@ -20,15 +20,15 @@ type runner struct {
 	slots    []symmem.Buffer
 	noise    *workload.Noise
 	findings []finding
-	paths    map[string]string // see account
-	// progress, if set, is called with the number of finished steps and the number of all steps.
+	paths    map[string]string // see rankResult
+	// progress, if set, is called with the number of completed steps and the number of all steps.
 	progress func(done, all int)
 }
 
-// Run executes the workload on this rank, collectively over the world, and returns the same Report
-// on every rank. The Report includes faults of the workload. Run returns an error if the ranks
-// could not exchange their results. The Report, if not nil, then contains only this rank's
-// findings.
+// Run executes the workload on this rank. All ranks of the world must call it, and it returns the
+// same Report on each of them. A fault of the workload is part of the Report. Run returns an error
+// if the ranks could not exchange their results; the Report, if not nil, then contains only this
+// rank's findings.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {
@@ -45,50 +45,50 @@ func Run(
 	}
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.rows))
-	own := r.account(ctx)
-	accounts, err := share(ctx, gatherer, own)
+	own := r.rankResult(ctx)
+	results, err := share(ctx, gatherer, own)
 	if err != nil {
-		partial := merge(newReport(rt, &c), r.program, []account{own})
+		partial := merge(newReport(rt, &c), r.program, []rankResult{own})
 		err = errors.Join(ownError(own), err)
 		if partial.Fault == "" && partial.Divergence == nil {
 			partial.Fault = err.Error()
 		}
 		return partial, err
 	}
-	report := merge(newReport(rt, &c), r.program, accounts)
+	report := merge(newReport(rt, &c), r.program, results)
 	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
 	return report, nil
 }
 
-func ownError(a account) error {
+func ownError(a rankResult) error {
 	if a.Outcome == succeeded {
 		return nil
 	}
 	return errors.New(a.Text)
 }
 
-func share(ctx context.Context, d *workload.Gatherer, own account) ([]account, error) {
-	accounts, err := workload.Gather(ctx, d, own)
+func share(ctx context.Context, d *workload.Gatherer, own rankResult) ([]rankResult, error) {
+	results, err := workload.Gather(ctx, d, own)
 	if err != nil {
 		return nil, err
 	}
-	for r := range accounts {
-		if len(accounts[r].Findings) != len(own.Findings) {
+	for r := range results {
+		if len(results[r].Findings) != len(own.Findings) {
 			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
-				"start all ranks with the same options", r, len(accounts[r].Findings),
+				"start all ranks with the same options", r, len(results[r].Findings),
 				len(own.Findings))
 		}
 	}
-	return accounts, nil
+	return results, nil
 }
 
-func (r *runner) account(ctx context.Context) account {
-	a := account{Rank: r.rt.Rank()}
+func (r *runner) rankResult(ctx context.Context) rankResult {
+	a := rankResult{Rank: r.rt.Rank()}
 	err := r.run(ctx)
-	a.end(err)
+	a.setOutcome(err)
 	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
-		// Ranks outside the failed group must not wait for this rank.
+		// Abort, so that ranks outside the failed group do not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
 	}
 	return a
@@ -162,8 +162,8 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	return r.copy(ctx, memory, symmem.Host(w.input(g.Rank(), g.Size())))
 }
 
-func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
-	if err := r.rt.DefaultStream().Copy(to, from); err != nil {
+func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
+	if err := r.rt.DefaultStream().Copy(dst, src); err != nil {
 		return err
 	}
 	return r.rt.DefaultStream().Synchronize(ctx)
@@ -205,7 +205,7 @@ func (r *runner) notePath(g *symmem.Group, m symmem.Memory, w *row) error {
 	return nil
 }
 
-// memory returns the part of the slot's buffer that a row's elements fill.
+// memory returns the part of the slot's buffer that the row's elements occupy.
 func (r *runner) memory(s *step, w *row) (symmem.Memory, error) {
 	return r.slots[s.slot].Memory().Slice(0, w.elements*int64(w.dataType.Size()))
 }

@@ -21,7 +21,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
-	// After a divergence, Close returns the same error again.
+	// After a divergence, Close returns the divergence again.
 	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 	}
 }
 
-func TestGroupDivergenceIsReportedByNonMembers(t *testing.T) {
+func TestNonMembersReportGroupDivergence(t *testing.T) {
 	c := divergingConfig()
 	c.Check, c.Groups = symmem.CheckEvery, 4
 	reports := runOnAllRanks(t, 4, c)

@@ -11,8 +11,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// WriteText writes the report as text: the table, its totals, and any error that ended the run
-// early.
+// WriteText writes the table of cases, its totals, and any error that ended the run early.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
@@ -62,8 +61,9 @@ func (r *Report) table(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// foldable returns the number of cases, from case i, that share one line of the table. Consecutive
-// blocks of churn with the same result share a line. Failures and other cases get separate lines.
+// foldable returns the number of cases, from case i on, that share one line of the table.
+// Consecutive churn blocks with the same result share a line, whereas failures and other cases get
+// separate lines.
 func (r *Report) foldable(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
@@ -76,7 +76,7 @@ func (r *Report) foldable(i int) int {
 	return n
 }
 
-// line writes the line for a case, or for several blocks of churn with the same result.
+// line writes the line for one case, or for several churn blocks with the same result.
 func (r *Report) line(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result

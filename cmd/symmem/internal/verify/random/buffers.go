@@ -6,7 +6,7 @@ import (
 	"symmem"
 )
 
-// Limits of live memory: the number of buffers, and their total size as a multiple of the maximum
+// Limits on live memory: the number of buffers, and their total size as a multiple of the maximum
 // message size.
 const (
 	liveBuffers  = 64
@@ -44,8 +44,8 @@ func (b *buffers) full() bool {
 	return len(b.live) >= liveBuffers || b.bytes >= liveMessages*b.draws.maxBytes
 }
 
-// keep returns a function that adds an allocated buffer, passed as the results of the allocation,
-// to the live ones.
+// keep returns a function that takes the results of an allocation from p and adds the buffer to the
+// live ones.
 func (b *buffers) keep(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {
@@ -86,10 +86,10 @@ func (b *buffers) drop(i int) error {
 	return h.buffer.Free()
 }
 
-// dropIf frees the live buffers that selects accepts, the newest first.
-func (b *buffers) dropIf(selects func(liveBuffer) bool) error {
+// dropIf frees the live buffers for which match returns true, newest first.
+func (b *buffers) dropIf(match func(liveBuffer) bool) error {
 	for i := len(b.live) - 1; i >= 0; i-- {
-		if selects(b.live[i]) {
+		if match(b.live[i]) {
 			if err := b.drop(i); err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ func (b *buffers) dropIf(selects func(liveBuffer) bool) error {
 	return nil
 }
 
-// pick draws n different live buffers, or returns nil if there are fewer than n.
+// pick draws n distinct live buffers, or returns nil if there are fewer than n.
 func (b *buffers) pick(n int) []liveBuffer {
 	order := b.draws.Perm(len(b.live))
 	if len(order) < n {

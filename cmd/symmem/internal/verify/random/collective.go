@@ -20,7 +20,7 @@ type calls struct {
 	round   int
 }
 
-// operations lists the operations to draw from; repeated ones are more likely.
+// operations lists the operations to draw from. Repeated entries are more likely.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
@@ -28,7 +28,7 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawCall draws a group's call that fits into two buffers of the given capacity in bytes.
+// drawCall draws a call of a group whose data fits into two buffers of capacity bytes each.
 func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -38,8 +38,8 @@ func (cs *calls) drawCall(group int, capacity int64) *exchange {
 		Group: cs.groups.all[group],
 	}}
 	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
-	// Messages between machines are not supported. Groups within a machine do not use messages
-	// either then, because all ranks must draw the same operation.
+	// Messages between machines are not supported. Groups within a machine then use no messages
+	// either, because all ranks must draw the same operation.
 	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
 		e.Operation = symmem.OpAllReduce
 	}
@@ -62,11 +62,12 @@ func (cs *calls) collective(ctx context.Context) error {
 	if err != nil || e == nil {
 		return err
 	}
-	e.from, e.on = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
+	e.inputStream, e.stream = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
 	return cs.runAndCheck(ctx, e)
 }
 
-// drawExchange draws a group's call and its ranges in two buffers, or returns nil without buffers.
+// drawExchange draws a group's call and the ranges of two buffers that it uses. It returns nil if
+// pair is nil.
 func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	if pair == nil {
 		return nil, nil
@@ -83,14 +84,14 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 			return nil, err
 		}
 	}
-	e.sender = pair[0].buffer
+	e.input = pair[0].buffer
 	if e.Operation.HasInPlace() && cs.draws.chance(2) {
 		parts[1] = parts[0]
 	}
 	return e, e.Place(parts[0], parts[1])
 }
 
-// drawRange draws the offset of a call's memory in a buffer, and returns the memory from there.
+// drawRange draws the offset of a call's data in memory, and returns the memory from there on.
 func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
 	slack := (memory.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
@@ -113,7 +114,7 @@ func (cs *calls) burst(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		e.from, e.on = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
+		e.inputStream, e.stream = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
 		if err := cs.queue(ctx, e); err != nil {
 			return err
 		}
@@ -136,33 +137,34 @@ func (cs *calls) burst(ctx context.Context) error {
 	return nil
 }
 
-// queue queues a write of the input, the call, and a read of the output. An event orders them if
-// the streams differ.
+// queue queues a write of the input, the call, and a read of the output. If the write and the call
+// use different streams, an event orders them.
 func (cs *calls) queue(ctx context.Context, e *exchange) error {
-	if err := e.Fill(e.from); err != nil {
+	if err := e.Fill(e.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
 	}
-	if e.from != e.on {
-		mark := cs.world.events[e.from.Number()%len(cs.world.events)]
-		if err := errors.Join(e.from.Record(mark), e.on.Wait(mark)); err != nil {
+	if e.inputStream != e.stream {
+		mark := cs.world.events[e.inputStream.Number()%len(cs.world.events)]
+		if err := errors.Join(e.inputStream.Record(mark), e.stream.Wait(mark)); err != nil {
 			return err
 		}
 	}
-	// Only members make the call, but all ranks record its use of the input. Otherwise ranks
+	// Only members make the call, but all ranks record that it uses the input. Otherwise ranks
 	// outside the group would reuse the buffer earlier.
-	if err := e.sender.UseOn(e.on); err != nil {
+	if err := e.input.UseOn(e.stream); err != nil {
 		return err
 	}
 	if err := e.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", e.describe(), err)
 	}
-	if err := e.Read(e.on); err != nil {
+	if err := e.Read(e.stream); err != nil {
 		return fmt.Errorf("reading the output: %w", err)
 	}
 	return nil
 }
 
-// verify checks a completed call's output. prefix precedes the call in a finding.
+// verify checks the output of a completed call. prefix precedes the description of the call in a
+// finding.
 func (cs *calls) verify(e *exchange, prefix string) {
 	cs.tally.Calls++
 	if e.want == nil {
@@ -183,7 +185,7 @@ func (cs *calls) runAndCheck(ctx context.Context, e *exchange) error {
 	if err := cs.queue(ctx, e); err != nil {
 		return err
 	}
-	if err := e.on.Synchronize(ctx); err != nil {
+	if err := e.stream.Synchronize(ctx); err != nil {
 		return fmt.Errorf("%v: %w", e.describe(), err)
 	}
 	cs.verify(e, "")
@@ -194,18 +196,20 @@ func (cs *calls) allReduce(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
 ) error {
 	e := newAllReduce(g, s, bytes, tag)
-	e.sender = b
+	e.input = b
 	if err := e.Place(b.Memory(), b.Memory()); err != nil {
 		return err
 	}
 	return cs.runAndCheck(ctx, e)
 }
 
-// newAllReduce returns a float32 sum of the given number of bytes on one stream.
+// newAllReduce returns a float32 sum of the given number of bytes whose input and call use s.
 func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
 		Count: bytes / 4, Ranks: g.Size(), Tag: tag,
 	}
-	return &exchange{Transfer: workload.Transfer{Pattern: pattern, Group: g}, from: s, on: s}
+	return &exchange{
+		Transfer: workload.Transfer{Pattern: pattern, Group: g}, inputStream: s, stream: s,
+	}
 }

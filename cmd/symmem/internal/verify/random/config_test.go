@@ -39,19 +39,19 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 	}
 }
 
-func TestRoundsEndAtLimits(t *testing.T) {
+func TestRunEndsAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
 	if !timed.continues(1000, 59*time.Second) || timed.continues(1, time.Minute) {
-		t.Error("the duration does not end the rounds")
+		t.Error("the run does not end after its duration")
 	}
 	counted := Config{Rounds: 3}
 	if !counted.continues(2, time.Hour) || counted.continues(3, 0) {
-		t.Error("the number of rounds does not end them")
+		t.Error("the run does not end after its number of rounds")
 	}
 	both := Config{Duration: time.Minute, Rounds: 3}
 	if !both.continues(2, time.Second) || both.continues(2, time.Minute) ||
 		both.continues(3, time.Second) {
-		t.Error("the rounds do not end at the lower of two limits")
+		t.Error("the run does not end at the lower of two limits")
 	}
 }
 

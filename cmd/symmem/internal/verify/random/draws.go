@@ -15,7 +15,7 @@ func newDraws(c *Config, round int) *draws {
 	return &draws{rand.New(rand.NewPCG(c.Seed, uint64(round))), c.MaxBytes}
 }
 
-func choose[T any](d *draws, from []T) T { return from[d.IntN(len(from))] }
+func choose[T any](d *draws, options []T) T { return options[d.IntN(len(options))] }
 
 // chance returns true with a probability of 1/n.
 func (d *draws) chance(n int) bool { return d.IntN(n) == 0 }

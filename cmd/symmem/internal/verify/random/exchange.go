@@ -11,21 +11,21 @@ import (
 // exchange is a call with its streams and its expected result.
 type exchange struct {
 	workload.Transfer
-	// from is the stream that writes the input. on is the stream of the call.
-	from, on *symmem.Stream
-	// sender is the buffer that contains the input.
-	sender symmem.Buffer
+	// inputStream writes the input, and stream makes the call.
+	inputStream, stream *symmem.Stream
+	// input is the buffer that contains the input.
+	input symmem.Buffer
 	// want is the expected output, or nil if the call does not write to this rank's memory.
 	want []byte
 }
 
-// launch makes the call on a member of the group.
+// launch makes the call if this rank is a member of the group.
 func (e *exchange) launch(ctx context.Context) error {
 	if e.Group == nil || e.Operation == symmem.OpSend && e.Ranks == 1 {
 		return nil
 	}
 	e.want = e.Output(e.Group.Rank())
-	return e.Launch(ctx, e.on, e.on)
+	return e.Launch(ctx, e.stream, e.stream)
 }
 
 func (e *exchange) describe() string {

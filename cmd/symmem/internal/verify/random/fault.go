@@ -12,7 +12,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// faults provokes faults in groups, and checks that a new group works on the same memory.
+// faults provokes faults in groups, and checks that a new group can use the same memory.
 type faults struct {
 	world   *world
 	draws   *draws
@@ -31,8 +31,8 @@ const (
 	numMistakes
 )
 
-// withFault creates a group of all ranks and calls fault, which ends the group and returns a
-// buffer. withFault then checks a call of a new group on that buffer.
+// withFault creates a group of all ranks and calls fault, which makes the group fail and returns a
+// buffer. withFault then checks a call on that buffer in a new group.
 func (f *faults) withFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -64,9 +64,9 @@ func (f *faults) withFault(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// breakReplays captures two graphs of the same all-reduce over a group of all ranks. One rank makes
-// a mistake during the replays. All ranks must get an error, and each result must be right or
-// marked as invalid.
+// breakReplays captures two graphs of the same all-reduce in a group of all ranks, and lets one
+// rank make a mistake while they are replayed. All ranks must get an error, and each result must be
+// either right or marked as invalid.
 func (f *faults) breakReplays(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
@@ -75,7 +75,7 @@ func (f *faults) breakReplays(ctx context.Context) error {
 		return err
 	}
 	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
-		// NCCL's kernels leave arbitrary results after an abort, and do not compare replays.
+		// NCCL's kernels leave arbitrary results after an abort and do not compare replays.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return b, err
 		}
@@ -111,7 +111,7 @@ func takesDirectPath(e *exchange) (bool, error) {
 	return x.Path == "direct", err
 }
 
-// sumGraph captures an all-reduce of float32 and a copy of its result.
+// sumGraph captures a float32 all-reduce and a copy of its result.
 func (f *faults) sumGraph(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
@@ -130,7 +130,7 @@ func (f *faults) sumGraph(
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
 ) error {
-	s := recs[0].calls[0].on
+	s := recs[0].calls[0].stream
 	order := []int{0, 1}
 	if isFaulty && kind == mistakeSwap {
 		order = []int{1, 0}
@@ -144,7 +144,7 @@ func (f *faults) replayWithMistake(
 		g.Abort()
 	} else {
 		for _, i := range order {
-			// A launch after the fault returns an error.
+			// A launch after the fault fails with it.
 			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
 				return err
 			}
@@ -155,8 +155,8 @@ func (f *faults) replayWithMistake(
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.world.rt.Rank())
 	}
-	// The library may have replayed a graph on each of its streams, and each stream returns the
-	// fault once.
+	// The other library may have replayed a graph on each of its streams, and each stream returns
+	// the fault once.
 	for range 2 {
 		for _, s := range f.world.streams {
 			_ = s.Synchronize(ctx)
@@ -186,8 +186,8 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken checks the result of a call that a fault may have ended: it must be unchanged, or
-// each element must be right or NaN.
+// verifyBroken checks the result of a call that a fault may have interrupted. Either all elements
+// must be unchanged, or each element must be right or NaN.
 func (f *faults) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
 	f.tally.Calls++
@@ -228,8 +228,8 @@ func (f *faults) abort(ctx context.Context) error {
 			}
 		}
 		if f.world.rt.Device().Backend == "nccl" {
-			// NCCL's window kernels do not check for aborts. One that waits for the aborting rank
-			// would run until the process exits.
+			// NCCL's window kernels do not check for aborts, so one that waits for the aborting
+			// rank would run until the process exits.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
@@ -238,8 +238,8 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if isFaulty is set, or else makes calls until another rank has
-// aborted the group. It then closes the group.
+// abortAndClose aborts the group if isFaulty is set. It then makes calls until they report the
+// abort, and closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {
@@ -255,7 +255,7 @@ func (f *faults) abortAndClose(
 		}
 	}
 	if !errors.Is(err, symmem.ErrAborted) {
-		return fmt.Errorf("waiting for the abort of the group: want ErrAborted, got %w", err)
+		return fmt.Errorf("waiting for the abort of the group: got %w, want ErrAborted", err)
 	}
 	// The stream may return the fault once more.
 	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {

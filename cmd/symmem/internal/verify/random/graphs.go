@@ -24,7 +24,8 @@ type graphs struct {
 	oneGroup bool
 }
 
-// capture captures a graph of up to three calls, or replays one if there are enough graphs.
+// capture captures a graph of up to three calls. If there are enough graphs, it replays one
+// instead.
 func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.all) >= liveGraphs {
 		return gs.replay(ctx)
@@ -122,7 +123,7 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	return choose(gs.draws, gs.world.streams)
 }
 
-// verifyReplayed checks the results of a replayed graph. prefix precedes each call in findings.
+// verifyReplayed checks the results of a replayed graph. prefix precedes each call in a finding.
 func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	for _, e := range rec.calls {
 		gs.calls.verify(e, prefix)
@@ -130,8 +131,8 @@ func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	gs.tally.Replays += int64(times)
 }
 
-// overlap launches several graphs and a call on random streams, and waits for them. The library
-// must order the calls of each group.
+// overlap launches several graphs and a call on random streams, and waits for all of them. Only
+// symmem orders the calls of a group here.
 func (gs *graphs) overlap(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
@@ -155,7 +156,7 @@ func (gs *graphs) overlap(ctx context.Context) error {
 	times, call := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
 	for i, index := range order {
 		if e != nil && i == call {
-			e.from, e.on = choose(gs.draws, gs.world.streams), choose(gs.draws, gs.world.streams)
+			e.inputStream, e.stream = choose(gs.draws, gs.world.streams), choose(gs.draws, gs.world.streams)
 			if err := gs.calls.queue(ctx, e); err != nil {
 				return err
 			}
@@ -191,14 +192,15 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the graphs that selects accepts, or all if it is nil, and frees their buffers.
-func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) error {
+// close closes the graphs for which match returns true, or all graphs if match is nil, and frees
+// their buffers.
+func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error {
 	if err := gs.world.synchronize(ctx); err != nil {
 		return err
 	}
 	var errs []error
 	gs.all = slices.DeleteFunc(gs.all, func(rec *recording) bool {
-		if selects != nil && !selects(rec) {
+		if match != nil && !match(rec) {
 			return false
 		}
 		errs = append(errs, rec.close())
@@ -207,7 +209,7 @@ func (gs *graphs) close(ctx context.Context, selects func(*recording) bool) erro
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls on a stream, with the library if the stream belongs to it.
+// recordOn captures the calls of rec on s, using the other library if s is one of its streams.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.byLibrary = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
@@ -228,7 +230,7 @@ func (gs *graphs) closeOver(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }
 
-// groupClosed updates the graphs' group indices after the group at an index has been removed.
+// groupClosed updates the group indices of graphs after the group at index has been removed.
 func (gs *graphs) groupClosed(index int) {
 	for _, rec := range gs.all {
 		if rec.group > index {

@@ -9,13 +9,13 @@ import (
 // liveGroups is the maximum number of groups in a round.
 const liveGroups = 4
 
-// groups holds a round's groups. The first is the world. Groups without this rank are nil.
+// groups holds a round's groups, the first of which is the world. Groups without this rank are nil.
 type groups struct {
 	draws *draws
 	world *symmem.Group
 	tally *Tally
 	all   []*symmem.Group
-	// manyMachines reports whether the ranks of the world are on several machines.
+	// manyMachines reports whether the ranks of the world run on several machines.
 	manyMachines bool
 }
 
@@ -27,7 +27,7 @@ func newGroups(w *world, d *draws, t *Tally) *groups {
 }
 
 // splits lists ways to split n ranks into groups. Each function returns a rank's color and key. A
-// rank with a negative color joins no group.
+// rank whose color is negative joins no group.
 var splits = []func(rank, n, drawn int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, n, _ int) (color, key int) { return 0, n - rank },
@@ -61,15 +61,16 @@ func (gs *groups) split(ctx context.Context) error {
 
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from, some of them more than once to make them more
-// likely. Wrong placements affect only the window and direct paths. A call that cannot take these
-// paths treats the setting as auto.
+// pathChoices lists the path settings to draw from. Repeated entries are more likely. The window
+// and direct paths appear twice, because wrong placement affects only them. A call that cannot take
+// the chosen one of these paths treats the setting as auto.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// drawPath draws a path setting. Half of the settings of several machines select two levels.
+// drawPath draws a path setting. In a world of several machines, every second setting selects two
+// levels.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.manyMachines && gs.draws.chance(2) {
 		return symmem.PathTwoLevel

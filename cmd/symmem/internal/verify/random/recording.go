@@ -10,20 +10,20 @@ import (
 )
 
 // recording is a captured graph of calls. Each call reads memory that was written before the
-// capture, and the graph copies the result to another buffer. The calls' buffers may be freed while
-// the graph exists, but the pool must not reuse them before the graph is closed.
+// capture, and the graph copies the result of the call to another buffer. The buffers of the calls
+// may be freed while the graph exists, but the pool must not reuse them until the graph is closed.
 type recording struct {
 	graph graph
-	// byLibrary marks a graph that the library captured. It is launched on the library's streams
-	// and does not pin buffers.
+	// byLibrary is set if the other library captured the graph. Such a graph is launched on that
+	// library's streams and does not pin buffers.
 	byLibrary bool
 	group     int // the index of the group
 	calls     []*exchange
 	outs      []symmem.Buffer // buffers for copies of the results
-	retained  []symmem.Buffer // buffers of the calls that have not been freed yet
+	retained  []symmem.Buffer // the calls' buffers that have not been freed yet
 }
 
-// graph is a graph of symmem or of the library.
+// graph is a graph of symmem or of the other library.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error
@@ -42,10 +42,10 @@ func (rec *recording) add(
 	if err := e.Place(buffers[0].Memory(), buffers[1].Memory()); err != nil {
 		return err
 	}
-	e.from, e.on = s, s
+	e.inputStream, e.stream = s, s
 	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, buffers[2])
 	rec.retained = append(rec.retained, buffers[0], buffers[1])
-	return e.Fill(e.from)
+	return e.Fill(e.inputStream)
 }
 
 func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, error) {
@@ -72,30 +72,30 @@ func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 func (rec *recording) call(
 	ctx context.Context, e *exchange, out symmem.Buffer, s *symmem.Stream,
 ) error {
-	to, err := out.Memory().Slice(0, e.Recv.Bytes())
+	dst, err := out.Memory().Slice(0, e.Recv.Bytes())
 	if err != nil {
 		return err
 	}
-	if err := e.touch(to, s); err != nil {
+	if err := e.touch(dst, s); err != nil {
 		return err
 	}
 	if err := e.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", e.describe(), err)
 	}
-	return s.Copy(to, e.Recv)
+	return s.Copy(dst, e.Recv)
 }
 
-// touch overwrites the output and copies at most a byte of the input to the result's buffer. Ranks
-// outside the group call it, too, so that the graph pins the same buffers in the same order on all
-// ranks.
-func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
-	n := min(1, e.Send.Bytes(), to.Bytes()) // some calls use only one buffer
-	from, fromErr := e.Send.Slice(0, n)
-	to, toErr := to.Slice(0, n)
-	if err := errors.Join(fromErr, toErr); err != nil {
+// touch overwrites the output and copies at most one byte of the input to the result's buffer.
+// Ranks outside the group also call touch, so that the graph pins the same buffers in the same
+// order on all ranks.
+func (e *exchange) touch(dst symmem.Memory, s *symmem.Stream) error {
+	n := min(1, e.Send.Bytes(), dst.Bytes()) // some calls use only one buffer
+	src, srcErr := e.Send.Slice(0, n)
+	dst, dstErr := dst.Slice(0, n)
+	if err := errors.Join(srcErr, dstErr); err != nil {
 		return err
 	}
-	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(to, from))
+	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(dst, src))
 }
 
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
@@ -108,12 +108,12 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 
 func (rec *recording) read(s *symmem.Stream) error {
 	for i, e := range rec.calls {
-		from, err := rec.outs[i].Memory().Slice(0, e.Recv.Bytes())
+		src, err := rec.outs[i].Memory().Slice(0, e.Recv.Bytes())
 		if err != nil {
 			return err
 		}
-		e.Got = make([]byte, from.Bytes())
-		if err := s.Copy(symmem.Host(e.Got), from); err != nil {
+		e.Got = make([]byte, src.Bytes())
+		if err := s.Copy(symmem.Host(e.Got), src); err != nil {
 			return err
 		}
 	}

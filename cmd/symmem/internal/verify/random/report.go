@@ -22,13 +22,13 @@ type Report struct {
 	ElapsedMS float64 `json:"elapsed_ms"`
 	// Resources is empty if there were no rounds after the warm-up.
 	Resources []Resource `json:"resources"`
-	// Findings describes this rank's first wrong results.
+	// Findings describes the first wrong results on this rank.
 	Findings []string `json:"findings"`
-	// Broke is the round that failed, or 0.
+	// Broke is the number of the round that failed, or 0.
 	Broke int `json:"broke_off_round"`
 	// Differs is set if ranks diverged, or if memory was in use after all buffers had been freed.
 	Differs bool `json:"differs"`
-	// FirstWrong is the round of the first wrong result, or 0.
+	// FirstWrong is the number of the round with the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
 }
 
@@ -53,8 +53,8 @@ func (r *Report) Lost() []Resource {
 // OK reports whether all results were right and all resources were released.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
-// WriteText writes the report as text, with all resources of rank 0 and the other ranks' lost
-// resources.
+// WriteText writes the report as text. It lists all resources of rank 0 and the lost resources of
+// the other ranks.
 func (r *Report) WriteText(w io.Writer) error {
 	count := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+

@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// round runs one round on one rank. Its draws have the same seed on all ranks.
+// round runs one round on one rank.
 type round struct {
 	world   *world
 	config  *Config
@@ -91,7 +91,7 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	return p, workload.Spread(ctx, p, r.groups.world, r.config.MaxBytes*liveMessages/8)
 }
 
-// allocateInScope allocates buffers in a scope for a group, and ends or abandons the scope.
+// allocateInScope allocates buffers in a scope for a group, and then ends or abandons the scope.
 func (r *round) allocateInScope(ctx context.Context) error {
 	p, g := choose(r.draws, r.buffers.pools), choose(r.draws, r.groups.all)
 	n, abandoned := 1+r.draws.IntN(4), r.draws.chance(8)
@@ -203,7 +203,7 @@ func (r *round) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reserve maps memory in advance, and registers it with the world or with no group.
+// reserve maps memory in advance, and registers it either with the world or with no group.
 func (r *round) reserve(ctx context.Context) error {
 	p, bytes := choose(r.draws, r.buffers.pools), r.draws.size()
 	if r.draws.chance(2) {
@@ -213,11 +213,12 @@ func (r *round) reserve(ctx context.Context) error {
 }
 
 // byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
-// skips faults, because after a fault ranks compare their buffers at every check level.
+// provokes no faults, because after a fault ranks compare their buffers at every check level.
 func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim closes all graphs and unmaps idle segments. Runs by address with checks off skip trim,
-// because they show wrong sums, but Trim compares ledgers at every check level.
+// trim closes all graphs and unmaps idle segments. It does nothing in a run that places blocks by
+// address with checks off: such a run shows wrong sums, whereas Trim would report a divergence,
+// because it compares ledgers at every check level.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
 	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {

@@ -15,10 +15,10 @@ import (
 type Rank struct {
 	// Open opens the Runtimes of the rank, one for each check level.
 	Open Open
-	// Local is the rank's number on its machine.
+	// Local is the number of the rank on its machine.
 	Local int
-	// Shared is set if the process also runs other ranks, so that its resource usage is not one
-	// rank's.
+	// Shared is set if the process also runs other ranks, so that its resource usage is not that of
+	// a single rank.
 	Shared bool
 	// Progress, if set, is called after each round.
 	Progress func(line string)
@@ -34,19 +34,19 @@ type runner struct {
 	report  *Report
 	tally   Tally
 	started time.Time
-	// start is the usage after the warm-up, valid if warm is set.
+	// start is the usage after the warm-up. It is valid if warm is set.
 	start usage
 	warm  bool
 	done  int
 }
 
-// warmUpRounds is the number of first rounds, one for each check level, in which libraries may
-// still initialize.
+// warmUpRounds is the number of rounds at the start of a run, one for each check level, in which
+// libraries may still initialize.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
 type RoundError struct {
-	// Round is the number of the round, and Seed its seed.
+	// Round is the number of the round, and Seed the seed of the run.
 	Round int
 	Seed  uint64
 	Cause error
@@ -60,9 +60,9 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank, collectively over the world. It ends after the first round
-// with a wrong result. If Run returns an error, which may be a *RoundError, the Report contains the
-// results so far or is nil.
+// Run runs random programs as one rank. All ranks of the world must call it. It returns after the
+// first round with a wrong result. If Run returns an error, which may be a *RoundError, the Report
+// is nil or contains the results so far.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -104,8 +104,8 @@ func (r *runner) play(ctx context.Context) error {
 	return r.compare(ctx)
 }
 
-// gatherFailure exchanges the ranks' results after a failed round and returns this rank's error.
-// Ranks outside the failed group do not know the cause.
+// gatherFailure adds the results of all ranks to the report after a failed round, because ranks
+// outside the failed group do not know the cause. It returns this rank's error.
 func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
 	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
@@ -125,9 +125,9 @@ func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause 
 	return cause
 }
 
-// A round hangs if it runs for overtime after its deadline. After the world has failed, all waits
-// end, so a round hangs if it then runs for afterFault, which is shorter than the time for which
-// other ranks wait.
+// A round hangs if it is still running when overtime has passed since its deadline. Once the world
+// has failed, all waits end, so a round also hangs if it is still running afterFault later.
+// afterFault is shorter than the time for which other ranks wait.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
@@ -170,7 +170,7 @@ func (r *runner) runRound(ctx context.Context, w *world, number int) error {
 }
 
 // finishRound exchanges the ranks' results after a round. It reports whether another round follows,
-// which rank 0's clock decides.
+// which depends on rank 0's clock.
 func (r *runner) finishRound(
 	ctx context.Context, w *world, number int,
 ) (continues bool, err error) {
@@ -213,7 +213,7 @@ func (r *runner) reportProgress(w *world, number int, continues bool) error {
 	return nil
 }
 
-// compare adds each rank's change of resource usage since the warm-up to the report.
+// compare adds to the report how each rank's resource usage has changed since the warm-up.
 func (r *runner) compare(ctx context.Context) error {
 	if !r.warm || r.done <= warmUpRounds || r.report.Wrong > 0 {
 		return nil
@@ -232,7 +232,7 @@ func (r *runner) compare(ctx context.Context) error {
 	return nil
 }
 
-// Reproduce returns the flags that repeat a round with the same number of ranks.
+// Reproduce returns the flags that repeat a round, provided that the number of ranks is the same.
 func Reproduce(c *Config, round int) string {
 	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d",
 		c.Seed, round, c.Steps, c.MaxBytes)

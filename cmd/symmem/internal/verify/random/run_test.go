@@ -69,7 +69,7 @@ func TestRanksReportSameResults(t *testing.T) {
 		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
 			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
 		}
-		// Clocks and, because of skew, memory differ between ranks.
+		// ElapsedMS and, because of skew, Peak differ between ranks.
 		r.ElapsedMS, r.Peak = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
 			t.Errorf("rank %d reports %+v, but rank 0 reports %+v", rank, r, reports[0])

@@ -2,7 +2,8 @@ package random
 
 import "context"
 
-// step is a kind of step, drawn with a probability proportional to its weight.
+// step is a kind of step that a round can make. It is drawn with a probability proportional to
+// weight.
 type step struct {
 	name   string
 	weight int

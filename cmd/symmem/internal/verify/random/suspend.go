@@ -7,8 +7,9 @@ import (
 	"symmem"
 )
 
-// suspend releases the memory of a pool and sometimes that of the world's group, and allocates both
-// again. Open graphs are replayed later. A graph with window kernels of NCCL prevents suspension.
+// suspend releases the memory of a pool, and sometimes also that of the world's group, and then
+// allocates it again. Open graphs are replayed later. A graph that contains NCCL window kernels
+// prevents suspension.
 func (r *round) suspend(ctx context.Context) error {
 	p, groupToo := choose(r.draws, r.buffers.pools), r.draws.chance(2)
 	if r.byAddress() {

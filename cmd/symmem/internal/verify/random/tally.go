@@ -34,8 +34,8 @@ type roundResult struct {
 	Tally
 }
 
-// mergeTallies returns the tally of all ranks. It adds up only results, because all ranks make the
-// same steps.
+// mergeTallies returns the tally of all ranks. All ranks make the same steps, so it adds up only
+// the results.
 func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally
 	for _, other := range all[1:] {

@@ -108,7 +108,7 @@ func sharedMappings() (count int64, err error) {
 }
 
 // Communicators are destroyed in the background, so their resources are released with a delay.
-// leakTime limits the wait, and leakPoll is the time between measurements.
+// leakTime limits the wait for their release, and leakPoll is the time between measurements.
 const (
 	leakTime = 20 * time.Second
 	leakPoll = 20 * time.Millisecond

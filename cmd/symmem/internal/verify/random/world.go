@@ -10,13 +10,13 @@ import (
 	"symmem/internal/program"
 )
 
-// Open opens a Runtime of this rank. It is symmem.Open except in tests.
+// Open opens a Runtime for this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
 // world holds the Runtime for one check level, which all rounds at that level share.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // begins with the default stream, ends with the library's streams
+	streams []*symmem.Stream // the default stream first, the library's last
 	events  []*symmem.Event  // one for each stream
 	// library is another CUDA library in the process, or nil on the host backend.
 	library  *program.Library
@@ -50,7 +50,7 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm maps as much memory as rounds may need for disabled scopes. It stays mapped until the
+// warm maps as much memory as rounds may need in disabled scopes. The memory stays mapped until the
 // Runtime is closed.
 func (w *world) warm(bytes int64) error {
 	p, err := w.rt.NewPool(symmem.PoolOptions{})
@@ -101,8 +101,8 @@ func (w *world) close() error {
 
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams, in the same order on all ranks, because pools record the
-// order.
+// synchronize waits for all streams. It does so in the same order on all ranks, because pools
+// record the order.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
