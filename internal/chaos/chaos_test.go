@@ -2,21 +2,21 @@
 // public package symmem.
 //
 // A program is a list of ops that all ranks share: allocations, frees, collectives, messages,
-// copies, events and graphs. A generator draws the program and orders accesses to buffers by
-// events. It may also draw a mistake that one rank makes. A model predicts the contents of all
-// buffers and the errors that must be reported. A player performs the program on one rank. A
-// verdict compares the results with the model. For each kind of program (mistakes, messages,
+// copies, events and graphs. A generator draws the program and uses events to order accesses to
+// buffers. It may also draw a mistake for one rank to make. A model predicts the contents of all
+// buffers and the errors that must be reported. A player performs the program on one rank, and a
+// verdict compares its results with the model. For each kind of program (mistakes, messages,
 // uneven, graphs, recoveries) the generator draws different ops. The tests that kill and stop ranks
-// use simpler programs. The tests of docs/reference/failures.md use a table.
+// use simpler programs, and the tests of docs/reference/failures.md use a table.
 //
-// Without flags each test runs a few dozen programs. Longer runs print their progress:
+// Without flags, each test runs a few dozen programs. Longer runs print their progress:
 //
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
-// The programs of a seed are numbered from 1. The seed and the number determine all draws of a
-// program. The first failure ends the test and prints a command that repeats the program with the
-// same draws, but not with the same timing of the processes. With -all the test continues and
-// counts failures.
+// The programs of a seed are numbered from 1, and all draws of a program depend only on the seed
+// and its number. The first failure ends the test and prints a command that repeats the program
+// with the same draws, though not with the same timing of its processes. With -all, the test
+// continues and counts failures.
 package chaos
 
 import (
@@ -44,8 +44,8 @@ var (
 
 var raceDetector bool
 
-// TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
-// as a rank, it runs the rank instead.
+// TestMain runs the tests and fails if they leak goroutines. In a process that a test started as a
+// rank, it runs the rank instead.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
@@ -53,13 +53,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// batch runs the programs of a test.
+// batch describes the programs that a test runs.
 type batch struct {
 	// programs is the default number of programs.
 	programs int
-	// perWorld is the number of programs that one world runs, one after another.
+	// perWorld is the number of programs that run in one world, one after another.
 	perWorld int
-	// run runs a number of programs and returns their failures.
+	// run runs the given number of programs, starting with number first, and returns their
+	// failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
@@ -119,10 +120,10 @@ func repeatCommand(t *testing.T, first, programs int) string {
 		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)
 }
 
-// progressEvery is the interval between the lines of progress.
 const progressEvery = 5 * time.Second
 
-// progress prints the progress of a verbose test until stop is called, which prints a last line.
+// progress prints the progress of a verbose test at regular intervals. stop ends this and prints a
+// last line.
 func progress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}

@@ -8,28 +8,27 @@ import (
 	"time"
 )
 
-// starvation measures how long the threads of this process were ready to run and waited for a
-// processor. On a busy machine, a rank reacts to a fault later by that time.
+// starvation measures how long the threads of this process were ready to run but had no processor.
+// On a busy machine, this delays a rank's reaction to a fault.
 type starvation struct {
 	mu      sync.Mutex
-	samples []starved // guarded by mu
+	samples []waitSample // guarded by mu
 }
 
-// starved is the time for which the threads of a process have waited for a processor in all. At is
-// in nanoseconds since 1970.
-type starved struct {
+// waitSample holds the total time for which the threads of a process had waited for a processor at
+// time At, which is in nanoseconds since 1970.
+type waitSample struct {
 	At   int64
 	Time time.Duration
 }
 
-// sampleInterval is the time between two samples. maxSamples is the number of samples that are
-// kept.
+// sampleInterval is the time between two samples, of which the last maxSamples are kept.
 const (
 	sampleInterval = 50 * time.Millisecond
 	maxSamples     = 400
 )
 
-// measure takes samples until the process ends.
+// measure takes samples until the process exits.
 func (s *starvation) measure() {
 	for {
 		s.sample()
@@ -38,7 +37,7 @@ func (s *starvation) measure() {
 }
 
 func (s *starvation) sample() {
-	now := starved{At: time.Now().UnixNano()}
+	now := waitSample{At: time.Now().UnixNano()}
 	files, _ := filepath.Glob("/proc/self/task/*/schedstat")
 	for _, file := range files {
 		var running, waiting time.Duration
@@ -56,20 +55,20 @@ func (s *starvation) sample() {
 	s.samples = s.samples[max(0, len(s.samples)-maxSamples):]
 }
 
-// all returns the samples, including one of now.
-func (s *starvation) all() []starved {
+// all returns the samples, including one taken now.
+func (s *starvation) all() []waitSample {
 	s.sample()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]starved(nil), s.samples...)
+	return append([]waitSample(nil), s.samples...)
 }
 
-// starvedSince returns for how long a process has waited for a processor since a time.
-func starvedSince(samples []starved, begin time.Time) time.Duration {
+// starvedSince returns how long a process has waited for a processor since begin.
+func starvedSince(samples []waitSample, begin time.Time) time.Duration {
 	if len(samples) == 0 {
 		return 0
 	}
-	before := starved{}
+	before := waitSample{}
 	for _, s := range samples {
 		if s.At <= begin.UnixNano() {
 			before = s

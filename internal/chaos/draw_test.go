@@ -7,20 +7,23 @@ import (
 	"symmem"
 )
 
-// generator draws a program. It tracks accesses to buffers to synchronize them by events.
+// generator draws a program. It tracks accesses to buffers in order to synchronize them with
+// events.
 type generator struct {
 	*rand.Rand
 	p program
-	// counts holds the number of ops of each stream. seen[s][t] is the number of ops of stream t
-	// for which stream s has waited.
+	// counts holds the number of ops on each stream. seen[s][t] is the number of ops on stream t
+	// that stream s has waited for.
 	counts [maxStreams]int
 	seen   [maxStreams][maxStreams]int
-	// wrote holds the last write of each buffer. read holds the last read on each stream.
-	wrote []access
-	read  [][maxStreams]int
-	// marks holds, for each event, the row of seen of the event's stream at the time of the record.
+	// lastWrite holds the last write to each buffer, and lastRead the last read of it on each
+	// stream.
+	lastWrite []access
+	lastRead  [][maxStreams]int
+	// marks holds, for each event, the row of seen that belongs to the event's stream when it is
+	// recorded.
 	marks [][maxStreams]int
-	// live lists the buffers that calls may use. groups lists the groups that may make calls.
+	// live lists the buffers that calls may use, and groups the groups that may make calls.
 	live, groups []int
 }
 
@@ -31,24 +34,22 @@ func newGenerator(d *rand.Rand, l layout) *generator {
 	return &generator{Rand: d, p: program{layout: l}}
 }
 
-// buffer adds a buffer that exists before the first op, and returns its index.
+// buffer adds a buffer that exists before the first op and returns its index.
 func (g *generator) buffer(bytes int, foreign bool) int {
 	index := len(g.p.buffers)
 	g.p.buffers = append(g.p.buffers, buffer{bytes: bytes, foreign: foreign})
-	g.wrote, g.read = append(g.wrote, access{}), append(g.read, [maxStreams]int{})
+	g.lastWrite, g.lastRead = append(g.lastWrite, access{}), append(g.lastRead, [maxStreams]int{})
 	g.live = append(g.live, index)
 	return index
 }
 
-// alloc adds an op that allocates a buffer.
 func (g *generator) alloc(bytes int) {
 	index, s := g.buffer(bytes, false), g.IntN(streams)
-	g.p.buffers[index].taken = true
-	g.add(op{kind: allocOp, stream: s, on: s, recv: index})
-	g.wrote[index] = access{s, g.counts[s]}
+	g.p.buffers[index].allocatedByOp = true
+	g.add(op{kind: allocOp, stream: s, recvStream: s, recv: index})
+	g.lastWrite[index] = access{s, g.counts[s]}
 }
 
-// free adds an op that frees a buffer.
 func (g *generator) free() {
 	i := g.IntN(len(g.live))
 	g.add(op{kind: freeOp, recv: g.live[i]})
@@ -91,7 +92,7 @@ func (g *generator) drawGraph(capturedByOp bool) {
 	g.p.graphs = append(g.p.graphs, drawn)
 	if capturedByOp {
 		s := drawn.stream
-		g.add(op{kind: captureGraph, stream: s, on: s, graph: len(g.p.graphs) - 1})
+		g.add(op{kind: captureGraph, stream: s, recvStream: s, graph: len(g.p.graphs) - 1})
 	}
 }
 
@@ -104,43 +105,43 @@ func (g *generator) drawOp() {
 		o = g.drawWork()
 	}
 	o.stream = g.IntN(streams)
-	o.on = o.stream
+	o.recvStream = o.stream
 	g.addOrdered(o)
 	if g.IntN(3) == 0 {
 		g.record(o.stream)
 	}
 }
 
-// addOrdered adds an op after the waits that order its accesses to buffers.
+// addOrdered adds an op, preceded by the waits that order its accesses to buffers.
 func (g *generator) addOrdered(o op) {
 	body := g.p.body(&o)
 	for i := range body {
-		g.waitFor(o.stream, g.wrote[body[i].send])
-		g.waitFor(o.on, g.wrote[body[i].recv])
-		for other, index := range g.read[body[i].recv] {
-			g.waitFor(o.on, access{other, index})
+		g.waitFor(o.stream, g.lastWrite[body[i].send])
+		g.waitFor(o.recvStream, g.lastWrite[body[i].recv])
+		for other, index := range g.lastRead[body[i].recv] {
+			g.waitFor(o.recvStream, access{other, index})
 		}
 	}
 	g.add(o)
 	for i := range body {
-		g.read[body[i].send][o.stream] = g.counts[o.stream]
-		g.wrote[body[i].recv] = access{o.on, g.counts[o.on]}
+		g.lastRead[body[i].send][o.stream] = g.counts[o.stream]
+		g.lastWrite[body[i].recv] = access{o.recvStream, g.counts[o.recvStream]}
 	}
 }
 
-// add adds an op without waits.
+// add adds an op without preceding waits.
 func (g *generator) add(o op) {
 	g.counts[o.stream]++
-	if o.on != o.stream {
-		g.counts[o.on]++
+	if o.recvStream != o.stream {
+		g.counts[o.recvStream]++
 	}
-	for _, s := range []int{o.stream, o.on} {
+	for _, s := range []int{o.stream, o.recvStream} {
 		g.seen[s][s] = g.counts[s]
 	}
 	g.p.ops = append(g.p.ops, o)
 }
 
-// waitFor makes a stream wait for an access, by an existing event or a new one.
+// waitFor makes a stream wait for an access, using an existing event or a new one.
 func (g *generator) waitFor(stream int, previous access) {
 	if g.seen[stream][previous.stream] >= previous.index {
 		return
@@ -154,7 +155,7 @@ func (g *generator) waitFor(stream int, previous access) {
 	if event < 0 {
 		event = g.record(previous.stream)
 	}
-	g.add(op{kind: wait, stream: stream, on: stream, event: event})
+	g.add(op{kind: wait, stream: stream, recvStream: stream, event: event})
 	for t, index := range g.marks[event] {
 		g.seen[stream][t] = max(g.seen[stream][t], index)
 	}
@@ -163,12 +164,13 @@ func (g *generator) waitFor(stream int, previous access) {
 // record adds a record of a new event and returns the event's index.
 func (g *generator) record(stream int) int {
 	g.marks = append(g.marks, g.seen[stream])
-	g.add(op{kind: record, stream: stream, on: stream, event: g.p.events})
+	g.add(op{kind: record, stream: stream, recvStream: stream, event: g.p.events})
 	g.p.events++
 	return g.p.events - 1
 }
 
-// shuffle draws an order of ops for each rank, by swapping some neighbors on different streams.
+// shuffle draws the order in which each rank queues the ops, by swapping some neighbors on
+// different streams.
 func (g *generator) shuffle() {
 	for r := range g.p.ranks {
 		order := []int{}
@@ -187,10 +189,9 @@ func (g *generator) shuffle() {
 	}
 }
 
-// before reports whether all ranks must keep the order of two neighbors. They must keep it if
-// either is not a call, or if both are collectives. A message and a collective keep their order
-// unless the program is unordered. Two messages keep their order if they have the same group, tag
-// and ranks.
+// before reports whether all ranks must keep the order of two neighboring ops. They must if either
+// is not a call, or if both are collectives. A message and a collective keep their order unless the
+// program is unordered. Two messages keep their order if they have the same group, tag and ranks.
 func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.call() || !next.kind.call() {
 		return true
@@ -199,14 +200,15 @@ func (o *op) before(next *op, unordered bool) bool {
 		return o.kind.collective() && next.kind.collective() || !unordered
 	}
 	a, b := o.message, next.message
-	return o.group == next.group && a.tag == b.tag && a.to == b.to && (a.from == b.from || a.any)
+	return o.group == next.group && a.tag == b.tag && a.dst == b.dst && (a.src == b.src || a.anySource)
 }
 
 // parts holds the counts and offsets of an AllToAllV.
 type parts struct {
 	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
-	// sendOffsets and recvOffsets hold the offsets, in elements, of parts in each rank's buffers.
+	// sendOffsets and recvOffsets hold the offsets of the parts in each rank's buffers, in
+	// elements.
 	sendOffsets, recvOffsets [][]int64
 	// wide selects elements of 8 bytes instead of 1.
 	wide bool
@@ -219,7 +221,7 @@ const pairBytes = 64 << 20
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	x := &parts{wide: d.IntN(2) == 0}
 	limit := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
-	equal := d.IntN(3) // equal/3 is the probability of equal lengths
+	equal := d.IntN(3) // equal/3 is the probability that lengths are the same
 	for range ranks {
 		row := make([]int64, ranks)
 		for b := range row {
@@ -249,13 +251,14 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 
 func (p *parts) received(rank int) []int64 {
 	counts := make([]int64, len(p.counts))
-	for from := range counts {
-		counts[from] = p.counts[from][rank]
+	for src := range counts {
+		counts[src] = p.counts[src][rank]
 	}
 	return counts
 }
 
-// drawOffsets draws the offsets of parts, in random or ascending order, with or without gaps.
+// drawOffsets draws the offsets of the parts, which follow each other in random or ascending order,
+// with or without gaps.
 func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	offsets, offset := make([]int64, len(counts)), int64(0)
 	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// graphs describes programs that replay graphs captured by symmem or by another library.
+// graphs describes programs that replay graphs, which symmem or another library captured.
 var graphs = kind{
 	perWorld: 5, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
@@ -24,8 +24,8 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies without events between them. The program's first streams belong
-// to another library.
+// graphs draws a program of tallies, with no events between them. The first libraryStreams streams
+// belong to another library.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
@@ -34,8 +34,8 @@ func (t *task) graphs(number int) (*program, mistake) {
 	equal := d.IntN(2) == 0
 	var counts []int
 	for i := range 1 + d.IntN(4) {
-		// The logarithm of the length is uniform.
-		count := int(max(1, d.Int64N(1+(t.Most/4)>>d.IntN(14))))
+		// Draw the length from a log-uniform distribution.
+		count := int(max(1, d.Int64N(1+(t.MaxBytes/4)>>d.IntN(14))))
 		foreign := d.IntN(2) == 0
 		if equal && i > 0 {
 			count, foreign = counts[0], g.p.buffers[0].foreign
@@ -43,7 +43,7 @@ func (t *task) graphs(number int) (*program, mistake) {
 		counts = append(counts, count)
 		g.buffer(4*count*g.p.ranks, foreign)
 		g.tally(libraryStreams, i)
-		g.add(op{kind: syncOp, stream: libraryStreams, on: libraryStreams})
+		g.add(op{kind: syncOp, stream: libraryStreams, recvStream: libraryStreams})
 	}
 	for i := range 2 + d.IntN(3) {
 		drawn := graph{stream: libraryStreams, capturedByOp: true, branches: 1 + d.IntN(libraryStreams)}
@@ -68,23 +68,23 @@ func (t *task) graphs(number int) (*program, mistake) {
 		if g.p.graphs[o.graph].branches > 0 {
 			o.stream %= libraryStreams
 		}
-		o.on = o.stream
+		o.recvStream = o.stream
 		g.add(o)
 	}
 	return &g.p, mistake{}
 }
 
 func (g *generator) tally(stream, buffer int) {
-	g.add(op{kind: tally, stream: stream, on: stream, send: buffer, recv: buffer})
+	g.add(op{kind: tally, stream: stream, recvStream: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs, captured by symmem or by another library, on several streams,
-// mixed with other calls and without events. Sums have up to 64 MiB on GPUs and up to 256 KiB on
-// the software GPU.
+// TestGraphsOnAGPU replays graphs captured by symmem or by another library. They run on several
+// streams, mixed with other calls and without events. Sums are up to 64 MiB on GPUs and up to 256
+// KiB on the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
-	base := task{Kind: "graphs", Most: 64 << 20}
+	base := task{Kind: "graphs", MaxBytes: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
-		base.Most = 256 << 10
+		base.MaxBytes = 256 << 10
 	}
 	graphs.testOnAGPU(t, 20, base)
 }

@@ -19,15 +19,15 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Environment variables of a rank's process: its role, its task as JSON, and the ID of its job.
+// Environment variables of a rank's process: its role, its task as JSON, and the ID of the job.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK"
 	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
-// roles lists the main functions of ranks. They return an error if the program could not be run.
-// Failures of symmem are not errors; the ranks write them to standard output.
+// roles maps each role to the main function of its ranks. The function returns an error if it could
+// not run the program. Failures of symmem are not errors: the ranks write them to standard output.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRank,
@@ -50,25 +50,24 @@ type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit is the time after which the program counts as a hang and its ranks print their
-	// goroutines.
+	// limit is the time after which the job counts as hung and its ranks print their goroutines.
 	limit time.Duration
 	// machines is the number of machines on which the ranks appear to run, or 0.
 	machines int
 	// variables are added to the environment of the ranks.
 	variables []string
-	// onLine is called for each line that ranks write to standard output, one call at a time.
+	// onLine is called for each line that ranks write to standard output. Calls do not overlap.
 	onLine func(line string)
-	// id identifies the job in the environment of its processes and in the name of rank 0's store.
+	// id identifies the job in its processes' environment and in the name of the store that rank 0
+	// serves.
 	id string
 	// folder is the directory for the ranks' temporary files, or "" for the default directory.
 	folder string
 }
 
-// errHang means that a program has not ended in time.
+// errHang means that a job did not end in time.
 var errHang = errors.New("program hangs")
 
-// environment returns the environment of the ranks.
 func (j *job) environment() ([]string, error) {
 	task, err := json.Marshal(j.task)
 	if err != nil {
@@ -88,7 +87,7 @@ func (j *job) environment() ([]string, error) {
 		taskVariable+"="+string(task), jobVariable+"="+j.id), nil
 }
 
-// run starts the ranks and waits until they have ended.
+// run starts the ranks and waits until all of them have exited.
 func (j *job) run(ctx context.Context) (launch.Result, error) {
 	j.id = rand.Text()
 	env, err := j.environment()
@@ -122,8 +121,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// withoutLauncher returns options for a rank without the launcher: rank 0 serves the store, and no
-// launcher reports that a rank has ended.
+// withoutLauncher returns options for a rank that runs without the launcher: rank 0 serves the
+// store, and no launcher reports that a rank has exited.
 func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -138,10 +137,11 @@ func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 // store returns the socket name of the store that rank 0 serves.
 func store(job string) string { return "symmem-chaos-" + job }
 
-// dumpTime is the time that ranks get to print their goroutines.
+// dumpTime is the time that ranks have to print their goroutines.
 const dumpTime = 5 * time.Second
 
-// watch waits until the job has ended, and ends a job that hangs.
+// watch waits until the job has ended. If the job hangs, watch makes its ranks print their
+// goroutines and then kills them.
 func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (hung bool) {
 	select {
 	case <-ended:
@@ -157,7 +157,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime is the time within which a signal must stop a process.
+// stateTime is the time within which a process must stop after the signal.
 const stateTime = 30 * time.Second
 
 // awaitStopped waits until a process is in the stopped state.
@@ -176,8 +176,8 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// lineWriter is an io.Writer that calls a function with each line. The launcher writes only whole
-// lines.
+// lineWriter is an io.Writer that calls a function with each line. It relies on the launcher, which
+// writes only whole lines.
 type lineWriter func(line string)
 
 func (fn lineWriter) Write(text []byte) (int, error) {

@@ -15,23 +15,22 @@ import (
 	"symmem"
 )
 
-// kind describes a kind of random program. A world's ranks run several programs, one after another.
-// Each rank checks its own results.
+// kind describes a kind of random program. The ranks of a world run several programs, one after
+// another, and each rank checks its own results.
 type kind struct {
-	// perWorld is the number of programs that a world runs. limit limits the time for all of them.
+	// perWorld is the number of programs that run in one world, and limit the time for all of them.
 	perWorld int
 	limit    time.Duration
 	// world draws the size of a world and the options of its ranks.
 	world func(*task) (ranks int, o symmem.Options)
 	// open prepares a rank after its world has been opened.
 	open func(context.Context, *symmem.Runtime, *task) (performer, error)
-	// show returns a program for printing, after a failure.
+	// show returns a program, to be printed after a failure.
 	show func(*task, int) fmt.Stringer
-	// kills, if set, reports whether a rank is killed in a world's last program.
+	// kills, if set, reports whether the last program of a world kills a rank.
 	kills func(*task) bool
 }
 
-// kinds lists the kinds by name.
 var kinds = map[string]*kind{
 	"graphs": &graphs, "messages": &messages, "mistakes": &mistakes, "recoveries": &recoveries,
 	"uneven": &uneven,
@@ -47,20 +46,19 @@ type task struct {
 	GPU bool
 	// Machines is the number of machines on which the ranks appear to run.
 	Machines int
-	// Most is the maximum size of a sum in programs with graphs, in bytes. It is 0 for other
-	// programs.
-	Most int64
+	// MaxBytes is the maximum size of a sum in programs with graphs. It is 0 for other programs.
+	MaxBytes int64
 }
 
 func (t *task) last() int { return t.First + t.Programs - 1 }
 
-// worldDraws returns the random numbers that all programs of the world share.
+// worldDraws returns the random numbers that all programs of a world share.
 func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.PerWorld) }
 
 // performer runs programs as one rank.
 type performer interface {
-	// run runs a program. reported lists the errors that symmem has returned. bad lists wrong
-	// results, unexpected errors and missing errors.
+	// run runs a program. reported lists the errors that symmem returned. bad lists wrong results,
+	// unexpected errors and missing errors.
 	run(number int) (reported, bad []string)
 	// close closes the Runtime and releases everything else.
 	close() error
@@ -69,7 +67,7 @@ type performer interface {
 // report is the line that a rank writes before it exits.
 type report struct {
 	Rank int
-	// Program is the rank's last program, and Reported and Bad are its results.
+	// Program is the last program that the rank ran, and Reported and Bad are its results.
 	Program       int
 	Reported, Bad []string
 }
@@ -84,7 +82,7 @@ func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	batch{programs: programs, perWorld: k.perWorld, run: run}.test(t)
 }
 
-// testOnAGPU runs programs on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, and otherwise on a
+// testOnAGPU runs programs on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else on a
 // software GPU.
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
@@ -126,7 +124,8 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
 }
 
-// verdict returns the failures that the ranks have found, and the first program that failed.
+// verdict returns the failures that the ranks found, and a listing of the first program that
+// failed.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	first := 0

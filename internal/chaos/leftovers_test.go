@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// cleanupTime limits the time from the end of the last process until all resources are removed.
+// cleanupTime is how long after the exit of the last process resources may still exist.
 const cleanupTime = time.Second
 
-// leftovers lists processes, sockets, temporary files and shared-memory files that a job has left.
+// leftovers lists the processes, sockets, temporary files and shared-memory files that a job has
+// left behind.
 func (j *job) leftovers(before []string) (text string) {
 	end := time.Now().Add(cleanupTime)
 	for {
@@ -24,7 +25,6 @@ func (j *job) leftovers(before []string) (text string) {
 	}
 }
 
-// findLeftovers lists the leftovers that exist now.
 func (j *job) findLeftovers(before []string) string {
 	var leftovers []string
 	processes, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -32,7 +32,7 @@ func (j *job) findLeftovers(before []string) string {
 		return err.Error()
 	}
 	for _, p := range processes {
-		// A process that has ended or belongs to another user cannot be read.
+		// Processes that have exited or belong to another user cannot be read.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
 			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))
@@ -61,7 +61,7 @@ func (j *job) findLeftovers(before []string) string {
 }
 
 func sharedMemory() (names []string) {
-	entries, _ := os.ReadDir("/dev/shm") // fails if the directory does not exist
+	entries, _ := os.ReadDir("/dev/shm") // fails if there is no such directory
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())

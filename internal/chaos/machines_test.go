@@ -18,8 +18,8 @@ const (
 	hostVariable = "NCCL_HOSTID"
 )
 
-// restartOnMachine restarts this rank's process with the name of the rank's machine. NCCL only
-// reads variables that were set when the process started.
+// restartOnMachine restarts this process with the name of the rank's machine in the environment,
+// because NCCL reads only variables that were set when the process started.
 func restartOnMachine() error {
 	machines, _ := strconv.Atoi(os.Getenv(machinesVariable))
 	if machines <= 1 || os.Getenv(hostVariable) != "" {

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// messages describes programs of messages between collectives.
+// messages describes programs that send messages between collectives.
 var messages = kind{
 	perWorld: 10, limit: 4 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
@@ -26,7 +26,7 @@ var messages = kind{
 	},
 }
 
-// messagesLayout returns a world with two more groups: its even ranks and its odd ranks.
+// messagesLayout returns a world with two further groups: its even ranks and its odd ranks.
 func (t *task) messagesLayout() layout {
 	d := t.worldDraws()
 	ranks := 2 + d.IntN(7)
@@ -43,7 +43,7 @@ func (t *task) messagesLayout() layout {
 }
 
 // messages draws a program. If messages are unordered, a message may be sent before a collective
-// and received after it.
+// but received after it.
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
@@ -56,16 +56,16 @@ func (t *task) messages(number int) (*program, mistake) {
 		if o.group > 0 {
 			members = g.p.groups[o.group]
 		}
-		if o.on = o.stream; len(members) < 2 || d.IntN(5) == 0 {
+		if o.recvStream = o.stream; len(members) < 2 || d.IntN(5) == 0 {
 			o.kind, o.count = allReduce, 2
 			o.send, o.recv = g.buffer(64, foreign), g.buffer(64, foreign)
 			g.addOrdered(o)
 			continue
 		}
 		order := d.Perm(len(members))
-		o.kind, o.on, o.count = send, d.IntN(streams), drawBytes(d, large && i == 3)
-		o.message = message{from: members[order[0]], to: members[order[1]], tag: d.IntN(tags)}
-		if o.message.any = d.IntN(8) == 0; o.message.any {
+		o.kind, o.recvStream, o.count = send, d.IntN(streams), drawBytes(d, large && i == 3)
+		o.message = message{src: members[order[0]], dst: members[order[1]], tag: d.IntN(tags)}
+		if o.message.anySource = d.IntN(8) == 0; o.message.anySource {
 			o.count, o.message.tag = anyBytes, anyTag
 		}
 		if source := g.drawForwarded(&o); source != nil {
@@ -73,7 +73,7 @@ func (t *task) messages(number int) (*program, mistake) {
 		} else {
 			o.send = g.buffer(o.count+gap, foreign)
 		}
-		o.message.wide = o.count%4 == 0 && !o.message.any && d.IntN(2) == 0
+		o.message.wide = o.count%4 == 0 && !o.message.anySource && d.IntN(2) == 0
 		o.recv = g.buffer(o.count+gap, foreign)
 		g.addOrdered(o)
 	}
@@ -86,11 +86,11 @@ const (
 	tags = 3
 	// anyTag is the tag of messages from AnySource.
 	anyTag = 7
-	// gap is the number of bytes after a message. They must not change.
+	// gap is the number of bytes after each message, which must not change.
 	gap = 64
 )
 
-// drawBytes draws the length of a message. Most messages are short; large ones exceed 1 MiB.
+// drawBytes draws the length of a message. Most messages are short, but large ones exceed 1 MiB.
 func drawBytes(d *rand.Rand, large bool) int {
 	if large {
 		return 1<<20 + d.IntN(7<<20)
@@ -98,22 +98,22 @@ func drawBytes(d *rand.Rand, large bool) int {
 	return d.IntN(1 + []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}[d.IntN(7)])
 }
 
-// drawForwarded returns the last message that the sender of o has received, for forwarding, or, in
-// two thirds of all cases, nil.
+// drawForwarded returns the last message that the sender of o received, so that o can forward it.
+// In two thirds of all cases it returns nil.
 func (g *generator) drawForwarded(o *op) *op {
-	if o.message.any || g.IntN(3) != 0 {
+	if o.message.anySource || g.IntN(3) != 0 {
 		return nil
 	}
 	for i := len(g.p.ops) - 1; i >= 0; i-- {
 		s := &g.p.ops[i]
-		if s.kind == send && !s.message.any && s.message.to == o.message.from {
+		if s.kind == send && !s.message.anySource && s.message.dst == o.message.src {
 			return s
 		}
 	}
 	return nil
 }
 
-// TestMessages runs programs whose ranks exchange and forward messages on any streams, between
+// TestMessages runs programs whose ranks exchange and forward messages on any stream between
 // collectives. A rank may reorder calls with different peers. All messages and sums must be
 // correct, and no call may return an error.
 func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }

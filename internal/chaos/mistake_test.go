@@ -10,7 +10,8 @@ import (
 type mistake struct {
 	kind mistakeKind
 	rank int
-	// index selects the op. body selects the call in the op's graph, and is 0 for other ops.
+	// index selects the op. body selects the call within the graph that the op launches, and is 0
+	// for other ops.
 	index, body int
 }
 
@@ -22,12 +23,12 @@ const (
 	killNow
 	// killLater kills the process some time after the call.
 	killLater
-	// abortNow aborts the group before the call, abortLater some time after it.
+	// abortNow aborts the group before the call, and abortLater some time after it.
 	abortNow
 	abortLater
 	// cancelRegistration cancels a registration instead of making the call.
 	cancelRegistration
-	// wrongCount passes another count to the call, wrongType another type.
+	// wrongCount passes a different count to the call, and wrongType a different type.
 	wrongCount
 	wrongType
 	skipCall
@@ -45,8 +46,8 @@ func (m mistake) String() string {
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.index, m.body)
 }
 
-// drawMistake draws a mistake of the given kinds in a collective of the program. It never skips a
-// call if the next call is equal, because symmem cannot detect this.
+// drawMistake draws a mistake of one of the given kinds in a collective of the program. It never
+// skips a call that is followed by an identical one, because symmem cannot detect that.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
@@ -79,8 +80,8 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the first op that launches the graph of the given op, or the op itself if it
-// launches no graph.
+// firstLaunch returns the first op that launches the same graph as the given op, or the op itself
+// if it launches none.
 func (p *program) firstLaunch(index int) int {
 	if o := &p.ops[index]; o.kind == launchGraph {
 		for i := range p.ops {
@@ -92,7 +93,8 @@ func (p *program) firstLaunch(index int) int {
 	return index
 }
 
-// isUndetectable reports whether a group cannot distinguish the skipped call from the next one.
+// isUndetectable reports whether some group cannot distinguish the skipped call from the one that
+// follows it.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
@@ -107,8 +109,8 @@ func (p *program) isUndetectable(m *mistake) bool {
 	return false
 }
 
-func (p *program) calls(group, from, to int) (calls []op) {
-	for i := from; i < to; i++ {
+func (p *program) calls(group, first, end int) (calls []op) {
+	for i := first; i < end; i++ {
 		for _, o := range p.body(&p.ops[i]) {
 			if o.kind.collective() && o.group == group {
 				calls = append(calls, o)

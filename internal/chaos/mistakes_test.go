@@ -76,7 +76,7 @@ func (t *task) mistakes(number int) (*program, mistake) {
 }
 
 // TestMistakes runs programs in which one rank makes a mistake: it is killed, aborts a group,
-// passes another count or type to a call, or skips a call. Calls use the results of earlier calls
-// on any stream and in any group, without synchronizing in between. Results without an error must
-// be correct. Work that depends on the failed call must report an error.
+// passes a different count or type to a call, or skips a call. Calls use the results of earlier
+// calls on any stream and in any group, without synchronizing in between. A result that is returned
+// without an error must be correct, and work that depends on the failed call must report an error.
 func TestMistakes(t *testing.T) { mistakes.test(t, 24, task{Kind: "mistakes"}, nil) }

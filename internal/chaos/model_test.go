@@ -10,52 +10,52 @@ import (
 	"symmem"
 )
 
-// contents computes len(dst) bytes of a rank's buffer, from an offset. It does so on demand,
-// because a rank needs few bytes of other ranks.
-type contents func(dst []byte, from int)
+// contents writes len(dst) bytes of a rank's buffer, from offset on, to dst. They are computed on
+// demand, because a rank needs few bytes of the other ranks' buffers.
+type contents func(dst []byte, offset int)
 
-// initialContents returns a buffer's random contents before the first op. Each chunk is drawn
-// independently.
+// initialContents returns the random contents that a buffer has before the first op. Each chunk is
+// drawn independently, so that any part can be computed alone.
 func initialContents(seed uint64, rank, buffer int) contents {
 	const chunk = 4096
-	return func(dst []byte, from int) {
+	return func(dst []byte, offset int) {
 		var key [32]byte
 		binary.LittleEndian.PutUint64(key[:], seed)
 		binary.LittleEndian.PutUint64(key[8:], uint64(rank)<<32|uint64(buffer))
 		noise := make([]byte, chunk)
 		for len(dst) > 0 {
-			binary.LittleEndian.PutUint64(key[16:], uint64(from/chunk))
+			binary.LittleEndian.PutUint64(key[16:], uint64(offset/chunk))
 			_, _ = rand.NewChaCha8(key).Read(noise) // never fails
-			n := copy(dst, noise[from%chunk:])
-			dst, from = dst[n:], from+n
+			n := copy(dst, noise[offset%chunk:])
+			dst, offset = dst[n:], offset+n
 		}
 	}
 }
 
 func (c contents) withWrite(offset, n int, write func() []byte) contents {
 	written := sync.OnceValue(write)
-	return func(dst []byte, from int) {
-		low, high := max(from, offset), min(from+len(dst), offset+n)
+	return func(dst []byte, start int) {
+		low, high := max(start, offset), min(start+len(dst), offset+n)
 		if high-low < len(dst) {
-			c(dst, from)
+			c(dst, start)
 		}
 		if low < high {
-			copy(dst[low-from:high-from], written()[low-offset:])
+			copy(dst[low-start:high-start], written()[low-offset:])
 		}
 	}
 }
 
-func (c contents) part(from, n int) []byte {
+func (c contents) part(offset, n int) []byte {
 	b := make([]byte, n)
-	c(b, from)
+	c(b, offset)
 	return b
 }
 
-// never is the index of an op that does not exist. It exceeds all other indices.
+// never stands for the index of an op that does not exist. It exceeds all other indices.
 const never = 1 << 30
 
 // model predicts the outcome of a program with a mistake: the contents of all buffers, and the
-// streams, events and groups that must report an error. Others may report an error.
+// streams, events and groups that must report an error. All others may report one.
 type model struct {
 	seed uint64
 	p    *program
@@ -64,12 +64,12 @@ type model struct {
 	data [][]contents
 	// undefined marks buffers with undefined contents, by rank.
 	undefined [][]bool
-	// wrote is the last op that wrote each buffer, by rank, or -1.
-	wrote [][]int
+	// lastWrite is the op that last wrote to each buffer, by rank, or -1.
+	lastWrite [][]int
 	// streamFailsAt is the first op that must fail on each stream, by rank, or never.
 	streamFailsAt [][maxStreams]int
-	// recorded is the op that recorded each event.
-	recorded []int
+	// recordOp is the op that recorded each event.
+	recordOp []int
 	// eventFails marks the events, by rank, that must carry an error.
 	eventFails [][]bool
 	// groupFailsAt is the first op that must fail in each group, by rank, or never.
@@ -78,10 +78,11 @@ type model struct {
 	// messagesUncertain is set if the program has a mistake and messages. The model then does not
 	// predict the results of messages, because a Send may succeed although its receiver has failed.
 	messagesUncertain bool
-	// tallies counts the tallies of each buffer.
+	// tallies counts the tallies on each buffer.
 	tallies []int32
-	// rank is the rank whose results the model predicts. sources holds, by op, the group ranks that
-	// sent messages to AnySource. received counts these messages by group and world rank.
+	// rank is the rank whose results the model predicts. sources holds, by op, the group ranks
+	// whose messages arrived at a Recv from AnySource. received counts these messages by group and
+	// world rank.
 	rank     int
 	sources  map[int]int
 	received map[[2]int]int
@@ -90,7 +91,7 @@ type model struct {
 func newModel(seed uint64, p *program, m mistake) *model {
 	v := &model{
 		seed: seed, p: p, m: m,
-		recorded: make([]int, p.events), groupFailed: make([]bool, len(p.groups)),
+		recordOp: make([]int, p.events), groupFailed: make([]bool, len(p.groups)),
 		streamFailsAt: make([][maxStreams]int, p.ranks), tallies: make([]int32, len(p.buffers)),
 		received: map[[2]int]int{},
 	}
@@ -101,7 +102,7 @@ func newModel(seed uint64, p *program, m mistake) *model {
 		}
 		v.data = append(v.data, data)
 		v.undefined = append(v.undefined, make([]bool, len(p.buffers)))
-		v.wrote = append(v.wrote, slices.Repeat([]int{-1}, len(p.buffers)))
+		v.lastWrite = append(v.lastWrite, slices.Repeat([]int{-1}, len(p.buffers)))
 		v.streamFailsAt[r] = [maxStreams]int(slices.Repeat([]int{never}, maxStreams))
 		v.eventFails = append(v.eventFails, make([]bool, p.events))
 		v.groupFailsAt = append(v.groupFailsAt, slices.Repeat([]int{never}, len(p.groups)))
@@ -109,13 +110,13 @@ func newModel(seed uint64, p *program, m mistake) *model {
 	return v
 }
 
-// run performs all ops before the given index.
-func (m *model) run(before int) {
-	for i := range m.p.ops[:before] {
+// run performs all ops with an index below end.
+func (m *model) run(end int) {
+	for i := range m.p.ops[:end] {
 		o := &m.p.ops[i]
 		switch o.kind {
 		case record:
-			m.recorded[o.event] = i
+			m.recordOp[o.event] = i
 			for r := range m.p.ranks {
 				m.eventFails[r][o.event] = m.streamFailsAt[r][o.stream] < never
 			}
@@ -127,13 +128,13 @@ func (m *model) run(before int) {
 			}
 		case allocOp:
 			for r := range m.p.ranks {
-				m.wrote[r][o.recv], m.undefined[r][o.recv] = i, m.streamFailsAt[r][o.stream] < never
+				m.lastWrite[r][o.recv], m.undefined[r][o.recv] = i, m.streamFailsAt[r][o.stream] < never
 			}
 		case freeOp, captureGraph, syncOp, closeKeptGraphs:
 		default:
 			for n, work := range m.p.body(o) {
 				if o.kind == launchGraph {
-					work.stream, work.on = o.stream, o.stream
+					work.stream, work.recvStream = o.stream, o.stream
 				}
 				m.work(i, n, &work)
 			}
@@ -159,7 +160,7 @@ func (m *model) performs(rank, index int) bool {
 	}
 }
 
-// work performs a call or a copy. n is the index in the graph that op index launches, or 0.
+// work performs a call or a copy. n is its index in the graph that op index launches, or 0.
 func (m *model) work(index, n int, o *op) {
 	if o.kind == copyOp {
 		for r := range m.p.ranks {
@@ -170,8 +171,8 @@ func (m *model) work(index, n int, o *op) {
 		return
 	}
 	if o.kind == send && m.m.kind != none {
-		to := o.message.to
-		m.wrote[to][o.recv], m.undefined[to][o.recv], m.messagesUncertain = index, true, true
+		to := o.message.dst
+		m.lastWrite[to][o.recv], m.undefined[to][o.recv], m.messagesUncertain = index, true, true
 		return
 	}
 	members := m.p.parties(o)
@@ -190,24 +191,23 @@ func (m *model) work(index, n int, o *op) {
 			m.fail(r, o.streamOf(r), index)
 			m.groupFailsAt[r][o.group] = min(m.groupFailsAt[r][o.group], index)
 			m.undefined[r][o.recv] = true
-			m.wrote[r][o.recv] = index
+			m.lastWrite[r][o.recv] = index
 		}
 	}
 }
 
-// copy performs a copy on one rank.
 func (m *model) copy(rank, index int, o *op) {
 	if m.streamFailsAt[rank][o.stream] < never {
-		m.wrote[rank][o.recv], m.undefined[rank][o.recv] = index, true
+		m.lastWrite[rank][o.recv], m.undefined[rank][o.recv] = index, true
 		return
 	}
-	from, n := m.read(rank, o.send), 4*o.count
-	m.write(rank, index, o.recv, 0, n, func() []byte { return from.part(0, n) })
+	src, n := m.read(rank, o.send), 4*o.count
+	m.write(rank, index, o.recv, 0, n, func() []byte { return src.part(0, n) })
 	m.undefined[rank][o.recv] = m.undefined[rank][o.recv] || m.undefined[rank][o.send]
 }
 
-// read returns the contents of a buffer for an op that may succeed. Undefined contents are a bug of
-// the model, unless messages are uncertain.
+// read returns the contents of a buffer for an op that may succeed. Such an op must not read
+// undefined contents, unless messages are uncertain.
 func (m *model) read(rank, buffer int) contents {
 	if m.undefined[rank][buffer] && !m.messagesUncertain {
 		panic("bug in the model: an op that may succeed reads a buffer with undefined contents")
@@ -215,7 +215,7 @@ func (m *model) read(rank, buffer int) contents {
 	return m.data[rank][buffer]
 }
 
-// call performs a successful call on all its ranks.
+// call performs a successful call on all ranks that take part in it.
 func (m *model) call(index int, o *op) {
 	members := m.p.parties(o)
 	inputs, undefined := make([]contents, len(members)), false
@@ -236,16 +236,16 @@ func (m *model) call(index int, o *op) {
 	case tally:
 		m.tallies[o.recv]++
 		for r := range members {
-			m.wrote[r][o.recv] = index
+			m.lastWrite[r][o.recv] = index
 			m.data[r][o.recv] = m.tallyContents(r, o.recv)
 		}
 	case allToAllV:
 		x := o.parts
 		for r := range members {
-			for from, place := range x.recvOffsets[r] {
-				n, out := x.counts[from][r]*x.bytes(), x.sendOffsets[from][r]*x.bytes()
-				m.write(r, index, o.recv, int(place*x.bytes()), int(n), func() []byte {
-					return inputs[from].part(int(out), int(n))
+			for src, offset := range x.recvOffsets[r] {
+				n, out := x.counts[src][r]*x.bytes(), x.sendOffsets[src][r]*x.bytes()
+				m.write(r, index, o.recv, int(offset*x.bytes()), int(n), func() []byte {
+					return inputs[src].part(int(out), int(n))
 				})
 			}
 		}
@@ -281,40 +281,40 @@ func (m *model) tallyContents(rank, buffer int) contents {
 	})
 }
 
-// write records an op's write to a buffer. Only a write to the whole buffer makes undefined
-// contents defined.
+// write records that an op writes to a buffer. Undefined contents become defined only if the whole
+// buffer is written.
 func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
-	m.wrote[rank][buffer] = op
+	m.lastWrite[rank][buffer] = op
 	if n == m.p.buffers[buffer].bytes {
 		m.undefined[rank][buffer] = false
 	}
 	m.data[rank][buffer] = m.data[rank][buffer].withWrite(index, n, result)
 }
 
-// deliver writes a message to its receiver's buffer. A Recv from AnySource gets the next message of
-// the reported source.
-func (m *model) deliver(index int, o *op, from contents) {
-	to := o.message.to
-	if source, reported := m.sources[index]; reported || o.message.any && to == m.rank {
-		from = func(dst []byte, _ int) { clear(dst) } // if there is no such message
+// deliver writes a message to its receiver's buffer. A Recv from AnySource gets the next message
+// from the source that it reported.
+func (m *model) deliver(index int, o *op, sent contents) {
+	to := o.message.dst
+	if source, reported := m.sources[index]; reported || o.message.anySource && to == m.rank {
+		sent = func(dst []byte, _ int) { clear(dst) } // if there is no such message
 		if reported && source >= 0 && source < len(m.p.groups[o.group]) {
-			from = m.nextMessage(o, m.p.groups[o.group][source], from)
+			sent = m.nextMessage(o, m.p.groups[o.group][source], sent)
 		}
 	}
-	m.write(to, index, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
+	m.write(to, index, o.recv, 0, o.count, func() []byte { return sent.part(0, o.count) })
 }
 
-// nextMessage returns the contents of a rank's next message for AnySource to o's receiver, or none
-// if the rank has sent no more messages.
-func (m *model) nextMessage(o *op, from int, none contents) contents {
-	skip := m.received[[2]int{o.group, from}]
-	m.received[[2]int{o.group, from}]++
+// nextMessage returns the contents of the next message that rank src sent to o's receiver for
+// AnySource, or none if there is no further one.
+func (m *model) nextMessage(o *op, src int, none contents) contents {
+	skip := m.received[[2]int{o.group, src}]
+	m.received[[2]int{o.group, src}]++
 	for i := range m.p.ops {
 		s := &m.p.ops[i]
-		candidate := s.kind == send && s.message.any && s.group == o.group &&
-			s.message.from == from && s.message.to == o.message.to
+		candidate := s.kind == send && s.message.anySource && s.group == o.group &&
+			s.message.src == src && s.message.dst == o.message.dst
 		if candidate && skip == 0 {
-			return m.data[from][s.send]
+			return m.data[src][s.send]
 		}
 		if candidate {
 			skip--
@@ -347,12 +347,12 @@ func result(o *op, rank int, inputs []contents) (all []byte) {
 	return all
 }
 
-// reduceInputs combines the elements of all ranks, from an offset.
-func reduceInputs(o *op, inputs []contents, from int) []byte {
+// reduceInputs combines the elements of all ranks, starting at an offset in bytes.
+func reduceInputs(o *op, inputs []contents, offset int) []byte {
 	order := binary.NativeEndian
-	result := inputs[0].part(from, 4*o.count)
+	result := inputs[0].part(offset, 4*o.count)
 	for _, in := range inputs[1:] {
-		other := in.part(from, 4*o.count)
+		other := in.part(offset, 4*o.count)
 		for i := 0; i < len(result); i += 4 {
 			a, b := int32(order.Uint32(result[i:])), int32(order.Uint32(other[i:]))
 			switch o.reduce {

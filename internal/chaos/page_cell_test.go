@@ -10,7 +10,8 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table: one path, eager or replayed. It has its own group and streams.
+// cell tests one cell of the table, that is, one path, called eagerly or replayed. It has its own
+// group and streams.
 type cell struct {
 	name     string
 	path     symmem.PathChoice
@@ -24,9 +25,10 @@ type cell struct {
 	event    *symmem.Event
 	graph    *symmem.Graph
 	count    int64
-	// memory is the buffer of the sum, which is in place. result receives a copy of memory.
+	// memory is the buffer in which the sum is computed in place. result receives a copy of it.
 	memory, result symmem.Memory
-	// launchErr is the error of the call, queueErr that of queueing the following work.
+	// launchErr is the error of the call, and queueErr the error of queueing the work that follows
+	// it.
 	launchErr, queueErr error
 }
 
@@ -78,7 +80,8 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse runs the collective once without a fault. A replayed cell first captures it.
+// rehearse runs the collective once without a fault. If the cell is replayed, rehearse first
+// captures the collective.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
@@ -109,8 +112,8 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if index := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); index >= 0 {
 		return fmt.Errorf("before the fault: element %d is %v, want %v", index, got[index], pageSum)
 	}
-	if duration := c.group.Stats().Paths; duration[c.path.String()] != 1 {
-		return fmt.Errorf("%s: the collective took the paths %v", c.name, duration)
+	if paths := c.group.Stats().Paths; paths[c.path.String()] != 1 {
+		return fmt.Errorf("%s: the collective took the paths %v", c.name, paths)
 	}
 	return fill()
 }
@@ -118,16 +121,16 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 // ownValue returns the value of this rank's elements before the sum.
 func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
-func read(ctx context.Context, on *symmem.Stream, m symmem.Memory) ([]float32, error) {
+func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, error) {
 	got := make([]float32, pageElements)
-	return got, errors.Join(on.Copy(symmem.Host(got), m), on.Synchronize(ctx))
+	return got, errors.Join(s.Copy(symmem.Host(got), m), s.Synchronize(ctx))
 }
 
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call runs the collective, or launches the graph if there is one.
+// call runs the collective, or launches the graph that contains it.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -141,7 +144,7 @@ func (c *cell) queueFollower() error {
 		c.follower.Copy(c.result, c.memory))
 }
 
-// watchEnd returns a channel that receives the time from begin to the end of the group.
+// watchEnd returns a channel that receives the time from begin until the group ends.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

@@ -14,32 +14,32 @@ import (
 	"symmem/driver"
 )
 
-// fault describes a fault of the victim, while the other ranks are in a collective, and the
-// expected outcome.
+// fault describes what the victim does while the other ranks are in a collective, and the outcome
+// that is expected.
 type fault struct {
-	// late is true if the other ranks time out. The world's timeout is then short, and a stopped
-	// victim continues after the timeout.
+	// late is set if the other ranks time out. The world then has a short timeout, and a stopped
+	// victim resumes only after it.
 	late bool
-	// stops is true if the victim stops itself. Unless late is set, it continues after pageDelay.
+	// stops is set if the victim stops itself. Unless late is also set, it resumes after pageDelay.
 	stops bool
-	// wantSuccess is true if all results must be correct and no call may return an error.
+	// wantSuccess is set if all results must be correct and no call may return an error.
 	wantSuccess bool
-	// level is the check level at which the fault is tested on GPUs without -all-cells.
+	// level is the only check level at which the fault is tested on GPUs, unless -all-cells is set.
 	level string
-	// promised reports whether the documentation promises the outcome at a level on a path. If it
-	// is nil, the outcome is always promised.
+	// promised reports whether the documentation promises the outcome for a check level and path.
+	// If promised is nil, the outcome is always promised.
 	promised func(level string, path symmem.PathChoice) bool
-	// inject causes the fault. The victim calls it before the collective, and skips the collective
-	// if the result is false.
+	// inject causes the fault. The victim calls it before the collective, which it skips if inject
+	// returns false.
 	inject func(r *pageRank, c *cell) (call bool, err error)
-	// verdict checks another rank's error. It returns a description of the error's defect, or "".
+	// verdict checks the error of another rank. It describes what is wrong with it, or returns "".
 	verdict func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is long enough for faults that must not cause a timeout.
+	// pageTimeout is the world's timeout for faults that must not cause a timeout.
 	pageTimeout = time.Minute
-	// pageDelay is the delay of a late rank that does not exceed the timeout.
+	// pageDelay is the delay of a late rank that stays within the timeout.
 	pageDelay = 300 * time.Millisecond
 	// pageNamingLimit bounds the time until an error names a dead rank.
 	pageNamingLimit = 3 * time.Second
@@ -123,7 +123,7 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell until rank 0 continues it. The signal goes to
+// stopSelf stops this process before its first cell, until rank 0 resumes it. The signal goes to
 // the calling thread, so stopSelf cannot return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
@@ -134,7 +134,7 @@ func stopSelf(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
-// lateVerdict checks that err is a TimeoutError that names the victim.
+// lateVerdict checks that err is a TimeoutError naming the victim.
 func lateVerdict(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
@@ -143,9 +143,9 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict checks that err is a DivergenceError with both calls. Below level "every" only
-// kernels compare the calls, so a rank whose kernel has not detected the difference reports only
-// one call.
+// differsVerdict checks that err is a DivergenceError with both calls. Below level "every", only
+// kernels compare the calls, so a rank whose kernel did not detect the difference reports only one
+// of them.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
@@ -158,7 +158,7 @@ func differsVerdict(p *pageTask, err error) string {
 		}
 	}
 	if named == 0 || p.Level == "every" && named == 1 {
-		return fmt.Sprintf("it names %d of the 2 calls", named)
+		return fmt.Sprintf("the error names %d of the 2 calls", named)
 	}
 	return ""
 }

@@ -21,7 +21,8 @@ type pageRank struct {
 	world *pageWorld
 	fault fault
 	task  pageTask
-	// victim is the victim's process ID. resumeSignal receives this process's SIGCONT signals.
+	// victim is the process ID of the victim. resumeSignal receives the SIGCONT signals of this
+	// process.
 	victim       int
 	resumeSignal chan os.Signal
 	cells        []*cell
@@ -29,7 +30,7 @@ type pageRank struct {
 	reader *symmem.Stream
 }
 
-// pageReport lists a cell's failures on a rank.
+// pageReport lists what failed on a rank in one cell.
 type pageReport struct {
 	Rank int
 	Cell string
@@ -55,9 +56,9 @@ func pageRankMain(text []byte) error {
 
 func (p *pageRank) isVictim() bool { return p.rt.Rank() == pageVictim }
 
-// prepare opens the world, sets up and rehearses the cells, and waits for the other ranks.
+// prepare opens the world, sets up and rehearses the cells, and then waits for the other ranks.
 func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
-	// The timeout of the fault may be too short for the preparation.
+	// The world's timeout may be too short for these preparations.
 	ctx, cancel := context.WithTimeout(p.ctx, pageTimeout)
 	defer cancel()
 	p.rt, err = symmem.Open(ctx, symmem.Options{
@@ -107,8 +108,8 @@ func (p *pageRank) shareVictim(ctx context.Context) error {
 	return err
 }
 
-// play runs the collective of every cell, injects the fault on the victim, queues work after the
-// collective and reports the outcome.
+// play runs the collective of every cell, injecting the fault on the victim, queues work after it,
+// and reports the outcome.
 func (p *pageRank) play() error {
 	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
 	if p.rt.Rank() == 0 && (p.fault.stops || p.fault.late) {
@@ -139,11 +140,11 @@ func (p *pageRank) play() error {
 	}
 	close(checked)
 	err := <-resumed
-	_ = p.rt.Close() // The returned failures have already been checked.
+	_ = p.rt.Close() // Close returns failures that have already been checked.
 	return err
 }
 
-// resume continues the victim after the delay. A late victim continues after the checks.
+// resume resumes the victim, either after the delay or, if the victim is late, after the checks.
 func (p *pageRank) resume(checked <-chan struct{}) error {
 	if p.fault.stops {
 		if err := awaitStopped(p.victim); err != nil {
@@ -168,12 +169,12 @@ func (l *failureList) add(format string, args ...any) {
 func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
 	errs := p.collectErrors(c)
 	switch {
-	case !c.promised: // The work only has to end.
+	case !c.promised: // The work must end, with any outcome.
 	case p.fault.wantSuccess:
 		p.checkSuccess(c, errs, &failures)
 	case p.isVictim():
 		if errs["call"] == nil && errs["stream"] == nil && p.task.Fault != "leaves" {
-			failures.add("the victim got no error")
+			failures.add("the victim's call and stream returned no error")
 		}
 		p.checkMemory(c, &failures)
 	default:
@@ -187,7 +188,7 @@ func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 	return failures
 }
 
-// collectErrors waits for a cell's work and returns the errors by source.
+// collectErrors waits for a cell's work and returns its errors by source.
 func (p *pageRank) collectErrors(c *cell) map[string]error {
 	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(p.ctx)}
 	if p.world.followingWorkEnds || p.fault.wantSuccess {
@@ -211,9 +212,9 @@ func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failur
 	p.expect(c.result, "its copy", failures, pageSum)
 }
 
-// checkErrors checks the errors of a rank other than the victim. If failures propagate to following
-// work, all sources must return the group's error. If not, only the call or the stream must return
-// an error.
+// checkErrors checks the errors of a rank other than the victim. If failures propagate to the work
+// that follows, every source must return the group's error. Otherwise, it is enough that either the
+// call or the stream does.
 func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 	if p.world.propagates {
 		delete(errs, "call") // The call may return before the fault.
@@ -224,7 +225,7 @@ func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 	}
 	for source, err := range errs {
 		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
-			failures.add("the %s returned %v, but the group %v", source, err, errs["group"])
+			failures.add("the %s returned %v, but the group's error is %v", source, err, errs["group"])
 		}
 		if why := p.fault.verdict(&p.task, err); why != "" {
 			failures.add("the %s returned %v: %s", source, err, why)
@@ -248,8 +249,8 @@ func (p *pageRank) checkMemory(c *cell, failures *failureList) {
 	}
 }
 
-// expectPartialSum adds a failure unless each element is the sum or NaN, or the buffer is
-// unchanged, as after a refused call.
+// expectPartialSum adds a failure unless each element is either the sum or NaN, or the whole buffer
+// is unchanged, as after a refused call.
 func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
 	got, err := read(p.ctx, p.reader, c.memory)
 	if err != nil {
@@ -268,7 +269,7 @@ func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
 	}
 }
 
-// expect adds a failure if an element equals none of the values.
+// expect adds a failure if an element has none of the given values.
 func (p *pageRank) expect(m symmem.Memory, name string, failures *failureList, values ...float32) {
 	got, err := read(p.ctx, p.reader, m)
 	if err != nil {

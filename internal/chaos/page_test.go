@@ -12,14 +12,15 @@ import (
 )
 
 // The files page*_test.go test the tables of docs/reference/failures.md. In each test, one rank is
-// killed, is late, is stopped, makes a different call, aborts or leaves. A cell holds the other
-// ranks' errors for one check level and path, eager or replayed. These faults are tested in all
-// worlds, on the host and on GPUs.
+// killed, is late, is stopped, makes a different call, aborts or leaves. A cell of a table states
+// the errors that the other ranks get at one check level on one path, eager or replayed. Each fault
+// is tested in all worlds, on the host and on GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a world, a check level and a fault, for all paths, eager and replayed.
+// pageTask selects a world, a check level and a fault. It covers all paths, both eager and
+// replayed.
 type pageTask struct {
 	World, Level, Fault string
 }
@@ -31,30 +32,30 @@ const (
 	pageVictim = 2
 )
 
-// pageLimit bounds the time of a task.
+// pageLimit is the time limit of a task.
 const pageLimit = time.Minute
 
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld describes a backend and the outcomes that the documentation promises.
+// pageWorld describes a backend and the outcomes that the documentation promises for it.
 type pageWorld struct {
 	backend string
 	// machines is the number of machines on which the ranks appear to run, or 0.
 	machines int
 	paths    []symmem.PathChoice
-	// shortTimeout is the timeout for faults that must cause a timeout.
+	// shortTimeout is the world's timeout for faults that must cause a timeout.
 	shortTimeout time.Duration
-	// propagates is true if events and streams carry the error and following work is skipped.
-	// Otherwise only the group and the call's stream report the error.
+	// propagates is set if events and streams carry the error, so that work after the failure is
+	// skipped. Otherwise, only the group and the stream of the call report the error.
 	propagates bool
-	// followingWorkEnds is true if work after the failure ends, skipped or not.
+	// followingWorkEnds is set if work after the failure ends, whether it is skipped or not.
 	followingWorkEnds bool
-	// unpromisedEnd is true if even cells without a promised outcome end.
+	// unpromisedEnd is set if even cells whose outcome is not promised end.
 	unpromisedEnd bool
 }
 
-// pageWorlds lists the worlds. The window path has a separate world, because NCCL's aborted window
-// kernels run until their process ends and may block the process's other kernels.
+// pageWorlds lists the worlds. The window path has its own world, because NCCL's window kernels
+// keep running after an abort until the process exits, and may block other kernels of the process.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followingWorkEnds: true,
@@ -87,8 +88,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU runs TestPage on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, and otherwise
-// on the software GPU, whose window kernels ignore aborts, as NCCL's do.
+// TestPageOnAGPU runs TestPage on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else on the
+// software GPU, whose window kernels ignore aborts as those of NCCL do.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")

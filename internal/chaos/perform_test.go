@@ -40,7 +40,7 @@ func (r *player) queue(i int, o *op) error {
 	}
 }
 
-// take allocates a buffer. In some programs the ranks compare the buffer's placement.
+// take allocates a buffer. In some programs, the ranks then compare its placement.
 func (r *player) take(number int, s *symmem.Stream) error {
 	if err := r.makeBuffer(number, s); err != nil || !r.p.comparePlacement {
 		return err
@@ -49,7 +49,7 @@ func (r *player) take(number int, s *symmem.Stream) error {
 	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
 }
 
-// recordUses records the uses of an op's buffers, on a rank that does not make the op's call.
+// recordUses records the use of an op's buffers on a rank that does not make the op's call.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	var errs []error
 	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
@@ -61,7 +61,7 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// work queues a collective or a copy, with the mistake's arguments if differs is set.
+// work queues a collective or a copy, with the wrong arguments of the mistake if differs is set.
 func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	if !r.p.member(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
@@ -101,15 +101,15 @@ func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	}
 }
 
-func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) error {
-	from, err := from.Slice(0, bytes)
+func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) error {
+	src, err := src.Slice(0, bytes)
 	if err != nil {
 		return err
 	}
-	if to, err = to.Slice(0, bytes); err != nil {
+	if dst, err = dst.Slice(0, bytes); err != nil {
 		return err
 	}
-	return s.Copy(to, from)
+	return s.Copy(dst, src)
 }
 
 func (p *parts) splits(rank int) symmem.Splits {
@@ -126,28 +126,28 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
-// send queues this rank's half of a message.
+// send queues this rank's side of a message.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	self, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
-	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.on]); err != nil {
+	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
 		return err
 	}
-	if self != m.from && self != m.to {
+	if self != m.src && self != m.dst {
 		return nil
 	}
 	count, t := int64(o.count), symmem.Uint8
 	if m.wide {
 		count, t = count/4, symmem.Int32
 	}
-	if self == m.from {
+	if self == m.src {
 		return r.groups[o.group].SendTagged(r.ctx, r.memory[o.send], count, t,
-			slices.Index(members, m.to), m.tag, s)
+			slices.Index(members, m.dst), m.tag, s)
 	}
 	call := symmem.Call{
-		Operation: symmem.OpRecv, Type: t, Root: slices.Index(members, m.from), Tag: m.tag,
+		Operation: symmem.OpRecv, Type: t, Root: slices.Index(members, m.src), Tag: m.tag,
 		Count: count, Recv: r.memory[o.recv],
 	}
-	if m.any {
+	if m.anySource {
 		call.Root, call.Arrived = symmem.AnySource, func(source int) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

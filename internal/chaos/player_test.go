@@ -23,10 +23,10 @@ type player struct {
 	draw   func(*task, int) (*program, mistake)
 	pool   *symmem.Pool
 	groups []*symmem.Group // in the order of layout.groups; nil for groups without this rank
-	// library is the other library in programs with graphs, or nil.
+	// library is the other CUDA library in programs with graphs, or nil.
 	library *programs.Library
 	streams []*symmem.Stream
-	// auxiliary is a stream for initializing buffers and reading results.
+	// auxiliary is the stream on which buffers are initialized and results are read.
 	auxiliary *symmem.Stream
 
 	// The fields below belong to the current program.
@@ -35,20 +35,20 @@ type player struct {
 	seed   uint64
 	events []*symmem.Event
 	graphs []launchable
-	// buffers holds the pool's buffers. memory holds the memory of all buffers, and zero for freed
-	// ones.
+	// buffers holds the pool's buffers. memory holds the memory of all buffers, which is zero for
+	// freed ones.
 	buffers map[int]symmem.Buffer
 	memory  []symmem.Memory
-	// free holds functions that free the library's memory.
+	// free holds functions that free the other library's memory.
 	free []func() error
-	// noise draws delays and orders, differently on each rank.
+	// noise draws delays and orders that differ between ranks.
 	noise *rand.Rand
-	// keptBuffers and keptGraphs hold buffers and graphs that earlier programs have not released.
+	// keptBuffers and keptGraphs hold the buffers and graphs that earlier programs did not release.
 	keptBuffers []symmem.Buffer
 	keptGraphs  []launchable
 
 	mu sync.Mutex
-	// sources holds, by op, the group ranks that sent messages to AnySource.
+	// sources holds, by op, the group ranks whose messages arrived at a Recv from AnySource.
 	sources map[int]int // guarded by mu
 }
 
@@ -58,7 +58,7 @@ type launchable interface {
 	Close() error
 }
 
-// openPlayer returns a function that prepares a rank. draw draws the rank's programs.
+// openPlayer returns a function that prepares a rank to run the programs that draw draws.
 func openPlayer(
 	draw func(*task, int) (*program, mistake),
 ) func(context.Context, *symmem.Runtime, *task) (performer, error) {
@@ -83,11 +83,11 @@ func openPlayer(
 	}
 }
 
-// newPlayer prepares a rank without groups.
+// newPlayer prepares a rank, except for its groups.
 func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err error) {
 	r = &player{ctx: ctx, rt: rt, task: t}
 	n := streams
-	if t.Most > 0 {
+	if t.MaxBytes > 0 {
 		if r.library, err = programs.NewLibrary(rt, libraryStreams); err != nil {
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 	return r, err
 }
 
-// close frees buffers and closes the Runtime, whose error it ignores after a mistake.
+// close frees buffers and closes the Runtime. It ignores the Runtime's error after a mistake.
 func (r *player) close() error {
 	var errs []error
 	for _, b := range r.keptBuffers {
@@ -147,7 +147,7 @@ func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
 	return v, nil
 }
 
-// prepare allocates buffers, captures graphs, and waits for the other ranks.
+// prepare allocates buffers and captures graphs, and then waits for the other ranks.
 func (r *player) prepare() error {
 	if r.library != nil {
 		if err := r.rt.World().SetPath(r.ctx, r.p.path); err != nil {
@@ -166,7 +166,7 @@ func (r *player) prepare() error {
 		}
 	}
 	for b := range r.p.buffers {
-		if r.p.buffers[b].taken {
+		if r.p.buffers[b].allocatedByOp {
 			continue
 		}
 		if err := r.makeBuffer(b, r.auxiliary); err != nil {
@@ -194,7 +194,7 @@ func (r *player) prepare() error {
 		}
 	}
 	if r.p.comparePlacement {
-		return nil // A barrier could fail, because a rank may have died.
+		return nil // Do not wait: a rank may have died, so a barrier could fail.
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (r *player) prepare() error {
 	return r.rt.DefaultStream().Synchronize(r.ctx)
 }
 
-func (r *player) makeBuffer(number int, on *symmem.Stream) error {
+func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 	b := r.p.buffers[number]
 	var m symmem.Memory
 	switch {
@@ -215,12 +215,12 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 	case b.foreign:
 		m = symmem.Host(make([]byte, b.bytes))
 	default:
-		buffer, err := r.pool.AllocOn(on, int64(b.bytes))
+		buffer, err := r.pool.AllocOn(stream, int64(b.bytes))
 		if err != nil {
 			return err
 		}
 		r.buffers[number] = buffer
-		// All ranks must have equal pool histories, so ranks that queue ops in different orders
+		// Pools must have the same history on all ranks, so if ranks queue ops in different orders,
 		// record all possible uses in advance.
 		for _, s := range r.streams {
 			if r.p.orders == nil {
@@ -235,10 +235,10 @@ func (r *player) makeBuffer(number int, on *symmem.Stream) error {
 		}
 	}
 	r.memory[number] = m
-	return on.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
+	return stream.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
 
-// release closes the program's graphs and frees its buffers, except the last p.keep buffers.
+// release closes the program's graphs and frees all but the last p.keep buffers.
 func (r *player) release() error {
 	var errs []error
 	for _, g := range r.graphs {
@@ -258,7 +258,7 @@ func (r *player) release() error {
 	return errors.Join(errs...)
 }
 
-// capture captures a graph, and keeps it even if the graph has refused a call.
+// capture captures a graph and keeps it even if it refused a call.
 func (r *player) capture(number int) error {
 	g := &r.p.graphs[number]
 	if g.branches > 0 {
@@ -282,18 +282,18 @@ func (r *player) capture(number int) error {
 	return errors.Join(recordErr, err)
 }
 
-// record queues a graph's ops on stream on or, if on is nil, on the streams of the graph's
+// record queues the ops of a graph on stream s or, if s is nil, on the streams of the graph's
 // branches.
-func (r *player) record(number int, on *symmem.Stream) error {
+func (r *player) record(number int, s *symmem.Stream) error {
 	wrongOp, body := &r.p.ops[r.m.index], r.p.graphs[number].body
 	for n := range body {
-		s := on
-		if s == nil {
-			s = r.streams[body[n].stream]
+		stream := s
+		if stream == nil {
+			stream = r.streams[body[n].stream]
 		}
 		differs := r.makesWrongCall() && n == r.m.body &&
 			wrongOp.kind == launchGraph && wrongOp.graph == number
-		if err := r.work(&body[n], s, differs); err != nil {
+		if err := r.work(&body[n], stream, differs); err != nil {
 			return err
 		}
 	}
@@ -305,7 +305,8 @@ func (r *player) makesWrongCall() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
 
-// queueAll queues ops until one returns an error. It returns that op's index, or the number of ops.
+// queueAll queues ops until one returns an error. It returns the index of that op, or the number of
+// ops.
 func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
@@ -358,7 +359,7 @@ func (r *player) callLater(call func()) {
 	}()
 }
 
-// cancel cancels the registration of a buffer that no other rank has, and then aborts the group
+// cancel cancels the registration of a buffer that only this rank has. It then aborts the group,
 // like a program that cannot continue.
 func (r *player) cancel(g *symmem.Group) {
 	ctx, cancel := context.WithCancel(r.ctx)

@@ -8,31 +8,32 @@ import (
 	"symmem"
 )
 
-// op is one statement of a program. All ranks have the same ops.
+// op is one statement of a program, which all ranks share.
 type op struct {
 	kind opKind
-	// stream is the op's stream, and on is the stream of its writes. They differ only for messages:
-	// the sender uses stream, and the receiver uses on.
-	stream, on int
+	// stream is the op's stream, and recvStream the stream on which it writes. They differ only for
+	// messages: the sender uses stream, and the receiver uses recvStream.
+	stream, recvStream int
 	// group is the index of a call's group in layout.groups.
 	group int
 	// send and recv are indices of buffers. A copy copies send to recv.
 	send, recv int
-	// count is the call's number of elements. root is a group rank.
+	// count is the number of elements of a call. root is a rank of the group.
 	count, root int
 	reduce      symmem.ReduceOp
-	// message describes a send. parts describes an allToAllV.
+	// message describes a send, and parts an allToAllV.
 	message message
 	parts   *parts
-	// event is the event to record or to wait for. graph is the graph to capture or to launch.
+	// event is the event to record or to wait for, and graph the graph to capture or to launch.
 	event, graph int
 }
 
-// message describes a message from one world rank to another. Its op's count is in bytes.
+// message describes a message from world rank src to world rank dst. The count of its op is in
+// bytes.
 type message struct {
-	from, to, tag int
-	// any makes the receiver use AnySource.
-	any bool
+	src, dst, tag int
+	// anySource makes the receiver receive from AnySource.
+	anySource bool
 	// wide selects int32 elements instead of bytes.
 	wide bool
 }
@@ -47,15 +48,15 @@ const (
 	reduce
 	allToAll
 	allToAllV
-	// tally runs a ReduceScatter in place, which adds the other ranks' values to this rank's part
-	// of a buffer. These values never change, so the result shows the number of calls, in any
-	// order.
+	// tally makes an in-place ReduceScatter, which adds the other ranks' values to this rank's part
+	// of a buffer. Since those values never change, the result shows the number of calls, whatever
+	// their order.
 	tally
 	// send sends and receives a message.
 	send
 	// copyOp copies one buffer to another.
 	copyOp
-	// allocOp allocates and fills the buffer recv, and freeOp frees it.
+	// allocOp allocates and fills buffer recv, and freeOp frees it.
 	allocOp
 	freeOp
 	record
@@ -63,13 +64,13 @@ const (
 	captureGraph
 	launchGraph
 	syncOp
-	// closeKeptGraphs closes the graphs that earlier programs have left open.
+	// closeKeptGraphs closes the graphs that earlier programs left open.
 	closeKeptGraphs
 )
 
 const (
-	// dense is the number of kinds of collectives whose parts have equal lengths. These kinds come
-	// first.
+	// dense is the number of kinds of collectives in which all parts have the same length. These
+	// kinds come first.
 	dense = 6
 	// collectives is the number of kinds of collectives.
 	collectives = 8
@@ -82,17 +83,19 @@ func (k opKind) call() bool { return k <= send }
 // buffer describes a buffer on each rank.
 type buffer struct {
 	bytes int
-	// foreign marks memory outside the pool: a Go slice on the host, another library's memory on a
-	// GPU.
+	// foreign marks memory outside the pool, which is a Go slice on the host and another library's
+	// memory on a GPU.
 	foreign bool
-	// taken marks a buffer that an op allocates. All other buffers exist before the first op.
-	taken bool
+	// allocatedByOp marks a buffer that an op allocates. All other buffers exist before the first
+	// op.
+	allocatedByOp bool
 }
 
 // graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
-	// stream captures the graph, before the first op or, if capturedByOp is set, in an op.
+	// stream is the stream on which the graph is captured, either before the first op or, if
+	// capturedByOp is set, by an op.
 	stream       int
 	capturedByOp bool
 	// branches is the number of streams on which another library captures the graph, or 0 if symmem
@@ -104,26 +107,27 @@ type graph struct {
 type layout struct {
 	ranks  int
 	groups [][]int // world ranks of each group; the first group is the world
-	// colors holds the ranks' colors, 0 or 1, in each split that creates the other groups. A group
-	// may have one rank or none.
+	// colors holds the colors of the ranks, 0 or 1, in each split that creates two of the other
+	// groups. A group may have a single rank or none.
 	colors    [][]int
 	unordered bool
 }
 
-// program lists the ops of the ranks of a world.
+// program lists the ops of a world's ranks.
 type program struct {
 	layout
 	buffers []buffer
 	events  int
 	graphs  []graph
 	ops     []op
-	// orders holds each rank's order of ops. If it is nil, all ranks follow the program.
+	// orders holds the order in which each rank queues its ops. If it is nil, all ranks queue them
+	// in the program's order.
 	orders [][]int
-	// register registers the pool before the first call. comparePlacement makes the ranks compare
-	// the placement of buffers that ops allocate.
+	// register makes the ranks register the pool before the first call. comparePlacement makes them
+	// compare the placement of buffers that ops allocate.
 	register, comparePlacement bool
-	// keep is the number of buffers, with those of earlier programs, that stay allocated at the
-	// end.
+	// keep is the number of buffers, including those of earlier programs, that stay allocated at
+	// the end.
 	keep int
 	path symmem.PathChoice
 }
@@ -153,7 +157,7 @@ func newLayout(ranks int, colors ...[]int) layout {
 func (p *program) parties(o *op) []int {
 	switch {
 	case o.kind == send:
-		return []int{o.message.from, o.message.to}
+		return []int{o.message.src, o.message.dst}
 	case o.kind.collective():
 		return p.groups[o.group]
 	default:
@@ -164,13 +168,13 @@ func (p *program) parties(o *op) []int {
 func (p *program) member(rank int, o *op) bool { return slices.Contains(p.parties(o), rank) }
 
 func (o *op) streamOf(rank int) int {
-	if o.kind == send && rank == o.message.to {
-		return o.on
+	if o.kind == send && rank == o.message.dst {
+		return o.recvStream
 	}
 	return o.stream
 }
 
-// body returns the ops of the graph that an op launches, or the op itself.
+// body returns the ops of the graph that o launches, or o itself if it launches none.
 func (p *program) body(o *op) []op {
 	if o.kind == launchGraph {
 		return p.graphs[o.graph].body
@@ -178,7 +182,7 @@ func (p *program) body(o *op) []op {
 	return []op{*o}
 }
 
-// order returns a rank's ops in the order in which it queues them.
+// order returns the indices of a rank's ops in the order in which it queues them.
 func (p *program) order(rank int) []int {
 	if p.orders != nil {
 		return p.orders[rank]
@@ -213,7 +217,7 @@ func (o *op) String() string {
 		return fmt.Sprintf("stream %d: tally of buffer %d", o.stream, o.recv)
 	case send:
 		return fmt.Sprintf("stream %d: message %+v of %d bytes on group %d, buffer %d to %d on stream %d",
-			o.stream, o.message, o.count, o.group, o.send, o.recv, o.on)
+			o.stream, o.message, o.count, o.group, o.send, o.recv, o.recvStream)
 	case allToAllV:
 		return fmt.Sprintf("stream %d: AllToAllV, buffer %d to %d, %v", o.stream, o.send, o.recv,
 			o.parts)

@@ -40,10 +40,10 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recovery holds two programs. The first one's mistake makes its group fail. The second runs
-// without a mistake in another group over the first one's pool.
+// recovery holds two programs. The mistake in the first makes its group fail. The second runs
+// without a mistake in another group, with the pool of the first.
 type recovery struct {
-	before, after *program
+	first, second *program
 	mistake       mistake
 	// outsider is a rank outside the first group, or -1.
 	outsider int
@@ -83,21 +83,21 @@ func (t *task) recovery(number int) *recovery {
 		faults, p.way = []mistakeKind{killNow}, byJoin
 	}
 	for p.mistake.kind == none {
-		p.before = t.drawSteps(d, l, 1, 8+d.IntN(24))
-		p.mistake = drawMistake(d, p.before, faults...)
+		p.first = t.drawSteps(d, l, 1, 8+d.IntN(24))
+		p.mistake = drawMistake(d, p.first, faults...)
 	}
 	l = newLayout(ranks)
 	if p.mistake.kind == killNow {
 		l.groups[0] = slices.Delete(l.groups[0], p.mistake.rank, p.mistake.rank+1)
 	}
-	p.after = t.drawSteps(d, l, 0, 4+d.IntN(16))
-	p.after.ops = append(p.after.ops, op{kind: closeKeptGraphs})
-	p.after.comparePlacement, p.after.keep = true, 8
+	p.second = t.drawSteps(d, l, 0, 4+d.IntN(16))
+	p.second.ops = append(p.second.ops, op{kind: closeKeptGraphs})
+	p.second.comparePlacement, p.second.keep = true, 8
 	return p
 }
 
-// drawSteps draws a program of n steps that uses one group. Between its calls it allocates and
-// frees buffers. Messages between machines are not supported.
+// drawSteps draws a program of n steps that uses one group and allocates and frees buffers between
+// its calls. It draws no messages between machines, which are not supported.
 func (t *task) drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	g := newGenerator(d, l)
 	g.groups = []int{group}
@@ -127,24 +127,24 @@ func (g *generator) ring() {
 		i := g.IntN(len(g.live) - index)
 		g.live[index], g.live[index+i] = g.live[index+i], g.live[index]
 	}
-	o.on, o.send, o.recv = o.stream, g.live[0], g.live[1]
+	o.recvStream, o.send, o.recv = o.stream, g.live[0], g.live[1]
 	o.count = min(g.p.buffers[o.send].bytes, g.p.buffers[o.recv].bytes)
 	members := g.p.groups[o.group]
 	for i, from := range members {
-		o.message = message{from: from, to: members[(i+1)%len(members)]}
+		o.message = message{src: from, dst: members[(i+1)%len(members)]}
 		g.addOrdered(o)
 	}
 }
 
 func (r *recovery) String() string {
 	return fmt.Sprintf("first group without rank %d, %v\n%vthen continued by %v\n%v",
-		r.outsider, r.mistake, r.before, r.way, r.after)
+		r.outsider, r.mistake, r.first, r.way, r.second)
 }
 
-// TestRecoveries runs programs in a group that fails at a random time. Each rank detects this in a
+// TestRecoveries runs programs in a group that fails at a random time, which each rank detects in a
 // different op. The ranks then free their buffers, close the group, and continue in another group
-// with the same pool. There, buffers must have the same placement on all ranks, results must be
-// correct, and no call may return an error.
+// with the same pool. In that group, buffers must have the same placement on all ranks, results
+// must be correct, and no call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
 // TestRecoveriesOnAGPU runs the programs of TestRecoveries on GPUs without the window path.
@@ -161,7 +161,7 @@ func (r *recoverer) run(number int) (reported, bad []string) {
 		return nil, []string{fmt.Sprintf("splitting the world: %v", err)}
 	}
 	r.groups = []*symmem.Group{r.rt.World(), g}
-	v, err := r.play(number, p.before, p.mistake)
+	v, err := r.play(number, p.first, p.mistake)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
@@ -186,16 +186,16 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	return r.rt.World().Split(r.ctx, 0, 0)
 }
 
-// finishFailed waits until the group has failed, and releases buffers and graphs in a random order.
-// On the host, where failures propagate to following work, it also checks the results of buffers
-// not yet freed.
+// finishFailed waits until the group has failed, and then releases buffers and graphs in a random
+// order. On the host, where failures propagate to the work that follows, it also checks the results
+// in buffers that have not been freed.
 func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	if g != nil {
 		if r.rt.Rank() == r.m.rank {
-			g.Abort() // The mistake may not have failed the group.
+			g.Abort() // The mistake may not have made the group fail.
 		} else if r.noise.IntN(4) > 0 {
-			// A rank detects the fault at once in a call of the group. Without a call it needs up
-			// to a second.
+			// In a call of the group, a rank detects the fault at once. Without one, it takes up to
+			// a second.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
 		select {
@@ -204,7 +204,7 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 			return errors.New("the group has not failed")
 		}
 		if g.Err() == nil {
-			return errors.New("the group has ended without an error")
+			return errors.New("the group ended without an error")
 		}
 	}
 	if r.noise.IntN(2) == 0 {
@@ -251,7 +251,7 @@ func (r *recoverer) proceed(
 		_ = failed.Close()
 	}
 	r.groups = []*symmem.Group{next}
-	v, err := r.play(number, p.after, mistake{})
+	v, err := r.play(number, p.second, mistake{})
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (r *recoverer) next(number int, p *recovery) (*symmem.Group, error) {
 	case byWorld:
 		return r.rt.World(), r.pool.Register(r.ctx, r.rt.World())
 	case byJoin:
-		return r.rt.Join(r.ctx, fmt.Sprintf("recovery %d", number), p.after.groups[0])
+		return r.rt.Join(r.ctx, fmt.Sprintf("recovery %d", number), p.second.groups[0])
 	default:
 		return r.rt.World().Split(r.ctx, 0, 0)
 	}

@@ -22,51 +22,52 @@ import (
 var longestFlag = flag.Duration("longest", time.Second,
 	"the longest time for which a rank is stopped, at least 1s")
 
-// signalTask describes a program in which one rank gets a signal.
+// signalTask describes a program in which one rank is killed or stopped.
 type signalTask struct {
 	Seed    uint64
 	Program int
-	// Longest is the longest time for which a rank is stopped. If it is 0, a rank is killed.
+	// Longest is the longest time for which a rank is stopped. If it is 0, the rank is killed
+	// instead.
 	Longest time.Duration
 	GPU     bool
 	// Machines is the number of machines on which the ranks appear to run. If it is at most 1, some
-	// programs draw it.
+	// programs draw that number themselves.
 	Machines int
-	// Store also kills the rank that serves the store. It dies before it can report the first
-	// death.
+	// Store is set if the rank that serves the store is killed as well, before it can report the
+	// first death.
 	Store bool
 }
 
 // The calls in which ranks get signals.
 const (
-	inOpen         = "Open"
-	inSplit        = "Split"
-	inJoin         = "Join"
-	inGroupClose   = "Group.Close"
-	inRuntimeClose = "Runtime.Close"
-	anywhere       = "any call"
+	callOpen         = "Open"
+	callSplit        = "Split"
+	callJoin         = "Join"
+	callGroupClose   = "Group.Close"
+	callRuntimeClose = "Runtime.Close"
+	anyCall          = "any call"
 )
 
 // signalPlan determines which ranks get which signals, and when.
 type signalPlan struct {
 	ranks, victim int
-	// secondVictim is stopped before the victim is killed, and killed afterwards. It is -1 if there
-	// is none.
+	// secondVictim is stopped before the victim is killed, and is itself killed afterwards. It is
+	// -1 if there is none.
 	secondVictim int
 	// noLauncher starts the ranks without the launcher's store.
 	noLauncher bool
-	// machines is the number of machines on which the ranks appear to run. It is 0 on one machine.
+	// machines is the number of machines on which the ranks appear to run, or 0 if that is one.
 	machines int
 	// gpu selects the GPU backend. path is the path of its collectives.
 	gpu  bool
 	path symmem.PathChoice
-	// stop is the time for which the rank is stopped. If it is 0, the rank is killed.
+	// stop is the time for which the victim is stopped. If it is 0, the victim is killed instead.
 	stop time.Duration
-	// in and round select the call that the victim announces. after is the time from the
+	// call and round select the call that the victim announces. signalDelay is the time from the
 	// announcement to the signal.
-	in    string
-	round int
-	after time.Duration
+	call        string
+	round       int
+	signalDelay time.Duration
 	// delays holds each rank's delay before that call.
 	delays []time.Duration
 }
@@ -74,48 +75,50 @@ type signalPlan struct {
 const (
 	// shortestStop is the shortest time for which a rank is stopped.
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout. It exceeds the time for which a rank is stopped, and the time
-	// until an error names a killed rank.
+	// longTimeout is Options.Timeout. It exceeds both the time for which a rank is stopped and the
+	// time until an error names a killed rank.
 	longTimeout = time.Minute
-	// openTimeout is Options.Timeout if a rank without the launcher is killed in Open. Ranks that
-	// are not connected to the killed rank then get a timeout.
+	// openTimeout is Options.Timeout if a rank is killed in Open and there is no launcher. Ranks
+	// that are not connected to the killed rank then time out.
 	openTimeout = 4 * time.Second
-	// namingLimit limits the time until a survivor's error names a killed rank. The time for which
-	// survivors are ready to run but get no processor, and the start of the survivor's process, do
-	// not count.
+	// namingLimit is the time within which a survivor's error must name a killed rank. It does not
+	// include the start of the survivor's process, or the time for which survivors are ready to run
+	// but have no processor.
 	namingLimit = 3 * time.Second
 	// softwareNamingLimit replaces namingLimit on the software GPU, whose kernels keep the
 	// processors busy.
 	softwareNamingLimit = 15 * time.Second
-	// signalLimit limits the duration of a program, without the time for which a rank is stopped.
+	// signalLimit limits the duration of a program, not counting the time for which a rank is
+	// stopped.
 	signalLimit = 60 * time.Second
 )
 
-// plan draws the task's plan. In half of the programs, the signal arrives in Open, Split, Join or a
+// plan draws the task's plan. In half of the programs, the signal arrives in Open, Split, Join or
 // Close.
 func (s *signalTask) plan() *signalPlan {
 	d := newDraws(s.Seed, s.Program)
 	if s.Store {
 		return &signalPlan{
-			ranks: 3, victim: 1 + d.IntN(2), noLauncher: true, in: inJoin, delays: make([]time.Duration, 3),
-			after: time.Duration(d.IntN(int(30 * time.Millisecond))),
+			ranks: 3, victim: 1 + d.IntN(2), noLauncher: true, call: callJoin,
+			delays:      make([]time.Duration, 3),
+			signalDelay: time.Duration(d.IntN(int(30 * time.Millisecond))),
 		}
 	}
 	p := &signalPlan{
-		secondVictim: -1, ranks: 2 + d.IntN(3), noLauncher: d.IntN(2) == 0, in: anywhere,
-		round: d.IntN(4),
-		after: time.Duration(d.IntN(int(300 * time.Millisecond))),
+		secondVictim: -1, ranks: 2 + d.IntN(3), noLauncher: d.IntN(2) == 0, call: anyCall,
+		round:       d.IntN(4),
+		signalDelay: time.Duration(d.IntN(int(300 * time.Millisecond))),
 	}
 	p.victim = d.IntN(p.ranks)
 	p.delays = make([]time.Duration, p.ranks)
-	calls := []string{inOpen, inSplit, inJoin, inGroupClose, inRuntimeClose}
+	calls := []string{callOpen, callSplit, callJoin, callGroupClose, callRuntimeClose}
 	if s.Longest > 0 {
 		p.stop = shortestStop + time.Duration(d.Int64N(int64(max(s.Longest-shortestStop, 0)+1)))
 		calls = calls[:3]
 	}
 	if d.IntN(2) == 0 {
-		p.in = calls[d.IntN(len(calls))]
-		p.after = time.Duration(d.IntN(int(30 * time.Millisecond)))
+		p.call = calls[d.IntN(len(calls))]
+		p.signalDelay = time.Duration(d.IntN(int(30 * time.Millisecond)))
 	}
 	if s.GPU {
 		p.gpu = true
@@ -145,25 +148,25 @@ func (p *signalPlan) String() string {
 	if p.machines > 1 {
 		setup += fmt.Sprintf(", on %d machines", p.machines)
 	}
-	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it had begun %s of round %d", p.ranks, setup,
-		p.victim, fate, p.after, p.in, p.round)
+	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it began %s of round %d", p.ranks, setup,
+		p.victim, fate, p.signalDelay, p.call, p.round)
 }
 
 func (p *signalPlan) timeout() time.Duration {
-	if p.noLauncher && p.in == inOpen {
+	if p.noLauncher && p.call == callOpen {
 		return openTimeout
 	}
 	return longTimeout
 }
 
-// signalLine is a line that a rank writes to announce the call in which it gets the signal, or to
-// report its end.
+// signalLine is a line that a rank writes, either to announce the call in which it is killed or
+// stopped, or to report how it ended.
 type signalLine struct {
 	Rank, PID int
-	// Announces is true if the rank may get its signal from now on.
+	// Announces is set if the rank may get its signal from now on.
 	Announces bool
-	// Began and At are the times at which the rank began, and failed or ended, in nanoseconds since
-	// 1970.
+	// Began is the time at which the rank began, and At the time at which it failed or ended, both
+	// in nanoseconds since 1970.
 	Began, At int64
 	Call      string
 	// Text is the error's text. Lost holds the ranks of a RankLostError.
@@ -172,23 +175,23 @@ type signalLine struct {
 	// Log holds the rank's log lines. Slowest describes its longest call.
 	Log     []string
 	Slowest string
-	// Starved holds how long the rank's threads have waited for a processor, at several times.
-	Starved []starved
+	// Starved holds how long the rank's threads had waited for a processor at several times.
+	Starved []waitSample
 }
 
-// TestKills kills a rank, with and without the launcher. In half of the programs it dies in Open,
-// Split, Join, Group.Close or Runtime.Close, and in the other half at any moment. Every other
-// rank's error must name the killed rank within three seconds. No process, file or socket may
-// remain.
+// TestKills kills a rank, with and without the launcher. In half of the programs the rank is killed
+// in Open, Split, Join, Group.Close or Runtime.Close, and in the other half at any moment. The
+// error of every other rank must name the killed rank within three seconds, and no process, file or
+// socket may remain.
 func TestKills(t *testing.T) {
 	signalTask{}.test(t, 16, nil)
 }
 
-// TestKillsWithTheStore kills a rank and then the rank that serves the store. The third rank's
-// error must name the first killed rank.
+// TestKillsWithTheStore kills a rank and then the rank that serves the store. The error of the
+// third rank must name the rank that was killed first.
 func TestKillsWithTheStore(t *testing.T) { signalTask{Store: true}.test(t, 4, nil) }
 
-// TestKillsOnAGPU runs the programs of TestKills on GPUs. In some programs the ranks appear to be
+// TestKillsOnAGPU runs the programs of TestKills on GPUs. In some of them, the ranks appear to be
 // on different machines.
 func TestKillsOnAGPU(t *testing.T) {
 	skipSlow(t)
@@ -196,9 +199,9 @@ func TestKillsOnAGPU(t *testing.T) {
 }
 
 // TestStops stops a rank for one second or, with -longest=20s, for up to 20 seconds. In half of the
-// programs it stops in Open, Split or Join, and in the other half at any moment. All results must
-// be correct, and no call may return an error. If the rank stops at any moment, every other rank
-// must log a warning that names it.
+// programs it is stopped in Open, Split or Join, and in the other half at any moment. All results
+// must be correct, and no call may return an error. If the rank is stopped at any moment, every
+// other rank must log a warning that names it.
 func TestStops(t *testing.T) { signalTask{Longest: *longestFlag}.test(t, 6, nil) }
 
 // TestStopsOnAGPU runs the programs of TestStops on GPUs. It does not check warnings.
@@ -248,7 +251,7 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	return fmt.Errorf("program %d: %v: %w\n%s", task.Program, p, errors.Join(bad...), x.text())
 }
 
-// signaller sends a plan's signals and collects the ranks' lines.
+// signaller sends the signals of a plan and collects the lines that the ranks write.
 type signaller struct {
 	plan    *signalPlan
 	pending sync.WaitGroup // goroutine that sends the signals
@@ -261,7 +264,8 @@ type signaller struct {
 	other   []string     // guarded by mu
 }
 
-// onLine handles a rank's line. Once all victims have announced their calls, it sends the signals.
+// onLine handles a line from a rank. Once all victims have announced their calls, it sends the
+// signals.
 func (s *signaller) onLine(line string) {
 	var l signalLine
 	s.mu.Lock()
@@ -285,7 +289,7 @@ func (s *signaller) onLine(line string) {
 }
 
 func (s *signaller) signal(victim, secondVictim int) {
-	<-time.After(s.plan.after)
+	<-time.After(s.plan.signalDelay)
 	var err error
 	switch {
 	case s.plan.stop > 0:
@@ -303,17 +307,17 @@ func (s *signaller) signal(victim, secondVictim int) {
 	}
 	watch, err := sys.Pidfd(victim)
 	if err != nil {
-		return // The process has ended.
+		return // The process has exited.
 	}
 	defer watch.Close()
-	_ = syscall.Kill(victim, syscall.SIGKILL) // fails if the process has ended
+	_ = syscall.Kill(victim, syscall.SIGKILL) // fails if the process has exited
 	if secondVictim != 0 {
 		s.stopErr = errors.Join(s.stopErr, sys.AwaitEnd(watch),
 			syscall.Kill(secondVictim, syscall.SIGKILL))
 	}
 }
 
-// verdict returns the failed checks of the ranks' lines.
+// verdict returns the checks that failed on the ranks' lines.
 func (s *signaller) verdict(victimDied bool) (bad []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,7 +354,7 @@ func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 	switch {
 	case l.Text != "":
 		return errors.New(l.Text)
-	case l.Rank != s.plan.victim && s.plan.in == anywhere && !s.plan.gpu && !warned:
+	case l.Rank != s.plan.victim && s.plan.call == anyCall && !s.plan.gpu && !warned:
 		return fmt.Errorf("no warning about rank %d in the log %q; %s", s.plan.victim, l.Log, l.Slowest)
 	}
 	return nil
@@ -365,33 +369,33 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	if p.gpu && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		limit = softwareNamingLimit
 	}
-	if p.noLauncher && p.in == inOpen {
+	if p.noLauncher && p.call == callOpen {
 		limit += openTimeout
 	}
 	switch {
 	case l.Rank == p.victim:
-		return nil // The rank ended before the signal.
-	case l.Text == "" && p.in == inRuntimeClose && inRank <= limit:
+		return nil // The rank finished before the signal.
+	case l.Text == "" && p.call == callRuntimeClose && inRank <= limit:
 		return nil // The rank no longer needed the other ranks.
 	case !victimDied:
 		return fmt.Errorf("got an error, although no rank died: %s", l.Text)
 	case inRank > limit:
-		return fmt.Errorf("ended %v after the kill, want at most %v, %v of them without a processor: %s",
-			inRank, limit, starved, l.Text)
+		return fmt.Errorf("finished %v after the kill, want at most %v, including %v without a "+
+			"processor: %s", inRank, limit, starved, l.Text)
 	case took < 0:
 		return fmt.Errorf("got an error before the kill: %s", l.Text)
-	case p.noLauncher && p.in == inOpen && mentions(l.Text, p.victim):
-		return nil // A timeout may name a rank that dies in Open.
+	case p.noLauncher && p.call == callOpen && mentions(l.Text, p.victim):
+		return nil // In Open, a timeout may name the rank.
 	case p.secondVictim >= 0 && slices.Contains(l.Lost, p.victim):
 		return nil
 	case !slices.Equal(l.Lost, []int{p.victim}):
-		return fmt.Errorf("got no RankLostError that names only rank %d: %s", p.victim, l.Text)
+		return fmt.Errorf("want a RankLostError that names only rank %d, got: %s", p.victim, l.Text)
 	}
 	return nil
 }
 
-// starved returns for how long all survivors together have waited for a processor since the signal.
-// A rank may wait for the reaction of any other rank.
+// starved returns the total time for which survivors have waited for a processor since the signal.
+// It adds up all of them, because a rank may wait for the reaction of any other.
 func (s *signaller) starved() (sum time.Duration) {
 	for i := range s.lines {
 		sum += starvedSince(s.lines[i].Starved, s.sent)

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// uneven describes programs of AllToAllV.
+// uneven describes programs that call AllToAllV.
 var uneven = kind{
 	perWorld: 10, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
@@ -21,8 +21,8 @@ var uneven = kind{
 	},
 }
 
-// unevenRanks draws the size of a world. A GPU can only belong to one rank if the ranks appear to
-// run on several machines.
+// unevenRanks draws the size of a world. If the ranks appear to run on several machines, each needs
+// a GPU of its own, so the world is smaller.
 func (t *task) unevenRanks() int {
 	if t.Machines > 1 {
 		return 2 + t.worldDraws().IntN(3)
@@ -38,7 +38,7 @@ func (t *task) uneven(number int) (*program, mistake) {
 	for i := range 1 + d.IntN(4) {
 		large := large && i == 0
 		o := op{kind: allToAllV, stream: d.IntN(streams), parts: drawParts(d, g.p.ranks, large)}
-		o.on = o.stream
+		o.recvStream = o.stream
 		bufferBytes := o.parts.bufferBytes()
 		o.send = g.buffer(bufferBytes, false)
 		if o.recv = o.send; !inPlace {
@@ -55,13 +55,15 @@ func (t *task) uneven(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
-func (g *generator) copy(stream, from, to int) {
-	elements := g.p.buffers[from].bytes / 4
-	g.addOrdered(op{kind: copyOp, stream: stream, on: stream, send: from, recv: to, count: elements})
+func (g *generator) copy(stream, src, dst int) {
+	elements := g.p.buffers[src].bytes / 4
+	g.addOrdered(op{
+		kind: copyOp, stream: stream, recvStream: stream, send: src, recv: dst, count: elements,
+	})
 }
 
 // TestUneven exchanges parts of different sizes, up to 64 MiB, among 2 to 8 ranks. Several
-// exchanges run at the same time on several streams.
+// exchanges run concurrently on several streams.
 func TestUneven(t *testing.T) { uneven.test(t, 40, task{Kind: "uneven"}, nil) }
 
 func TestUnevenOnAGPU(t *testing.T) { uneven.testOnAGPU(t, 20, task{Kind: "uneven"}) }

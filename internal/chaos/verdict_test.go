@@ -15,16 +15,17 @@ import (
 type verdict struct {
 	*player
 	*model
-	// stopped is the op whose error ended the program, or the number of ops.
+	// stopped is the index of the op whose error ended the program, or the number of ops.
 	stopped int
-	// reported lists symmem's errors. bad lists wrong results without an error, and missing errors.
+	// reported lists the errors that symmem returned. bad lists wrong results without an error, and
+	// missing errors.
 	reported, bad []string
-	// syncErrs holds errors by stream that the program's own calls of Synchronize have returned,
+	// syncErrs holds, by stream, the errors that the program's own calls of Synchronize returned,
 	// because a stream returns an error only once.
 	syncErrs map[int]error
 }
 
-// groupsTime limits the time in which groups fail after their streams have ended.
+// groupsTime is the time within which groups must fail after the work on their streams has ended.
 const groupsTime = 3 * time.Second
 
 func (v *verdict) add(format string, args ...any) {
@@ -41,19 +42,19 @@ func (v *verdict) check() {
 	self := v.rt.Rank()
 	for s, err := range onStream {
 		if index := v.streamFailsAt[self][s]; index < never && err == nil {
-			v.add("no error from stream %d, although its op %d must fail", s, index)
+			v.add("stream %d returned no error, although its op %d must fail", s, index)
 		}
 	}
 	for e, err := range onEvent {
 		if v.eventFails[self][e] && err == nil {
-			v.add("no error from event %d, although it was recorded after a failure", e)
+			v.add("event %d returned no error, although it was recorded after a failure", e)
 		}
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
 	for g, index := range v.groupFailsAt[self] {
 		if index < never && !groupEnds(ctx, v.groups[g]) {
-			v.add("no error from group %d, although its call at op %d must fail", g, index)
+			v.add("group %d has no error, although its call in op %d must fail", g, index)
 		}
 	}
 	for b := range v.data[self] {
@@ -65,7 +66,7 @@ func (v *verdict) check() {
 	}
 }
 
-// finish checks that a program without a mistake has no errors, and releases the program.
+// finish checks that a program without a mistake caused no errors, and releases its resources.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.add("errors without a mistake: %q", v.reported)
@@ -93,7 +94,7 @@ func (v *verdict) compare(b int) {
 	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
 		index := differs(got, want)
 		v.add("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: op %d", b,
-			got[index:min(index+8, n)], index, want[index:min(index+8, n)], v.wrote[self][b])
+			got[index:min(index+8, n)], index, want[index:min(index+8, n)], v.lastWrite[self][b])
 	}
 }
 
@@ -107,8 +108,8 @@ func differs[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize waits for all streams and recorded events and returns their errors. The order is
-// random if this is the world's only program. Otherwise it is fixed, because it is a part of the
+// synchronize waits for all streams and recorded events and returns their errors. If the world runs
+// only one program, the order is random. Otherwise, it is fixed, because it becomes part of the
 // pool's history, which must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
@@ -141,7 +142,7 @@ func (v *verdict) wasRecorded(event int) bool {
 	})
 }
 
-// groupEnds reports whether a group fails before the context ends.
+// groupEnds reports whether a group fails before ctx is done.
 func groupEnds(ctx context.Context, g *symmem.Group) bool {
 	select {
 	case <-g.Ended():
@@ -151,7 +152,7 @@ func groupEnds(ctx context.Context, g *symmem.Group) bool {
 	}
 }
 
-// interruptedWrite reports whether the op that ended the program may have written a buffer.
+// interruptedWrite reports whether the op that ended the program may have written to a buffer.
 func (v *verdict) interruptedWrite(buffer int) bool {
 	p := v.player.p
 	return v.stopped < len(p.ops) && slices.ContainsFunc(p.body(&p.ops[v.stopped]), func(o op) bool {
@@ -159,19 +160,19 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 	})
 }
 
-// isComplete reports whether a buffer's last write is known to be complete, because the write's
-// stream, or an event recorded after the write, has been synchronized without an error.
+// isComplete reports whether the last write to a buffer is known to be complete, because its
+// stream, or an event recorded after it, was synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
-	index := m.wrote[rank][buffer]
+	index := m.lastWrite[rank][buffer]
 	if index < 0 {
 		return true
 	}
-	stream := m.p.ops[index].on
+	stream := m.p.ops[index].recvStream
 	if err, synchronized := onStream[stream]; synchronized && err == nil {
 		return true
 	}
 	for e, err := range onEvent {
-		i := m.recorded[e]
+		i := m.recordOp[e]
 		if err == nil && i > index && m.p.ops[i].stream == stream {
 			return true
 		}

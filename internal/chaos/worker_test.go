@@ -85,36 +85,36 @@ func (l *logBuffer) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker makes calls as one rank. It ends when a rank is killed, or some time after a rank was
-// stopped.
+// worker makes calls as one rank. It finishes when a rank has been killed, or some time after a
+// rank was stopped.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
 	seed uint64
 	rank int
 	rt   *symmem.Runtime
-	// call is the current call, which began at callStart. slowest is the longest call so far, and
-	// took is its duration.
+	// call is the current call, which began at callStart. slowest is the longest call so far, which
+	// took the time in took.
 	call, slowest string
 	callStart     time.Time
 	took          time.Duration
 	// endTime is the time at which rank 0 ends the program if no rank is killed.
 	endTime time.Time
-	// own, sum and received hold this rank's contribution to a sum, the result, and a message.
-	// memory holds the same in device memory.
+	// own, sum and received hold this rank's contribution to a sum, the sum, and a received
+	// message. memory holds the same in device memory.
 	own, sum, received []int32
 	memory             [3]symmem.Memory
 }
 
-// joinedRounds is the number of rounds before a rank is killed in Runtime.Close.
+// joinedRounds is the number of rounds that run before a rank is killed in Runtime.Close.
 const joinedRounds = 2
 
-// stopRest is the time for which the ranks continue after a stop.
+// stopRest is how long the ranks continue after a stop.
 const stopRest = 200 * time.Millisecond
 
-// work opens the world and runs rounds until one fails.
+// work opens the world and runs rounds until one fails or is the last.
 func (w *worker) work(o symmem.Options) (err error) {
-	w.enter(inOpen, w.plan.round)
+	w.enter(callOpen, w.plan.round)
 	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
 		return err
 	}
@@ -127,10 +127,10 @@ func (w *worker) work(o symmem.Options) (err error) {
 	if w.plan.secondVictim >= 0 {
 		return w.joinRepeatedly()
 	}
-	w.enter(anywhere, w.plan.round)
-	w.endTime = time.Now().Add(w.plan.after + w.plan.stop + stopRest)
+	w.enter(anyCall, w.plan.round)
+	w.endTime = time.Now().Add(w.plan.signalDelay + w.plan.stop + stopRest)
 	for round := 0; ; round++ {
-		if w.plan.in == inRuntimeClose && round == joinedRounds {
+		if w.plan.call == callRuntimeClose && round == joinedRounds {
 			break
 		}
 		if last, err := w.round(round); last || err != nil {
@@ -140,7 +140,7 @@ func (w *worker) work(o symmem.Options) (err error) {
 			break
 		}
 	}
-	w.enter(inRuntimeClose, w.plan.round)
+	w.enter(callRuntimeClose, w.plan.round)
 	return w.rt.Close()
 }
 
@@ -169,7 +169,7 @@ func (w *worker) allocate() error {
 	return nil
 }
 
-// begin records the beginning of a call and the duration of the previous one.
+// begin records the start of a call and the duration of the previous one.
 func (w *worker) begin(format string, args ...any) {
 	if took := time.Since(w.callStart); w.call != "" && took > w.took {
 		w.slowest, w.took = w.call, took
@@ -177,15 +177,15 @@ func (w *worker) begin(format string, args ...any) {
 	w.call, w.callStart = fmt.Sprintf(format, args...), time.Now()
 }
 
-// enter begins a call. If the victim gets its signal in this call, the victim announces the call
-// and the other ranks delay it.
+// enter begins a call. If this is the call in which the victim gets its signal, the victim
+// announces the call, and the other ranks delay it.
 func (w *worker) enter(call string, round int) {
 	w.begin("%s of round %d", call, round)
-	if call != w.plan.in || round != w.plan.round {
+	if call != w.plan.call || round != w.plan.round {
 		return
 	}
 	if w.rank == w.plan.victim || w.rank == w.plan.secondVictim {
-		// If the announcement fails, no rank gets a signal, and the program counts as a hang.
+		// If this fails, no rank gets a signal, and the program counts as hung.
 		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
 			Rank: w.rank, PID: os.Getpid(), Announces: true,
 		})
@@ -194,15 +194,15 @@ func (w *worker) enter(call string, round int) {
 	<-time.After(w.plan.delays[w.rank])
 }
 
-// round makes calls in the world and in groups that it creates and closes. It reports whether this
-// was the last round.
+// round makes calls in the world and in groups that it creates and closes. last is set if no round
+// follows.
 func (w *worker) round(round int) (last bool, err error) {
 	d := newDraws(w.seed, round)
 	world := w.rt.World()
 	if last, err = w.runCalls("world", world, round); last || err != nil {
 		return last, err
 	}
-	w.enter(inSplit, round)
+	w.enter(callSplit, round)
 	sub, err := world.Split(w.ctx, w.rank%(1+d.IntN(2)), 0)
 	if err != nil {
 		return false, err
@@ -211,12 +211,12 @@ func (w *worker) round(round int) (last bool, err error) {
 		return false, err
 	}
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
-	// Join does not warn of rank 0 if rank 0 serves the store and is stopped.
-	silent := w.plan.stop > 0 && w.plan.in == anywhere
+	// Join logs no warning about rank 0 if rank 0 serves the store and is stopped.
+	silent := w.plan.stop > 0 && w.plan.call == anyCall
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil
 	}
-	w.enter(inJoin, round)
+	w.enter(callJoin, round)
 	joined, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), ranks)
 	if err != nil {
 		return false, err
@@ -226,7 +226,7 @@ func (w *worker) round(round int) (last bool, err error) {
 
 func (w *worker) joinRepeatedly() error {
 	for round := 0; ; round++ {
-		w.enter(inJoin, round)
+		w.enter(callJoin, round)
 		g, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), w.rt.World().Ranks())
 		if err != nil {
 			return err
@@ -237,7 +237,7 @@ func (w *worker) joinRepeatedly() error {
 	}
 }
 
-// drawRanks draws some of n ranks, and always one given rank.
+// drawRanks draws some of n ranks, always including one of them.
 func drawRanks(d *rand.Rand, n, included int) []int {
 	ranks := []int{included}
 	for _, r := range d.Perm(n)[:1+d.IntN(n)] {
@@ -252,12 +252,12 @@ func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
 	if _, err := w.runCalls(name, g, round); err != nil {
 		return err
 	}
-	w.enter(inGroupClose, round)
+	w.enter(callGroupClose, round)
 	return g.Close()
 }
 
-// runCalls makes some collectives and messages and checks their results. It reports whether rank 0
-// has ended the program.
+// runCalls makes some collectives and messages and checks their results. last is set if rank 0 has
+// ended the program.
 func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, err error) {
 	w.begin("collectives of %s of round %d", name, round)
 	n := int64(workElements)
@@ -279,7 +279,7 @@ func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, e
 	return last, nil
 }
 
-// makeCalls runs a sum, a barrier and a message from the group's first rank to its second, and
+// makeCalls makes a sum, a barrier and a message from the group's first rank to its second, and
 // waits for them.
 func (w *worker) makeCalls(g *symmem.Group) error {
 	s, n := w.rt.DefaultStream(), int64(workElements)
@@ -308,10 +308,10 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 	return nil
 }
 
-// messages reports whether the backend supports messages. Between machines it does not.
+// messages reports whether messages are supported, which they are only within one machine.
 func (w *worker) messages() bool { return w.plan.machines <= 1 }
 
-// workElements is the number of elements of a sum. Rank 0 uses the last element to end the program.
+// workElements is the number of elements in a sum. Rank 0 uses the last one to end the program.
 const workElements = 1500
 
 func contribution(rank, round, i int) int32 { return int32((rank+1)*100_003 + round*1_009 + i) }
