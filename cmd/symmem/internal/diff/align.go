@@ -15,46 +15,46 @@ const (
 )
 
 const (
-	// lookahead is the number of requests over which an explanation of a difference is tested.
+	// lookahead is the number of requests on which an explanation of a difference is tested.
 	lookahead = 64
-	// maxEdits bounds the number of differences that are counted.
+	// maxEdits limits the number of differences that are counted.
 	maxEdits = 1000
 )
 
 // edit describes one difference between two ranks.
 type edit struct {
-	kind           string
-	reference, dev int // indexes of the requests
+	kind             string
+	reference, other int // indexes of the requests
 }
 
-// aligner compares the requests of a rank, dev, with those of the reference, and finds a list of
-// differences that explains them.
+// aligner compares the requests of one rank, other, with those of the reference, and finds a list
+// of differences that explains them.
 type aligner struct {
-	reference, dev *view
-	pair           []int32 // block of reference by block of dev, or unpaired
-	inverse        []bool  // whether a block of reference has a pair
-	i, j           int
-	edits          []edit
+	reference, other *view
+	pair             []int32 // for each block of other, the block of reference or unpaired
+	hasPair          []bool  // for each block of reference
+	i, j             int
+	edits            []edit
 }
 
 const unpaired = -2
 
-func newAligner(reference, dev *view) *aligner {
-	a := &aligner{reference: reference, dev: dev}
-	a.pair = make([]int32, len(dev.keys)+1)
+func newAligner(reference, other *view) *aligner {
+	a := &aligner{reference: reference, other: other}
+	a.pair = make([]int32, len(other.keys)+1)
 	for i := range a.pair {
 		a.pair[i] = unpaired
 	}
-	a.inverse = make([]bool, len(reference.keys)+1)
+	a.hasPair = make([]bool, len(reference.keys)+1)
 	return a
 }
 
 // run aligns all requests. It stops after maxEdits differences.
 func (a *aligner) run() []edit {
-	for a.i < len(a.reference.keys) || a.j < len(a.dev.keys) {
+	for a.i < len(a.reference.keys) || a.j < len(a.other.keys) {
 		switch {
 		case a.matches(a.i, a.j, a.i, a.j):
-			a.join(a.i, a.j)
+			a.pairBlocks(a.i, a.j)
 			a.i, a.j = a.i+1, a.j+1
 		case a.freesExtra(a.j):
 			a.j++
@@ -70,14 +70,14 @@ func (a *aligner) run() []edit {
 }
 
 // matches reports whether two requests are the same. Blocks allocated before (i, j) match if they
-// are paired; later blocks match if the same number of allocations separates them from (i, j).
+// are paired. Later blocks match if the same number of allocations separates them from (i, j).
 func (a *aligner) matches(ri, dj, i, j int) bool {
-	if ri >= len(a.reference.keys) || dj >= len(a.dev.keys) {
+	if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
 		return false
 	}
-	r, d := a.reference.keys[ri], a.dev.keys[dj]
+	r, d := a.reference.keys[ri], a.other.keys[dj]
 	if r.action == history.Free && d.action == history.Free && r.block >= 0 &&
-		d.block >= 0 && d.block < allocsBefore(a.dev, j) {
+		d.block >= 0 && d.block < allocsBefore(a.other, j) {
 		return a.pair[d.block] == r.block // paired blocks may differ in size, and so may their frees
 	}
 	if r.action != d.action || r.size != d.size || r.stream != d.stream {
@@ -93,7 +93,7 @@ func (a *aligner) sameBlock(r, d int32, i, j int) bool {
 	if r < 0 || d < 0 {
 		return r == d
 	}
-	baseR, baseD := allocsBefore(a.reference, i), allocsBefore(a.dev, j)
+	baseR, baseD := allocsBefore(a.reference, i), allocsBefore(a.other, j)
 	if d < baseD {
 		return a.pair[d] == r
 	}
@@ -115,44 +115,44 @@ func allocsBefore(v *view, i int) int32 {
 	return 0
 }
 
-// join pairs the blocks of two allocations.
-func (a *aligner) join(ri, dj int) {
-	if ri < len(a.reference.keys) && dj < len(a.dev.keys) &&
-		a.reference.keys[ri].action == history.Alloc && a.dev.keys[dj].action == history.Alloc {
-		a.pair[a.dev.blocks[dj]] = a.reference.blocks[ri]
-		a.inverse[a.reference.blocks[ri]] = true
+// pairBlocks pairs the blocks of two allocations.
+func (a *aligner) pairBlocks(ri, dj int) {
+	if ri < len(a.reference.keys) && dj < len(a.other.keys) &&
+		a.reference.keys[ri].action == history.Alloc && a.other.keys[dj].action == history.Alloc {
+		a.pair[a.other.blocks[dj]] = a.reference.blocks[ri]
+		a.hasPair[a.reference.blocks[ri]] = true
 	}
 }
 
-// part undoes join.
-func (a *aligner) part(ri, dj int) {
-	if ri < len(a.reference.keys) && dj < len(a.dev.keys) &&
-		a.reference.keys[ri].action == history.Alloc && a.dev.keys[dj].action == history.Alloc {
-		a.pair[a.dev.blocks[dj]] = unpaired
-		a.inverse[a.reference.blocks[ri]] = false
+// unpairBlocks undoes pairBlocks.
+func (a *aligner) unpairBlocks(ri, dj int) {
+	if ri < len(a.reference.keys) && dj < len(a.other.keys) &&
+		a.reference.keys[ri].action == history.Alloc && a.other.keys[dj].action == history.Alloc {
+		a.pair[a.other.blocks[dj]] = unpaired
+		a.hasPair[a.reference.blocks[ri]] = false
 	}
 }
 
-// freesExtra reports whether a request of dev frees a block that reference lacks.
+// freesExtra reports whether a request of other frees a block that reference does not have.
 func (a *aligner) freesExtra(j int) bool {
-	if j >= len(a.dev.keys) {
+	if j >= len(a.other.keys) {
 		return false
 	}
-	k := a.dev.keys[j]
+	k := a.other.keys[j]
 	return k.action == history.Free && k.block >= 0 && a.pair[k.block] == unpaired
 }
 
-// freesMissing reports whether a request of reference frees a block that dev lacks.
+// freesMissing reports whether a request of reference frees a block that other does not have.
 func (a *aligner) freesMissing(i int) bool {
 	if i >= len(a.reference.keys) {
 		return false
 	}
 	k := a.reference.keys[i]
-	return k.action == history.Free && k.block >= 0 && !a.inverse[k.block]
+	return k.action == history.Free && k.block >= 0 && !a.hasPair[k.block]
 }
 
-// hypothesis explains a difference: the requests up to (i, j) correspond to each other according to
-// pairs.
+// hypothesis is an explanation of a difference, according to which the requests up to (i, j)
+// correspond to each other as in pairs.
 type hypothesis struct {
 	kind  string
 	i, j  int
@@ -161,27 +161,27 @@ type hypothesis struct {
 
 // step records the best explanation of a difference at (i, j) and moves past it.
 func (a *aligner) step() {
-	best, most := hypothesis{}, -1
+	best, bestScore := hypothesis{}, -1
 	for _, h := range a.hypotheses() {
-		if score := a.score(h); score > most {
-			best, most = h, score
+		if score := a.score(h); score > bestScore {
+			best, bestScore = h, score
 		}
 	}
 	a.edits = append(a.edits, edit{best.kind, a.i, a.j})
 	for _, p := range best.pairs {
-		a.join(p[0], p[1])
+		a.pairBlocks(p[0], p[1])
 	}
 	a.i, a.j = best.i, best.j
 }
 
-// score counts the requests that agree after a difference if a hypothesis is true.
+// score counts the requests after a difference that agree if a hypothesis is true.
 func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
-		a.join(p[0], p[1])
+		a.pairBlocks(p[0], p[1])
 	}
 	n, ri, dj := 0, h.i, h.j
 	for n < lookahead {
-		if ri >= len(a.reference.keys) && dj >= len(a.dev.keys) {
+		if ri >= len(a.reference.keys) && dj >= len(a.other.keys) {
 			n = lookahead // the rest is explained
 			break
 		}
@@ -189,7 +189,7 @@ func (a *aligner) score(h hypothesis) int {
 		case a.matches(ri, dj, h.i, h.j):
 			n, ri, dj = n+1, ri+1, dj+1
 			continue
-		case a.freesAfter(a.dev, dj, h.j) && a.freesExtra(dj):
+		case a.freesAfter(a.other, dj, h.j) && a.freesExtra(dj):
 			dj++
 			continue
 		case a.freesAfter(a.reference, ri, h.i) && a.freesMissing(ri):
@@ -199,12 +199,12 @@ func (a *aligner) score(h hypothesis) int {
 		break
 	}
 	for _, p := range h.pairs {
-		a.part(p[0], p[1])
+		a.unpairBlocks(p[0], p[1])
 	}
 	return n
 }
 
-// freesAfter reports whether a request frees a block that was allocated before request at.
+// freesAfter reports whether request i frees a block that was allocated before request at.
 func (a *aligner) freesAfter(v *view, i, at int) bool {
 	return i < len(v.keys) && v.keys[i].action == history.Free && v.keys[i].block < allocsBefore(v, at)
 }
@@ -215,7 +215,7 @@ func (a *aligner) hypotheses() []hypothesis {
 	if i >= len(a.reference.keys) {
 		return []hypothesis{{kind: KindExtra, i: i, j: j + 1}}
 	}
-	if j >= len(a.dev.keys) {
+	if j >= len(a.other.keys) {
 		return []hypothesis{{kind: KindMissing, i: i + 1, j: j}}
 	}
 	all := []hypothesis{{kind: a.substitution(i, j), i: i + 1, j: j + 1, pairs: [][2]int{{i, j}}}}
@@ -226,11 +226,11 @@ func (a *aligner) hypotheses() []hypothesis {
 
 // substitution names the difference between two requests at the same position.
 func (a *aligner) substitution(i, j int) string {
-	r, d := a.reference.keys[i], a.dev.keys[j]
+	r, d := a.reference.keys[i], a.other.keys[j]
 	switch {
 	case r.action == history.Call && d.action == history.Call:
 		return callDifference(a.reference.rank.Texts[a.reference.event(i).Block],
-			a.dev.rank.Texts[a.dev.event(j).Block])
+			a.other.rank.Texts[a.other.event(j).Block])
 	case r.action != d.action:
 		return KindCall
 	case r.size != d.size && r.action == history.Free && r.block != d.block:
@@ -260,13 +260,13 @@ func firstWord(s string) string {
 	return s
 }
 
-// orders lists the explanations in which the order of requests differs: two requests are swapped,
-// or one is earlier or later.
+// orders lists the explanations by which requests have a different order: two requests are swapped,
+// or one of them comes earlier or later.
 func (a *aligner) orders() []hypothesis {
 	var all []hypothesis
 	for n := 1; n <= lookahead; n++ {
 		ri, dj := a.i+n, a.j+n
-		if ri >= len(a.reference.keys) || dj >= len(a.dev.keys) {
+		if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
 			break
 		}
 		for _, shape := range [][2]int{{0, 0}, {0, 1}, {1, 0}} {
@@ -281,8 +281,9 @@ func (a *aligner) orders() []hypothesis {
 	return all
 }
 
-// order tests a hypothesis about the order of the next n+1 requests: the first and last are swapped
-// (0, 0), dev's first is reference's last (0, 1), or reference's first is dev's last (1, 0).
+// order tests a hypothesis about the order of the next n+1 requests. Its shape is (0, 0) if the
+// first and last are swapped, (0, 1) if the first of other is the last of reference, and (1, 0) if
+// the first of reference is the last of other.
 func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
 	i, j := a.i, a.j
 	var pairs [][2]int
@@ -304,14 +305,14 @@ func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
 		}
 	}
 	for _, p := range pairs {
-		a.join(p[0], p[1])
+		a.pairBlocks(p[0], p[1])
 	}
 	ok := true
 	for _, p := range pairs {
 		ok = ok && a.matches(p[0], p[1], i+n+1, j+n+1)
 	}
 	for _, p := range pairs {
-		a.part(p[0], p[1])
+		a.unpairBlocks(p[0], p[1])
 	}
 	return hypothesis{kind: KindOrder, i: i + n + 1, j: j + n + 1, pairs: pairs}, ok
 }

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Compare compares the histories of ranks. The ranks must be sorted by format.
+// Compare compares the histories of ranks, which must be sorted by format.
 func Compare(ranks []*history.Rank, o Options) *Report {
 	r := &Report{Sequences: []Sequence{}, Notes: []string{}}
 	for _, rank := range ranks {
@@ -108,7 +108,7 @@ func (c *comparison) run() {
 	}
 	equal, longest := len(c.views[0].keys), 0
 	for _, v := range c.views {
-		equal = min(equal, c.views[0].same(v))
+		equal = min(equal, c.views[0].commonPrefix(v))
 		longest = max(longest, len(v.keys))
 	}
 	c.result.Equal = equal
@@ -119,10 +119,10 @@ func (c *comparison) run() {
 	c.replay()
 }
 
-// group lists the members, as indexes, that have the same event.
+// group lists the indexes of members that have the same event.
 type group []int
 
-// groupsAt returns groups of members with equal events, the largest group first.
+// groupsAt returns groups of members that have the same event, the largest group first.
 func (c *comparison) groupsAt(same func(i, j int) bool) []group {
 	var groups []group
 next:
@@ -148,7 +148,7 @@ func (c *comparison) ranks(g group) []int {
 	return all
 }
 
-// blamed returns the ranks outside the majority, or none without a majority.
+// blamed returns the ranks outside the majority. If there is no majority, it returns none.
 func (c *comparison) blamed(groups []group) []int {
 	blamed := []int{}
 	if 2*len(groups[0]) <= len(c.views) || len(c.views) < 3 {
@@ -187,18 +187,18 @@ func (c *comparison) requestDifference(at int) *Difference {
 	return d
 }
 
-// editsFrom returns at least one difference between two views that first differ at a request. The
-// aligner counts no difference for frees of the same block with different sizes, or for frees of
-// unknown blocks. If it finds no others, the result describes the request itself.
-func editsFrom(reference, dev *view, at int) []edit {
-	a := newAligner(reference, dev)
+// editsFrom returns at least one difference between two views that first differ at request at. The
+// aligner counts no difference between frees of the same block with different sizes, or between
+// frees of unknown blocks. If it finds no other difference, editsFrom describes the request itself.
+func editsFrom(reference, other *view, at int) []edit {
+	a := newAligner(reference, other)
 	edits := a.run()
 	if len(edits) > 0 {
 		return edits
 	}
 	kind := KindExtra
 	switch {
-	case at >= len(dev.keys):
+	case at >= len(other.keys):
 		kind = KindMissing
 	case at < len(reference.keys):
 		kind = a.substitution(at, at)
@@ -206,7 +206,7 @@ func editsFrom(reference, dev *view, at int) []edit {
 	return []edit{{kind, at, at}}
 }
 
-// variant describes the request of a group of members at an index.
+// variant describes request at on the members of a group.
 func (c *comparison) variant(g group, at int) Variant {
 	v := c.views[g[0]]
 	variant := Variant{Ranks: c.ranks(g), Number: -1, Text: "nothing: the trace ends here"}
@@ -231,7 +231,7 @@ func requestText(r *history.Rank, k key, e *history.Event) string {
 	return text
 }
 
-// before lists up to five requests before an index.
+// before lists up to five requests that precede request at.
 func (c *comparison) before(member, at int) []string {
 	lines := []string{}
 	v := c.views[member]
@@ -248,7 +248,7 @@ func (c *comparison) explain(g group, reference int, edits []edit) string {
 	first := edits[0]
 	switch {
 	case len(edits) == 1:
-		rest := max(len(v.keys)-first.dev-1, 0)
+		rest := max(len(v.keys)-first.other-1, 0)
 		return fmt.Sprintf("%s: this one difference (%s) explains the rest; %s after it.",
 			who, first.kind, countEqual(rest))
 	case len(edits) >= maxEdits:
@@ -256,8 +256,8 @@ func (c *comparison) explain(g group, reference int, edits []edit) string {
 	}
 	next := edits[1]
 	return fmt.Sprintf("%s: %s in all; the next (%s) is request %d, after %s that agree.",
-		who, ranklist.Plural(len(edits), "difference"), next.kind, next.dev,
-		ranklist.Plural(max(next.dev-first.dev-1, 0), "request"))
+		who, ranklist.Plural(len(edits), "difference"), next.kind, next.other,
+		ranklist.Plural(max(next.other-first.other-1, 0), "request"))
 }
 
 func countEqual(n int) string {
@@ -267,8 +267,8 @@ func countEqual(n int) string {
 	return ranklist.Plural(n, "request") + " agree"
 }
 
-// findOtherPools finds requests that ranks made in the wrong pool: these are missing in one pool
-// and extra in another on the same ranks.
+// findOtherPools finds requests that ranks made in the wrong pool. On the same ranks, such a
+// request is missing in one pool and extra in another.
 func findOtherPools(all []*comparison) {
 	for _, a := range all {
 		for _, b := range all {

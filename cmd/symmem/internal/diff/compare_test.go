@@ -20,7 +20,7 @@ func ranksOf(class history.Class, id string, events ...[]history.Event) []*histo
 }
 
 // TestFreesThatDifferWithoutEdits compares frees of the same block, or of a block that does not
-// exist, whose difference no edit explains.
+// exist, whose difference is not explained by any edit.
 func TestFreesThatDifferWithoutEdits(t *testing.T) {
 	alloc := history.Event{Action: history.Alloc, Size: 512, Stack: -1}
 	free := func(block int32, size int64) history.Event {

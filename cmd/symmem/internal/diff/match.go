@@ -11,12 +11,12 @@ import (
 
 // Options selects what Compare compares.
 type Options struct {
-	// AllPools compares all pools. Otherwise, the default pool and graphs' pools are omitted if
-	// there are MemPools.
+	// AllPools compares all pools. Otherwise, if there are MemPools, the default pool and the pools
+	// of graphs are omitted.
 	AllPools bool
 }
 
-// match holds a pool's or group's sequence on each rank, which is nil on a rank without one.
+// match holds the sequence of a pool or group on each rank, or nil for a rank that has none.
 type match struct {
 	class     history.Class
 	id        string // set if the sequences were matched by id
@@ -24,7 +24,7 @@ type match struct {
 	sequences []*history.Sequence
 }
 
-// matchSequences matches the ranks' sequences. It also returns notes.
+// matchSequences matches the sequences of the ranks. notes lists what is not compared.
 func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes []string) {
 	present := map[history.Class]bool{}
 	for _, r := range ranks {
@@ -48,12 +48,12 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 	return matches, notes
 }
 
-// matchClass matches the sequences of a class by id if all ranks have the same ids, and otherwise
-// by the order of their first events. Groups and symmem's pools, whose ids are the same on all
-// ranks, are matched only by id.
+// matchClass matches the sequences of a class: by id if all ranks have the same ids, and otherwise
+// by the order of their first events. Groups and symmem's pools are matched only by id, because
+// their ids are the same on all ranks.
 func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	ids, order := map[string]int{}, []string{}
-	equal := true
+	sameIDs := true
 	lists := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
 		for _, s := range r.Sequences {
@@ -67,9 +67,9 @@ func matchClass(ranks []*history.Rank, class history.Class) []*match {
 		}
 	}
 	for _, n := range ids {
-		equal = equal && n == len(ranks)
+		sameIDs = sameIDs && n == len(ranks)
 	}
-	if equal || class == history.Calls || class == history.SymmemPool {
+	if sameIDs || class == history.Calls || class == history.SymmemPool {
 		return matchByID(lists, class, order)
 	}
 	return matchByOrder(lists, class)
@@ -95,15 +95,15 @@ func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) [
 }
 
 func matchByOrder(lists [][]*history.Sequence, class history.Class) []*match {
-	most := 0
+	longest := 0
 	for _, list := range lists {
 		slices.SortStableFunc(list, func(a, b *history.Sequence) int {
 			return cmp.Compare(firstNumber(a), firstNumber(b))
 		})
-		most = max(most, len(list))
+		longest = max(longest, len(list))
 	}
 	var all []*match
-	for n := range most {
+	for n := range longest {
 		m := &match{
 			class: class, title: title(class, fmt.Sprintf("%d in order of use", n)),
 			sequences: make([]*history.Sequence, len(lists)),
@@ -132,8 +132,8 @@ func title(class history.Class, id string) string {
 	return class.String() + " " + history.Clean(id)
 }
 
-// members returns the ranks that have the sequence or should have it. All ranks should have a pool
-// of PyTorch. The ranks of a symmem pool's group should have the pool.
+// members returns the ranks that have the sequence or should have it. All ranks should have each of
+// PyTorch's pools, and the ranks of a group should have each symmem pool of the group.
 func (m *match) members(ranks []*history.Rank) []int {
 	_, group, _ := strings.Cut(m.id, groupSeparator)
 	var all []int
@@ -150,7 +150,7 @@ func (m *match) members(ranks []*history.Rank) []int {
 	return all
 }
 
-// groupSeparator separates a symmem pool's number from its group in the id of a sequence.
+// groupSeparator separates the number of a symmem pool from its group in the id of a sequence.
 const groupSeparator = " of group "
 
 // inGroup reports whether a rank has events of a group or of the group's pools.
@@ -182,8 +182,8 @@ func (m *match) starts(members []int) []int {
 	return skips
 }
 
-// alignNumbers finds the common beginning of a symmem pool's traces. Events are numbered from the
-// creation of the pool.
+// alignNumbers finds the common beginning of the traces of a symmem pool, whose events are numbered
+// from the creation of the pool.
 func (m *match) alignNumbers(members []int, skips []int) {
 	begin := int64(0)
 	for _, r := range members {
@@ -230,7 +230,7 @@ func (m *match) alignPartial(members []int, skips []int) {
 	}
 }
 
-// looseKeys returns keys of requests that are comparable between traces with different beginnings.
+// looseKeys returns keys of requests that can be compared between traces with different beginnings.
 func looseKeys(s *history.Sequence) []key {
 	var all []key
 	for i := range s.Events {
@@ -244,8 +244,8 @@ func looseKeys(s *history.Sequence) []key {
 // beginning is the number of requests by which the beginning of a trace is recognized.
 const beginning = 32
 
-// shiftOf returns the number of a trace's requests that precede the beginning of another trace, or
-// 0.
+// shiftOf returns the number of requests in long that precede the beginning of short, or 0 if that
+// is not found.
 func shiftOf(long, short []key) int {
 	window := short[:min(beginning, len(short))]
 	for shift := 0; shift+len(window) <= len(long); shift++ {

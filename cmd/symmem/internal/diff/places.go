@@ -7,14 +7,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// place identifies where an allocation was placed.
+// place is where an allocation was placed.
 type place struct {
 	segment int32
 	offset  int64
 }
 
-// places lists the places of a view's first n requests. Segments are numbered by their first use
-// since the beginning of the comparison. Frees have no place.
+// places lists the places of the first n requests of a view. Segments are numbered by their first
+// use after the beginning of the comparison. Frees have no place.
 func (v *view) places(n int) []place {
 	numbers := map[int32]int32{}
 	all := make([]place, 0, n)
@@ -43,7 +43,8 @@ func (v *view) places(n int) []place {
 	return all
 }
 
-// comparePlaces finds the first place that differs among the first n requests, which must be equal.
+// comparePlaces finds the first place that differs among the first n requests, which the members
+// must have in common.
 func (c *comparison) comparePlaces(n int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlaces; reason != "" {
@@ -98,7 +99,7 @@ func placeText(p place) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// whyPlace states whether the frees that completed before a differing place differ, too.
+// whyPlace states whether the frees that completed before a differing place also differ.
 func (c *comparison) whyPlace(groups []group, at int) string {
 	reference := c.views[groups[0][0]].completions(at)
 	for _, g := range groups[1:] {
@@ -119,13 +120,13 @@ func (c *comparison) whyPlace(groups []group, at int) string {
 		"between ranks, have decided."
 }
 
-// completion describes a free that completed after a number of requests.
+// completion describes a free that completed after the given number of requests.
 type completion struct {
 	block int32
 	after int
 }
 
-// completions lists the frees that completed before a request.
+// completions lists the frees that completed before request at.
 func (v *view) completions(at int) []completion {
 	var all []completion
 	n := 0

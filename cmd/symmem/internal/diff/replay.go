@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// replay places each rank's requests by symmem's rule and by PyTorch's rule.
+// replay places the requests of each rank by symmem's rule and by PyTorch's rule.
 func (c *comparison) replay() {
 	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
 		return
@@ -22,13 +22,13 @@ func (c *comparison) replay() {
 	c.result.Replay = r
 }
 
-// replaySymmem places all ranks' requests in the order of creation, and compares the places.
+// replaySymmem places the requests of all ranks in the order of creation and compares the places.
 func (c *comparison) replaySymmem(r *Replay) string {
 	var reference []place
 	first := -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
-			continue // the rule places equal requests at the same place
+			continue // the rule places the same requests at the same places
 		}
 		got, err := placeByCreation(v)
 		if err != nil {
@@ -57,11 +57,11 @@ func (c *comparison) replaySymmem(r *Replay) string {
 		"requests differ from request %d on", all, first, c.result.Equal)
 }
 
-// maxReplay bounds the size of a replayed request, in bytes.
+// maxReplay limits the size of a replayed request, in bytes.
 const maxReplay = 1 << 40
 
-// placeByCreation places a view's requests under symmem's rule. Blocks older than the trace are
-// ignored.
+// placeByCreation places the requests of a view by symmem's rule. It ignores blocks that are older
+// than the trace.
 func placeByCreation(v *view) ([]place, error) {
 	core, err := alloc.New(alloc.Config{})
 	if err != nil {
@@ -103,8 +103,8 @@ func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, e
 	}
 }
 
-// replayPyTorch places the requests by PyTorch's rule, with each rank's addresses. It compares the
-// places with those in the file.
+// replayPyTorch places the requests by PyTorch's rule, using each rank's addresses, and compares
+// the places with those in the file.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
@@ -152,7 +152,7 @@ func replayAddresses(s *history.Sequence) *history.Event {
 	return nil
 }
 
-// event replays an event, and reports whether the rule explains it.
+// event replays an event and reports whether the rule explains it.
 func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
 	case history.Free, history.Call:

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines bounds the number of lines of a stack, and of notes, in the text.
+// maxLines limits the number of lines of a stack, and the number of notes, in the text.
 const maxLines = 12
 
 // WriteText writes the report as text.
@@ -64,8 +64,8 @@ func (t *textWriter) sequence(s *Sequence) {
 	}
 }
 
-func (t *textWriter) difference(of string, d *Difference) {
-	t.line("  %s differ first at request %d: %s", of, d.Index, d.Kind)
+func (t *textWriter) difference(subject string, d *Difference) {
+	t.line("  %s differ first at request %d: %s", subject, d.Index, d.Kind)
 	for _, line := range d.Before {
 		t.line("      %s", line)
 	}
@@ -103,7 +103,7 @@ func (t *textWriter) stack(lines []string) {
 	}
 }
 
-// notes writes each distinct note once, with the ranks that it applies to.
+// notes writes each distinct note once, with the ranks to which it applies.
 func (t *textWriter) notes(r *Report) {
 	ranks := map[string][]int{}
 	var order []string

@@ -2,15 +2,15 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// key holds the properties of a request that must be equal on all ranks.
+// key holds the properties of a request that must be the same on all ranks.
 type key struct {
 	size   int64
-	block  int32 // a free's block number among the allocations, or a call's text
+	block  int32 // a free's block, numbered by allocation, or a call's text
 	stream int32
 	action history.Action
 }
 
-// view lists the requests of a sequence from the beginning of the comparison.
+// view lists the requests of a sequence, from the beginning of the comparison on.
 type view struct {
 	rank     *history.Rank
 	sequence *history.Sequence
@@ -20,7 +20,7 @@ type view struct {
 	skipped  int32   // number of allocations before the comparison
 }
 
-// texts assigns numbers to the texts of calls that are the same on all ranks.
+// texts assigns the same numbers to the texts of calls on all ranks.
 type texts map[string]int32
 
 func (t texts) number(text string) int32 {
@@ -32,7 +32,7 @@ func (t texts) number(text string) int32 {
 	return n
 }
 
-// newView lists the requests of a sequence except the first skip. sequence may be nil.
+// newView lists the requests of a sequence except for the first skip of them. sequence may be nil.
 func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) *view {
 	v := &view{rank: rank, sequence: sequence}
 	if sequence == nil {
@@ -69,7 +69,7 @@ func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) 
 	return v
 }
 
-// event returns the event of a request, or nil after the last one.
+// event returns the event of request i, or nil if i is after the last one.
 func (v *view) event(i int) *history.Event {
 	if i >= len(v.events) {
 		return nil
@@ -77,8 +77,8 @@ func (v *view) event(i int) *history.Event {
 	return &v.sequence.Events[v.events[i]]
 }
 
-// same returns the number of requests at the beginning that are equal in two views.
-func (v *view) same(o *view) int {
+// commonPrefix returns the number of requests at the beginning that are the same in both views.
+func (v *view) commonPrefix(o *view) int {
 	n := min(len(v.keys), len(o.keys))
 	for i := range n {
 		if v.keys[i] != o.keys[i] {

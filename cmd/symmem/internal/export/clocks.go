@@ -12,30 +12,32 @@ import (
 
 // Clock describes how a rank's clock differs from that of the lowest rank.
 //
-// The clocks are measured with values that ranks compare or combine on the host (Agree, Any, Step,
-// ...). No rank returns from such a call before all ranks have entered it, and all ranks return
-// when they have received the last rank's value. A trace contains the times of these returns. The
-// measured offset is the median, over all calls, of the difference between two ranks' times. The
-// spread is the largest deviation from the median in nine of ten calls. It includes the time that a
-// value needs to arrive and the time that a rank needs to wake up.
+// The clocks are measured with the values that ranks compare or combine on the host (Agree, Any,
+// Step, ...). No rank returns from such a call before all ranks have entered it, and every rank
+// returns once it has received the last rank's value. A trace contains the times of these returns.
+// The measured offset is the median, over all calls, of the difference between the times of two
+// ranks. The spread is the largest deviation from the median among the nine tenths of the calls
+// that are closest to it. It includes the time that a value takes to arrive and the time that a
+// rank takes to wake up.
 type Clock struct {
 	Rank int `json:"rank"`
-	// Reference reports that other clocks are compared with this one.
+	// Reference is set if the other clocks are compared with this one.
 	Reference bool `json:"reference"`
-	// Calls is the number of calls used for the comparison, or 0 if the offset is unknown.
+	// Calls is the number of calls used for the comparison. It is 0 if the offset is unknown.
 	Calls int `json:"calls"`
-	// Measured is the measured offset, in nanoseconds. It is positive if the rank's clock is ahead.
+	// Measured is the measured offset in nanoseconds, which is positive if the rank's clock is
+	// ahead.
 	Measured int64 `json:"measured_ns"`
 	// Spread is the uncertainty of Measured, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// Offset is the offset by which exported times are corrected, in nanoseconds. It is 0 unless
-	// Measured clearly exceeds the time that a call needs to end, because ranks of one machine have
-	// the same clock.
+	// Offset is the offset, in nanoseconds, by which exported times are corrected. It is 0 unless
+	// Measured is clearly larger than the time that a call takes to return, because ranks on the
+	// same machine have the same clock.
 	Offset int64 `json:"offset_ns"`
 }
 
 const (
-	// minCalls is the smallest number of calls for which an offset is applied.
+	// minCalls is the minimum number of calls from which an offset is applied.
 	minCalls = 3
 	// minOffset is the smallest offset that is applied, in nanoseconds.
 	minOffset = int64(100 * time.Microsecond)
@@ -66,11 +68,12 @@ type sampleKey struct {
 // samples holds the times at which a rank returned from calls, in nanoseconds UTC.
 type samples map[sampleKey]int64
 
-// maxSamples bounds the number of samples per group and name.
+// maxSamples limits the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock samples a trace. Calls are counted by group and name. If there are many, only calls
-// whose number is a multiple of a power of two are kept, so that all ranks sample the same calls.
+// sampleClock samples a trace. Calls are numbered by group and name. If there are too many, only
+// those whose number is a multiple of a certain power of two are kept, so that all ranks sample the
+// same calls.
 func sampleClock(l *trace.Log) samples {
 	s := samples{}
 	type series struct{ calls, stride uint64 }
@@ -103,7 +106,7 @@ func sampleClock(l *trace.Log) samples {
 	return s
 }
 
-// thin removes the samples of a series whose number is not a multiple of stride.
+// thin removes those samples of a series whose number is not a multiple of stride.
 func (s samples) thin(id [2]string, stride uint64) {
 	for k := range s {
 		if k.group == id[0] && k.name == id[1] && k.number%stride != 0 {
@@ -112,14 +115,14 @@ func (s samples) thin(id [2]string, stride uint64) {
 	}
 }
 
-// isValue reports whether events of a kind are values that all of a group's ranks compare or
+// isValue reports whether an event of kind k is a value that all ranks of a group compare or
 // combine.
 func isValue(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the ranks' clocks. A rank that shares no call with the first rank is
-// compared with another rank that does.
+// measureClocks measures the clocks of the ranks. A rank that shares no call with the first rank is
+// compared with another rank whose offset is known.
 func measureClocks(ranks []rankTrace, all []samples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	known := make([]bool, len(ranks))

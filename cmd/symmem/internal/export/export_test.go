@@ -19,8 +19,8 @@ import (
 	"symmem/trace"
 )
 
-// traceRun writes the traces of ranks that make the same calls, and returns their folder. The last
-// rank's clock is ahead by the given time.
+// traceRun writes the traces of ranks that make the same calls, and returns their folder. The clock
+// of the last rank is ahead by the given time.
 func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -45,8 +45,8 @@ func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
 	return folder
 }
 
-// recordStep records a rank's step: a segment in every eighth step, an allocation, a collective, a
-// value, and the free of every second block.
+// recordStep records a step of a rank: a segment in every eighth step, an allocation, a collective,
+// a value, and the free of every second block.
 func recordStep(s *trace.Source, rank, n int, call *event.Call) {
 	const blockBytes = 512
 	e := event.Event{
@@ -75,7 +75,7 @@ func recordStep(s *trace.Source, rank, n int, call *event.Call) {
 	}
 }
 
-// shiftClock changes a trace as if its rank's clock were ahead.
+// shiftClock changes a trace as if the clock of its rank were ahead.
 func shiftClock(t testing.TB, path string, ahead time.Duration) {
 	t.Helper()
 	const offsetStart = 56 // docs/reference/trace.md
@@ -112,7 +112,7 @@ func TestClockOffsetIsMeasured(t *testing.T) {
 	}
 }
 
-// TestClockIsComparedThroughAnotherRank compares the clocks of ranks that have no common call.
+// TestClockIsComparedThroughAnotherRank compares the clocks of ranks that have no call in common.
 func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 	call := func(name string, times ...int64) samples {
 		s := samples{}
@@ -184,8 +184,8 @@ func archiveOf(t *testing.T, traces *Traces) map[string][]byte {
 	return files
 }
 
-// TestPerfettoManifest checks the requirements of the manifest's reference: the first bytes, the
-// version, entries that name files in the archive, and offsets that make no time negative.
+// TestPerfettoManifest checks what Perfetto's reference requires of a manifest: its first bytes,
+// its version, entries that name files in the archive, and offsets that make no time negative.
 func TestPerfettoManifest(t *testing.T) {
 	files := archiveOf(t, open(t, traceRun(t, 3, 20, -time.Hour)))
 	text := files["perfetto_manifest.json"]
@@ -252,8 +252,8 @@ func TestPerfettoEvents(t *testing.T) {
 	}
 }
 
-// TestFlightRecorderDumps reads dumps with symmem diff's reader. python/tests/test_export.py reads
-// them with PyTorch's analyzer.
+// TestFlightRecorderDumps reads dumps with the reader of symmem diff. python/tests/test_export.py
+// reads them with PyTorch's analyzer.
 func TestFlightRecorderDumps(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "dumps")
 	calls, messages, err := WriteFlightRecorder(folder, open(t, traceRun(t, 3, 20, 0)))
@@ -272,8 +272,8 @@ func TestSnapshots(t *testing.T) {
 	agree(t, folder, 1200)
 }
 
-// agree checks that the files in a folder are readable and that the given number of requests is
-// equal.
+// agree checks that the files in a folder can be read and that the ranks agree in the given number
+// of requests.
 func agree(t *testing.T, folder string, requests int) {
 	t.Helper()
 	sources, err := load.Find([]string{folder}, nil)
@@ -286,12 +286,12 @@ func agree(t *testing.T, folder string, requests int) {
 	}
 	r := diff.Compare(histories, diff.Options{})
 	if !r.Agree || len(r.Sequences) != 1 || r.Sequences[0].Equal != requests {
-		t.Errorf("report = %+v; want %d equal requests", r, requests)
+		t.Errorf("report = %+v; want agreement in %d requests", r, requests)
 	}
 }
 
-// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks, only one of which has first
-// used a pool without a domain. Their other pools must have the same number.
+// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks, only one of which used a
+// pool without a domain before its other pool. The other pools must have the same number.
 func TestPoolsWithoutDomainAreNotCompared(t *testing.T) {
 	folder := t.TempDir()
 	for rank := range 2 {
@@ -333,7 +333,7 @@ func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	}
 }
 
-// TestRingOverflow exports traces whose beginnings have been replaced, with more events lost on one
+// TestRingOverflow exports traces that have lost their beginnings, with more events lost on one
 // rank than on the other. The dumps must begin with the same call.
 func TestRingOverflow(t *testing.T) {
 	folder := t.TempDir()
@@ -365,7 +365,7 @@ func TestRingOverflow(t *testing.T) {
 	agree(t, dumps, calls/2)
 }
 
-// FuzzWriters checks that no writer fails for any trace that can be parsed.
+// FuzzWriters checks that no writer fails on any trace that can be parsed.
 func FuzzWriters(f *testing.F) {
 	b, err := os.ReadFile(filepath.Join(traceRun(f, 1, 2, 0), trace.FileName(0)))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"symmem/trace"
 )
 
-// writeFiles writes a file for each rank to a folder, which it creates if necessary. write receives
-// the rank's index and trace.
+// writeFiles writes one file for each rank to a folder, which it creates if necessary. write gets
+// the rank's index and its trace.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
 ) error {
@@ -36,11 +36,11 @@ func writeFiles(
 	return nil
 }
 
-// fileName returns the name of a rank's file. PyTorch's tools read the rank from the end of a name
-// without an extension.
+// fileName returns the name of a rank's file. It has no extension, because PyTorch's tools read the
+// rank from the end of the name.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepare creates a folder, or checks that all files in it will be replaced.
+// prepare creates a folder, or checks that every file in an existing one will be replaced.
 func prepare(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,8 +50,8 @@ func prepare(t *Traces, folder, prefix string) error {
 		return fmt.Errorf("creating the folder of the exported files: %w", err)
 	}
 	for _, e := range entries {
-		replaced := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
-		if !slices.ContainsFunc(t.ranks, replaced) {
+		willReplace := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
+		if !slices.ContainsFunc(t.ranks, willReplace) {
 			return fmt.Errorf("%s contains %s, which tools would read with the exported files: name "+
 				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
 		}
@@ -59,7 +59,7 @@ func prepare(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// WriteFile writes a file that only this user can read. It replaces an older file atomically.
+// WriteFile writes a file that only this user can read, replacing any older file atomically.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"symmem/trace"
 )
 
-// flightVersion is the version of the format that PyTorch 2.9 and newer versions write.
+// flightVersion is the version of the format that PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
-// flightNames maps operations to names that PyTorch's analyzer knows. Operations whose sizes differ
-// between ranks are missing, and are exported as otherOperation.
+// flightNames maps operations to the names that PyTorch's analyzer knows. Operations whose sizes
+// differ between ranks are missing here and are exported as otherOperation.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -26,10 +26,10 @@ var flightNames = map[string]string{
 	"AllReduceRMSNorm": "all_reduce",
 }
 
-// otherOperation is a name for which PyTorch's analyzer compares no sizes.
+// otherOperation is an operation name for which PyTorch's analyzer does not compare sizes.
 const otherOperation = "coalesced"
 
-// flightTypes maps data types to PyTorch's names.
+// flightTypes maps data types to the names that PyTorch uses.
 var flightTypes = map[string]string{
 	"int8": "Char", "uint8": "Byte", "int16": "Short", "uint16": "UInt16", "int32": "Int",
 	"uint32": "UInt32", "int64": "Long", "uint64": "UInt64", "float16": "Half",
@@ -37,8 +37,8 @@ var flightTypes = map[string]string{
 }
 
 // WriteFlightRecorder writes a dump in the format of PyTorch's Flight Recorder for each rank to a
-// folder. The folder must not contain other files, because the analyzer reads all of them.
-// WriteFlightRecorder returns the number of calls, and the number of Sends and Recvs that it
+// folder. The folder must not contain any other files, because the analyzer reads all of them.
+// WriteFlightRecorder returns the number of calls written and the number of Sends and Recvs
 // omitted.
 //
 // The state of every call is "scheduled", because traces do not record when calls end.
@@ -93,13 +93,13 @@ func (f *flight) write(w io.Writer) error {
 	return p.finish()
 }
 
-// groupDescription describes every group in a dump.
+// groupDescription is the description of every group in a dump.
 const groupDescription = "symmem"
 
-// elements matches the number and the type of the elements in a call's text.
+// elements matches the number and type of the elements in the text of a call.
 var elements = regexp.MustCompile(` of (\d+) (\w+)`)
 
-// entry writes a collective.
+// entry writes r if it is a collective.
 func (f *flight) entry(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
@@ -147,7 +147,7 @@ func (f *flight) entry(p *pickler, r *trace.Record) {
 	f.calls++
 }
 
-// flightName returns the analyzer's name for a call.
+// flightName returns the name by which the analyzer knows a call.
 func flightName(operation, text string) string {
 	name, ok := flightNames[operation]
 	if !ok || strings.Contains(text, ", first of the list (") {

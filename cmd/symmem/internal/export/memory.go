@@ -25,8 +25,8 @@ type poolKey struct {
 // pool holds the state of a pool.
 type pool struct {
 	title string
-	// number numbers the pools with a domain from 1, in the order of first use, which is the same
-	// on all ranks. It is 0 for pools without a domain.
+	// number numbers the pools with a domain from 1, in the order of their first use, which is the
+	// same on all ranks. It is 0 for a pool without a domain.
 	number   int64
 	segments map[int32]*segment
 	// allocated and mapped hold the total sizes of blocks and of segments, in bytes.
@@ -37,8 +37,8 @@ type pool struct {
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
-	// unseen reports that the trace lacks the event that mapped the segment. The segment's size is
-	// then the range that its blocks have used.
+	// unseen is set if the trace does not contain the event that mapped the segment. The size of
+	// the segment is then that of the range that its blocks have used.
 	unseen bool
 }
 
@@ -60,8 +60,8 @@ const (
 
 func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, next: firstAddress} }
 
-// of returns the pool to which a record belongs.
-func (m *memory) of(r *trace.Record) *pool {
+// poolOf returns the pool to which a record belongs.
+func (m *memory) poolOf(r *trace.Record) *pool {
 	key := poolKey{r.Group, r.Pool}
 	p := m.pools[key]
 	if p == nil {
@@ -78,7 +78,7 @@ func (m *memory) of(r *trace.Record) *pool {
 	return p
 }
 
-// segment returns the segment of a record. It adds the segment if the trace lacks its beginning.
+// segment returns the segment of a record, creating it if the trace lacks the event that mapped it.
 func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
@@ -89,13 +89,13 @@ func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	return s
 }
 
-// apply changes the state according to a record of a pool. It returns the pool if the pool's sizes
-// have changed, and nil otherwise.
+// apply updates the state with a pool's record. It returns the pool if its sizes have changed, or
+// nil.
 func (m *memory) apply(r *trace.Record) *pool {
 	if r.Segment < 0 {
 		return nil
 	}
-	p := m.of(r)
+	p := m.poolOf(r)
 	switch r.Kind {
 	case event.KindSegment:
 		p.remove(r.Segment)
@@ -127,7 +127,7 @@ func (m *memory) apply(r *trace.Record) *pool {
 	return p
 }
 
-// free removes a block if it exists.
+// free removes the block at offset, if there is one.
 func (p *pool) free(s *segment, offset int64) {
 	if b, ok := s.blocks[offset]; ok {
 		p.allocated -= b.size
@@ -135,7 +135,7 @@ func (p *pool) free(s *segment, offset int64) {
 	}
 }
 
-// remove removes a segment and its blocks if it exists.
+// remove removes a segment and its blocks, if it exists.
 func (p *pool) remove(ordinal int32) {
 	s := p.segments[ordinal]
 	if s == nil {

@@ -13,9 +13,9 @@ import (
 	"symmem/trace"
 )
 
-// WritePerfetto writes a ZIP archive with the events of each rank in Chrome's trace event format,
-// and a manifest that places the ranks on one timeline. Perfetto supports manifests since version
-// 58.
+// WritePerfetto writes a ZIP archive that contains the events of each rank in Chrome's trace event
+// format, and a manifest that places the ranks on one timeline. Perfetto 58 and later support
+// manifests.
 func WritePerfetto(w io.Writer, t *Traces, version string) error {
 	archive := zip.NewWriter(w)
 	if err := writeManifest(archive, t, version); err != nil {
@@ -75,8 +75,8 @@ func writeManifest(archive *zip.Writer, t *Traces, version string) error {
 	return json.NewEncoder(f).Encode(map[string]manifest{"perfetto_manifest": newManifest(t, version)})
 }
 
-// newManifest returns the manifest. A file's times are relative to the start of its trace. The
-// timeline begins with the trace that started first, so that no event has a negative time.
+// newManifest returns the manifest. The times in each file are relative to the start of its trace.
+// The timeline begins with the trace that started first, so that no event has a negative time.
 func newManifest(t *Traces, version string) manifest {
 	first := 0
 	for i := range t.ranks {
@@ -125,7 +125,7 @@ func (m micros) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "%d.%03d", m/1000, m%1000), nil
 }
 
-// chrome writes a rank's events. The viewer shows ranks as processes and groups as threads.
+// chrome writes the events of a rank. The viewer shows ranks as processes and groups as threads.
 type chrome struct {
 	w       *bufio.Writer
 	log     *trace.Log
@@ -140,7 +140,7 @@ type chrome struct {
 	err     error
 }
 
-// memoryThread is the viewer's thread that shows registrations and realignments.
+// memoryThread is the viewer's thread on which registrations and realignments are shown.
 const memoryThread = 1
 
 func writeChrome(w io.Writer, l *trace.Log) error {
@@ -174,7 +174,6 @@ func processName(l *trace.Log) string {
 	return fmt.Sprintf("rank %d (process %d on %s)", l.Rank, l.Process, l.Host)
 }
 
-// write writes an event.
 func (c *chrome) write(e *chromeEvent) {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -196,7 +195,7 @@ func (c *chrome) name(kind string, thread int, name string) {
 
 func (c *chrome) record(r *trace.Record) {
 	if !r.Kind.OfGroup() {
-		c.ofPool(r)
+		c.recordPoolEvent(r)
 		return
 	}
 	c.flush()
@@ -233,7 +232,7 @@ func arguments(r *trace.Record) map[string]any {
 	return a
 }
 
-// endStep writes a step that ends now.
+// endStep writes a step, which ends now.
 func (c *chrome) endStep(step *chromeEvent) {
 	step.Duration = max(c.now-step.Time, 1)
 	c.write(step)
@@ -249,8 +248,9 @@ func (c *chrome) thread(group string) int {
 	return n
 }
 
-// ofPool processes an event of a pool. Counters are written before the next event of a group.
-func (c *chrome) ofPool(r *trace.Record) {
+// recordPoolEvent processes an event of a pool. The pool's counters are written before the next
+// event of a group.
+func (c *chrome) recordPoolEvent(r *trace.Record) {
 	if !r.Time.IsZero() {
 		c.now = max(c.now, micros(c.time.at(r).Sub(c.log.Start)))
 	}
@@ -267,7 +267,7 @@ func (c *chrome) ofPool(r *trace.Record) {
 	}
 }
 
-// flush writes the counters of pools that have changed, at the time of the preceding event.
+// flush writes the counters of the pools that have changed, at the time of the preceding event.
 func (c *chrome) flush() {
 	for p := range c.changed {
 		c.write(&chromeEvent{

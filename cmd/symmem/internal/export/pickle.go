@@ -8,8 +8,8 @@ import (
 )
 
 // pickler writes a Python value as a pickle of protocol 2, without holding it in memory. The caller
-// writes the items of a list or dict between open and close, and calls item before each item of a
-// list. finish returns write errors.
+// writes the items of a list or dict between the calls of open and close, and calls item before
+// each item of a list. finish returns any write error.
 type pickler struct {
 	w       *bufio.Writer
 	strings map[string]uint32 // numbers in Python's memo
@@ -22,8 +22,8 @@ type frame struct {
 	line       int64
 }
 
-// maxStrings bounds the number of strings that a pickle stores only once. Further strings are
-// repeated.
+// maxStrings limits the number of strings that a pickle stores only once. Further strings are
+// written each time.
 const maxStrings = 1 << 16
 
 func newPickler(w io.Writer) *pickler {
@@ -32,13 +32,13 @@ func newPickler(w io.Writer) *pickler {
 	return p
 }
 
-// finish ends the pickle and returns the first error.
+// finish completes the pickle and returns the first write error.
 func (p *pickler) finish() error {
 	p.code('.')
 	return p.w.Flush()
 }
 
-// code writes opcodes. The bufio.Writer keeps the first error for Flush.
+// code writes opcodes. The bufio.Writer keeps the first error until Flush.
 func (p *pickler) code(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {
@@ -51,8 +51,8 @@ func (p *pickler) closeList() {
 	p.batches = p.batches[:len(p.batches)-1]
 }
 
-// batchItems is the number of items after which a list is extended, as in Python's pickler. The
-// memory_viz page fails if a list is extended by many more items at once.
+// batchItems is the number of items by which a list is extended at once, as in Python's pickler.
+// The memory_viz page fails if a list is extended by many more.
 const batchItems = 1000
 
 // item must be called before each item of a list.
@@ -68,7 +68,7 @@ func (p *pickler) item() {
 func (p *pickler) openDict()  { p.code('}', '(') }
 func (p *pickler) closeDict() { p.code('u') }
 
-// key writes a dict's key. Its value must follow.
+// key writes a key of a dict. Its value must follow.
 func (p *pickler) key(name string) { p.text(name) }
 
 func (p *pickler) text(s string) {
@@ -128,7 +128,7 @@ func (p *pickler) pairItem(key string, first, second int64) {
 	p.code(0x86)
 }
 
-// frames writes the key and value for a call stack. An empty frame represents an unknown stack.
+// frames writes the key and value for a call stack. An empty frame stands for an unknown stack.
 func (p *pickler) frames(f frame) {
 	p.key("frames")
 	p.openList()

@@ -11,8 +11,8 @@ import (
 	"symmem/trace"
 )
 
-// WriteRedacted writes copies of the traces without call sites, file paths and stacks to a folder.
-// The folder must be empty or not exist.
+// WriteRedacted writes copies of the traces to a folder, without call sites, file paths and stacks.
+// The folder must be empty or must not exist.
 func WriteRedacted(folder string, t *Traces) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,11 +11,11 @@ import (
 )
 
 // WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
-// the number of pool events.
+// the number of pool events written.
 //
-// Pools with a domain appear as MemPools of device 0, and other pools appear as its default pool.
-// Addresses are not those of the process: segments get addresses in the order in which they were
-// mapped.
+// Pools with a domain appear as MemPools of device 0, and other pools as its default pool. The
+// addresses are not those of the process: segments are given addresses in the order in which they
+// were mapped.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
 		s := snapshot{
@@ -68,13 +68,13 @@ func (s *snapshot) write(l *trace.Log) error {
 	return s.finish()
 }
 
-// record writes the changes that a record describes.
+// record writes the changes that a record makes.
 func (s *snapshot) record(r *trace.Record) {
 	s.time.at(r)
 	if r.Kind.OfGroup() || r.Segment < 0 {
 		return
 	}
-	p := s.memory.of(r)
+	p := s.memory.poolOf(r)
 	before := p.segments[r.Segment]
 	var old block
 	known := false
@@ -99,7 +99,7 @@ func (s *snapshot) record(r *trace.Record) {
 	}
 }
 
-// free writes a free. If the free is parked or deferred, a later record completes it.
+// free writes a free. If it is parked or deferred, a later record completes it.
 func (s *snapshot) free(p *pool, address int64, old block, r *trace.Record) {
 	if !old.freed {
 		s.entry("free_requested", p, address, old.requested, r)
@@ -109,7 +109,7 @@ func (s *snapshot) free(p *pool, address int64, old block, r *trace.Record) {
 	}
 }
 
-// entry writes an event of the device's trace.
+// entry writes an event to the device's trace.
 func (s *snapshot) entry(action string, p *pool, address, size int64, r *trace.Record) {
 	s.events++
 	s.item()
@@ -126,7 +126,7 @@ func (s *snapshot) entry(action string, p *pool, address, size int64, r *trace.R
 	s.closeDict()
 }
 
-// segment writes a segment in its state at the end of the trace.
+// segment writes a segment as it was at the end of the trace.
 func (s *snapshot) segment(p *pool, g *segment) {
 	active, requested := int64(0), int64(0)
 	for _, b := range g.blocks {

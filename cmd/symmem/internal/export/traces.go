@@ -14,12 +14,12 @@ import (
 	"symmem/trace"
 )
 
-// Traces lists the traces of one run. Its methods read one file at a time, each time anew, so that
-// the traces of many ranks need not fit into memory together.
+// Traces lists the traces of one run. Its methods read one file at a time and keep none of them, so
+// that the traces of many ranks need not fit into memory together.
 type Traces struct {
 	// Clocks lists the ranks' clocks, ordered by rank.
 	Clocks []Clock
-	// Notes describes what the exported files lack.
+	// Notes describes what is missing from the exported files.
 	Notes []string
 
 	ranks  []rankTrace
@@ -34,18 +34,18 @@ type rankTrace struct {
 	missing       uint64
 }
 
-// group describes a group as far as the traces determine it.
+// group describes a group, as far as the traces determine it.
 type group struct {
 	id    string
 	ranks []int // members in ascending order
-	// first is the smallest event number from which all traces contain the group's events.
+	// first is the smallest event number from which on all traces contain the group's events.
 	first uint64
-	// messages reports that the group has Sends or Recvs, so that ranks have different event
+	// messages is set if the group has Sends or Recvs, in which case the ranks have different event
 	// numbers.
 	messages bool
 }
 
-// Open reads the traces in files and directories, and measures the ranks' clocks.
+// Open reads the traces in the given files and directories and measures the clocks of the ranks.
 func Open(paths []string) (*Traces, error) {
 	sources, err := load.Find(paths, nil)
 	if err != nil {
@@ -77,12 +77,12 @@ func Open(paths []string) (*Traces, error) {
 		return nil, fmt.Errorf("%s: the traces have no events", strings.Join(paths, ", "))
 	}
 	t.Clocks = measureClocks(t.ranks, samples)
-	t.note()
+	t.addNotes()
 	return t, nil
 }
 
-// selectWorld returns the traces of the first world in a list. It adds a note about those of other
-// worlds.
+// selectWorld returns the traces of the lowest-numbered world. It adds a note about each of the
+// others.
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	first := all[0].World
 	for _, s := range all {
@@ -97,7 +97,7 @@ func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	})
 }
 
-// read reads a trace. It rejects other files, even those that symmem diff can read.
+// read reads a trace. It rejects all other files, even those that symmem diff can read.
 func read(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -114,12 +114,12 @@ func read(path string) (*trace.Log, error) {
 	return l, nil
 }
 
-// maxRanks bounds the size of a world in a trace, so that a damaged file cannot exhaust memory.
+// maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// addGroups adds the information about groups that a trace contains.
+// addGroups adds what a trace says about groups.
 func (t *Traces) addGroups(l *trace.Log) {
-	begun := map[string]bool{}
+	seen := map[string]bool{}
 	for i := range l.Records {
 		r := &l.Records[i]
 		switch {
@@ -128,8 +128,8 @@ func (t *Traces) addGroups(l *trace.Log) {
 		case r.Kind.OfGroup() && r.Group != "":
 			g := t.group(r.Group)
 			g.messages = g.messages || isMessage(r)
-			if !begun[r.Group] {
-				begun[r.Group] = true
+			if !seen[r.Group] {
+				seen[r.Group] = true
 				g.add(l.Rank)
 				if l.Missing > 0 {
 					g.first = max(g.first, r.Number)
@@ -144,7 +144,7 @@ func (t *Traces) addGroups(l *trace.Log) {
 	}
 }
 
-// group returns the group with an id, which it creates if necessary.
+// group returns the group with an id, creating it if necessary.
 func (t *Traces) group(id string) *group {
 	g := t.groups[id]
 	if g == nil {
@@ -154,7 +154,6 @@ func (t *Traces) group(id string) *group {
 	return g
 }
 
-// add adds a member to the group.
 func (g *group) add(rank int) {
 	if at, found := slices.BinarySearch(g.ranks, rank); !found {
 		g.ranks = slices.Insert(g.ranks, at, rank)
@@ -170,8 +169,7 @@ func isMessage(r *trace.Record) bool {
 		(strings.HasPrefix(r.Call, "Send ") || strings.HasPrefix(r.Call, "Recv "))
 }
 
-// note fills in Notes.
-func (t *Traces) note() {
+func (t *Traces) addNotes() {
 	if world := t.groups[worldID]; world != nil && len(world.ranks) > len(t.ranks) {
 		t.Notes = append(t.Notes, fmt.Sprintf("there are traces of %d of the world's %d ranks",
 			len(t.ranks), len(world.ranks)))
@@ -189,7 +187,7 @@ func (t *Traces) note() {
 	}
 }
 
-// complete reports whether all traces have their beginning.
+// complete reports whether no trace has lost its beginning.
 func (t *Traces) complete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
 }
@@ -199,7 +197,7 @@ func (t *Traces) start(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
 }
 
-// site converts a call site, file:line, to a frame. The frame is empty if text is empty.
+// site converts a call site (file:line) to a frame, which is empty if text is empty.
 func site(text, name string) frame {
 	if text == "" {
 		return frame{}
@@ -213,8 +211,8 @@ func site(text, name string) frame {
 	return f
 }
 
-// timeline assigns times to a trace's records. A record without a time gets the time of the closest
-// preceding record with a time, or the start of the trace.
+// timeline assigns times to the records of a trace. A record without a time gets that of the
+// closest preceding record that has one, or else the start of the trace.
 type timeline struct{ now time.Time }
 
 // at returns the time of the next record.

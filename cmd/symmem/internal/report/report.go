@@ -1,4 +1,5 @@
-// Package report converts the histories that `symmem diff` has compared, and the result, to a page.
+// Package report converts the histories that `symmem diff` compared, and the result of the
+// comparison, to a page.
 package report
 
 import (
@@ -10,8 +11,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Build returns a page that shows a result. If progress is not nil, it is called with the number of
-// events converted so far and their total.
+// Build returns a page that shows a result. If progress is not nil, Build calls it with the number
+// of events converted so far and the total.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
@@ -64,7 +65,6 @@ func Verdict(r *diff.Report) string {
 	return "The ranks differ."
 }
 
-// builder builds a page.
 type builder struct {
 	page     *page.Page
 	frames   map[string]int32
@@ -76,11 +76,12 @@ type builder struct {
 	done, total int
 }
 
-// interned maps a rank's indexes to the page's. An element is -1 before its first use.
+// interned maps indexes in a rank's history to indexes in the page. An element is -1 until its
+// first use.
 type interned struct{ stacks, texts []int32 }
 
-// ranksOf returns the ranks of a result by index. The element of a rank that shares no sequence
-// with other ranks is nil.
+// ranksOf returns the histories of the ranks, by index. It is nil for a rank that shares no
+// sequence with other ranks.
 func (b *builder) ranksOf(r *diff.Report) []*history.Rank {
 	b.interned = map[*history.Rank]*interned{}
 	ranks := make([]*history.Rank, len(r.Ranks))
@@ -155,7 +156,6 @@ var kinds = map[history.Action]page.Kind{
 // progressStep is the number of events between calls of the progress function.
 const progressStep = 1 << 14
 
-// track converts the events of a rank's sequence to a track.
 func (b *builder) track(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
 	for _, o := range m.Sequence.Older {
@@ -181,8 +181,8 @@ func (b *builder) track(m *diff.Member) *page.Track {
 	return t
 }
 
-// segments returns a sequence's segments. A segment is extended to the end of its last block if
-// necessary, because traces do not contain the sizes of all segments.
+// segments returns the segments of a sequence. It extends each segment to the end of its last block
+// if necessary, because traces do not contain the sizes of all segments.
 func segments(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
@@ -203,7 +203,7 @@ func segments(s *history.Sequence) []page.Segment {
 	return all
 }
 
-// stack returns the page's index of a rank's stack.
+// stack returns the index in the page of a rank's stack.
 func (b *builder) stack(r *history.Rank, stack int32) int32 {
 	known := b.interned[r].stacks
 	if stack < 0 || int(stack) >= len(known) {
@@ -219,7 +219,7 @@ func (b *builder) stack(r *history.Rank, stack int32) int32 {
 	return known[stack]
 }
 
-// text returns the page's index of a rank's text.
+// text returns the index in the page of a rank's text.
 func (b *builder) text(r *history.Rank, text int32) int32 {
 	known := b.interned[r].texts
 	if text < 0 || int(text) >= len(known) {
@@ -231,7 +231,7 @@ func (b *builder) text(r *history.Rank, text int32) int32 {
 	return known[text]
 }
 
-// intern returns a text's index in a list. It adds the text if necessary.
+// intern returns the index of a text in a list, adding the text if necessary.
 func intern(known map[string]int32, all *[]string, text string) int32 {
 	text = history.Clean(text)
 	i, ok := known[text]

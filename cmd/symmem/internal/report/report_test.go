@@ -12,7 +12,7 @@ import (
 	"symmem/internal/page"
 )
 
-// group returns the history of a rank that has made calls in a group. Only the last call has a
+// group returns the history of a rank that made calls in a group, of which only the last has a
 // size.
 func group(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
@@ -66,7 +66,7 @@ func TestPending(t *testing.T) {
 		r.Windows = []history.Window{{Pool: "1 of group world", Bytes: 64, Group: "world"}}
 	}
 	a.Windows = append(a.Windows, history.Window{Pool: "1 of group world", Segment: 1, Group: "world"})
-	b.Windows[0].Ended = true
+	b.Windows[0].Deregistered = true
 	p := build(a, b, c)
 	var got []string
 	for _, row := range p.Pending {
@@ -89,7 +89,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestFaults checks that ranks with the same fault share a row, with the earliest time.
+// TestFaults checks that ranks with the same fault share a row, which shows the earliest time.
 func TestFaults(t *testing.T) {
 	a, b := group(0, "A"), group(1, "A")
 	a.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", Time: 9}}

@@ -38,8 +38,8 @@ func (b *builder) count(s *diff.Sequence, m *diff.Member) {
 	}
 }
 
-// parseCall returns the operation and the path from a call's text. The path is empty for values,
-// steps and calls of other libraries.
+// parseCall returns the operation and the path from the text of a call. The path is empty for
+// values, steps and calls of other libraries.
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
@@ -79,8 +79,8 @@ func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a row, or adds a rank to an existing row with the same text. A row has the earliest
-// time of its ranks.
+// addRow adds a row. If there is already one with the same group and text, addRow adds the rank to
+// it instead. The time of a row is the earliest of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -112,14 +112,14 @@ func (b *builder) window(rows map[windowKey]int, rank int, w *history.Window) {
 		})
 	}
 	state := page.Registered
-	if w.Ended {
+	if w.Deregistered {
 		state = page.Deregistered
 	}
 	b.page.Windows[at].States[rank] = state
 }
 
-// unregistered adds, to the pending rows, windows that some members of a group have and other
-// members have never had. A rank is a member if it has registered any segment with the group.
+// unregistered adds a pending row for each window that some members of a group have and others
+// never had. A rank is a member if it has registered any segment with the group.
 func (b *builder) unregistered() {
 	members := map[string][]bool{}
 	for _, w := range b.page.Windows {
@@ -171,7 +171,7 @@ func (b *builder) behind(s *diff.Sequence) {
 	}
 }
 
-// calls returns the number of a member's calls that were compared.
+// calls returns the number of calls of a member that were compared.
 func calls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0

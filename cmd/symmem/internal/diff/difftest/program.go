@@ -1,6 +1,6 @@
-// Package difftest creates ranks' files for tests: random programs of requests, their execution
-// under PyTorch's placement rule, and snapshots and dumps with the keys and values of PyTorch 2.11
-// (torch/csrc/cuda/Module.cpp, c10/cuda/CUDACachingAllocator.cpp and
+// Package difftest creates the files of ranks for tests. It generates random programs of requests,
+// executes them under PyTorch's placement rule, and encodes snapshots and dumps with the keys and
+// values of PyTorch 2.11 (torch/csrc/cuda/Module.cpp, c10/cuda/CUDACachingAllocator.cpp and
 // torch/csrc/distributed/c10d/FlightRecorder.hpp).
 package difftest
 
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Request describes a request of a program: to allocate or to free a tensor.
+// Request describes a request of a program, which allocates or frees a tensor.
 type Request struct {
 	Tensor int
 	Size   int64
@@ -18,8 +18,8 @@ type Request struct {
 	Free   bool
 }
 
-// Program lists requests. The free of a tensor has the same size, stream and pool as its
-// allocation.
+// Program lists requests. The request that frees a tensor has the same size, stream and pool as the
+// one that allocates it.
 type Program []Request
 
 // Random returns a random program that uses the given number of pools and streams.
@@ -44,7 +44,8 @@ func Random(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize often returns one of a few sizes, so that several free blocks of the same size exist.
+// randomSize returns one of a few sizes half of the time, so that several free blocks of the same
+// size exist.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
 		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
@@ -52,14 +53,14 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(6<<20)
 }
 
-// Kinds lists the kinds of differences that Plant creates. "other place" is not among them, because
-// it results from addresses.
+// Kinds lists the kinds of differences that Plant creates. "other place" is missing, because it
+// results from addresses.
 var Kinds = []string{
 	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
 }
 
 // Plant returns a copy of a program with a difference of the given kind at a random point, or nil
-// if that is impossible there. The frees of extra, missing or changed tensors are adapted.
+// if that is impossible at this point. The frees of extra, missing or changed tensors are adapted.
 func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	at := rng.IntN(len(p))
 	q := slices.Clone(p)
@@ -85,7 +86,7 @@ func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 		q[at], q[at+1] = q[at+1], q[at]
 		return q
 	}
-	// The call differs: an allocation replaces a free.
+	// The call differs: replace a free by an allocation.
 	q[at] = Request{Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool}
 	return q
 }
@@ -112,8 +113,8 @@ func plantExtra(rng *rand.Rand, q Program, at int) Program {
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1. The n-th allocation in a pool is the same tensor in both. Tests compare diff's
-// results with those of FirstDifference.
+// programs, or -1. The n-th allocation in a pool is the same tensor in both. Tests compare this
+// with the result of diff.
 func FirstDifference(a, b Program, pools int) []int {
 	first := make([]int, pools)
 	for pool := range first {
@@ -129,8 +130,8 @@ func FirstDifference(a, b Program, pools int) []int {
 	return first
 }
 
-// canonical lists a pool's requests, with tensors and streams numbered by their first use. Stream 0
-// is the default stream on every rank.
+// canonical lists the requests of a pool, with tensors and streams numbered by their first use.
+// Stream 0 is the default stream on every rank.
 func canonical(p Program, pool int) []Request {
 	var all []Request
 	tensors, streams := map[int]int{}, map[int]int{0: 0}

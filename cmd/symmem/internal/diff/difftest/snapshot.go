@@ -13,19 +13,19 @@ import (
 type Run struct {
 	// Seed determines the addresses of segments.
 	Seed uint64
-	// Policy breaks ties between blocks of the same size: alloc.Address, as in PyTorch up to 2.11,
-	// or alloc.Creation.
+	// Policy breaks ties between blocks of the same size. It is alloc.Address, as in PyTorch up to
+	// 2.11, or alloc.Creation.
 	Policy alloc.Policy
-	// Last bounds the number of trace entries, like max_entries. 0 sets no bound.
+	// Last limits the number of trace entries, like max_entries. 0 means no limit.
 	Last int
-	// NoPoolIDs omits pool ids from trace entries, as in versions before 2.11.
+	// NoPoolIDs omits pool ids from trace entries, as PyTorch did before 2.11.
 	NoPoolIDs bool
 	// Line is added to the line numbers of stacks.
 	Line int
 }
 
-// Snapshot executes a program as PyTorch's allocator would, and returns the snapshot. Pool n is the
-// MemPool (0, n+1).
+// Snapshot executes a program as PyTorch's allocator would and returns the snapshot. Pool n of the
+// program is MemPool (0, n+1).
 func Snapshot(p Program, r Run) Dict {
 	e := &execution{Run: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), live: map[int]block{}}
 	for i, request := range p {
@@ -68,7 +68,7 @@ type execution struct {
 	number int
 }
 
-// streamID returns the file's representation of a stream: 0 or a pointer.
+// streamID returns the representation of a stream in the file, which is 0 or a pointer.
 func (e *execution) streamID(stream int) int64 {
 	if stream == 0 {
 		return 0
@@ -108,7 +108,7 @@ func (e *execution) request(i int, r Request) {
 	}
 }
 
-// freshAddress returns an unused address that is far from others.
+// freshAddress returns an unused address that is far from all used ones.
 func (e *execution) freshAddress() uint64 {
 	for {
 		a := 0x7f0000000000 + uint64(e.rng.IntN(1<<11))<<28
@@ -177,7 +177,7 @@ func (e *execution) snapshot() Dict {
 	}
 }
 
-// blocks lists a segment's blocks, both allocated and free.
+// blocks lists the blocks of a segment, both allocated and free.
 func (e *execution) blocks(m *memory, ordinal int32) List {
 	sizes := map[uint64]int64{}
 	for _, b := range e.live {
@@ -201,8 +201,8 @@ func (e *execution) blocks(m *memory, ordinal int32) List {
 	return all
 }
 
-// Calls returns a Flight Recorder dump of one group with the given collectives, such as
-// "all_reduce". first is the sequence number of the first collective.
+// Calls returns a Flight Recorder dump of one group that made the given collectives, such as
+// "all_reduce". first is the sequence number of the first one.
 func Calls(operations []string, first int) Dict {
 	var entries List
 	for i, operation := range operations {
@@ -235,5 +235,5 @@ func Calls(operations []string, first int) Dict {
 	}
 }
 
-// FileName returns the file name for a rank's snapshot. The rank can be read from it.
+// FileName returns a file name for a rank's snapshot from which the rank can be read.
 func FileName(rank int) string { return fmt.Sprintf("snapshot_rank%d.pickle", rank) }

@@ -1,5 +1,5 @@
-// Package flight reads dumps of PyTorch's Flight Recorder: the collectives that a rank called, by
-// group. It interprets a dump by the keys that are present, not by its version.
+// Package flight reads dumps of PyTorch's Flight Recorder, which contain the collectives that a
+// rank called, by group. It interprets a dump by the keys that are present, not by its version.
 package flight
 
 import (
@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/snapshot"
 )
 
-// Streamed lists those lists of a dump whose elements are passed to Reader.Element.
+// Streamed lists the lists of a dump whose elements are passed to Reader.Element.
 var Streamed = []plain.Stream{{Key: "entries", Levels: 1}}
 
 // Reader collects the entries of one dump.
@@ -27,7 +27,7 @@ type Reader struct {
 	seen     bool
 }
 
-// NewReader returns a Reader that fills in a rank.
+// NewReader returns a Reader that fills in rank.
 func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, texts: map[string]int32{},
@@ -64,7 +64,7 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
 	created, _ := d.Get(v, r.key(d, "time_created_ns")).About()
-	created /= 1000 // the bits that About omits amount to less than a microsecond
+	created /= 1000 // the bits that About drops are worth less than a microsecond
 	group.Events = append(group.Events, history.Event{
 		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
@@ -74,10 +74,10 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-// maxPending bounds the number of a dump's pending calls that are kept.
+// maxPending limits the number of pending calls of a dump that are kept.
 const maxPending = 1000
 
-// addPending adds the latest call of a group to the pending calls unless it has completed.
+// addPending adds the latest call of a group to the pending calls, unless it has completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.state[group.ID]
 	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
@@ -119,10 +119,10 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
-// uneven lists the operations whose sizes may differ between ranks.
+// uneven lists operations whose sizes may differ between ranks.
 var uneven = []string{"gather", "scatter", "all_to_all", "_v"}
 
-// describe returns the operation, and those types and sizes that are the same on all ranks.
+// describe returns the operation with those types and sizes that are the same on all ranks.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	name, _ := d.Text(d.Get(v, r.key(d, "profiling_name")))
 	_, operation, found := strings.Cut(name, ":")
@@ -153,7 +153,7 @@ func sizesDiffer(operation string) bool {
 }
 
 // maxText limits the length of a description, in bytes. A pickle may contain the same list many
-// times, so the size of its file does not limit its text.
+// times, so the size of the file does not limit the length of the text.
 const maxText = 1 << 20
 
 // appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.

@@ -22,7 +22,7 @@ func dump(entries ...string) []byte {
 func entry(key, value string) string { return "}(" + text(key) + value + "u" }
 
 // TestStackInPlaceOfFrame reads a dump in which a list of frames contains another list of frames,
-// whose number is larger than that of any frame.
+// whose number exceeds that of every frame.
 func TestStackInPlaceOfFrame(t *testing.T) {
 	b := dump(
 		entry("frames", "](}q\x00("+text("name")+text("f")+"ue"),

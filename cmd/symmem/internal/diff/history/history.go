@@ -1,6 +1,6 @@
-// Package history describes the actions of one rank's allocators and communicators, independently
-// of the file format that recorded them. Readers of files fill in the description, and package diff
-// compares it across ranks.
+// Package history describes what the allocators and communicators of one rank did, independently of
+// the format of the file that recorded it. The packages that read files create this description,
+// and package diff compares it across ranks.
 package history
 
 import (
@@ -39,30 +39,32 @@ func (a Action) String() string {
 	return fmt.Sprintf("action %d", uint8(a))
 }
 
-// IsRequest reports whether the program requested the event. Ranks must make the same requests.
+// IsRequest reports whether the action was requested by the program. Ranks must make the same
+// requests.
 func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
 	// Number is the index of the event in the file's trace, from 0.
 	Number int64
-	// Size is the number of bytes requested or, for a segment, its size.
+	// Size is the number of bytes requested or, for a segment, the size of the segment.
 	Size int64
-	// Bytes is the number of bytes that a block occupies or a call transfers, or 0 if the file does
-	// not contain it.
+	// Bytes is the number of bytes that a block occupies or a call transfers. It is 0 if the file
+	// does not contain it.
 	Bytes int64
-	// Offset is the offset in the segment, in bytes.
+	// Offset is the offset within the segment, in bytes.
 	Offset int64
-	// Time is UTC in microseconds since 1970, or 0 if the file does not contain it.
+	// Time is in microseconds since 1970, UTC. It is 0 if the file does not contain it.
 	Time int64
-	// Segment is an index of Sequence.Segments, or -1 if the file does not determine it.
+	// Segment is an index in Sequence.Segments. It is -1 if the file does not determine the
+	// segment.
 	Segment int32
-	// Stream is the stream's number: 0 for the default stream; others are numbered from 1.
+	// Stream is the number of the stream: 0 for the default stream, and from 1 for the others.
 	Stream int32
-	// Block is the number of the block among the sequence's Allocs, or -1 for a block that is older
-	// than the trace. For a Call, it is an index of Rank.Texts.
+	// Block is the number of the block among the Allocs of the sequence, or -1 if the block is
+	// older than the trace. For a Call, it is an index in Rank.Texts.
 	Block int32
-	// Stack is an index of Rank.Stacks, or -1.
+	// Stack is an index in Rank.Stacks, or -1.
 	Stack  int32
 	Action Action
 }
@@ -71,13 +73,13 @@ type Event struct {
 type Class uint8
 
 const (
-	// DefaultPool is PyTorch's pool for all memory outside other pools.
+	// DefaultPool is PyTorch's pool for all memory that belongs to no other pool.
 	DefaultPool Class = iota
 	// MemPool is a torch.cuda.MemPool.
 	MemPool
 	// GraphPool is a private pool of CUDA graphs.
 	GraphPool
-	// UnknownPool collects events whose pool the file does not determine.
+	// UnknownPool collects the events whose pool the file does not determine.
 	UnknownPool
 	// SymmemPool is a pool of symmem.
 	SymmemPool
@@ -85,7 +87,7 @@ const (
 	Calls
 )
 
-// String returns the class's name in texts.
+// String returns the name of the class as texts show it.
 func (c Class) String() string {
 	names := [...]string{"default pool", "MemPool", "graph pool", "unknown pool", "pool", "group"}
 	if int(c) < len(names) {
@@ -98,8 +100,8 @@ func (c Class) String() string {
 type SegmentInfo struct {
 	Address uint64
 	Bytes   int64
-	// Old reports that the segment is older than the trace. Such segments are numbered in the order
-	// of their first use in the trace.
+	// Old is set if the segment is older than the trace. Such segments are numbered in the order of
+	// their first use in the trace.
 	Old bool
 }
 
@@ -109,22 +111,23 @@ type OlderBlock struct {
 	Offset, Size int64
 }
 
-// Sequence lists the events of a pool or a group in order.
+// Sequence lists the events of a pool or a group, in order.
 type Sequence struct {
 	Class Class
-	// ID identifies the sequence among those of its class. It may differ between ranks.
+	// ID identifies the sequence within its class. It may differ between ranks.
 	ID       string
 	Events   []Event
 	Segments []SegmentInfo
-	// Older lists blocks that were live when the trace began, as far as the file describes them.
+	// Older lists the blocks that were live when the trace began, as far as the file describes
+	// them.
 	Older []OlderBlock
-	// Partial reports that the trace may begin after the first event of the pool or group.
+	// Partial is set if the trace may begin after the first event of the pool or group.
 	Partial bool
 	// NoPlaces states why places cannot be compared, or is empty.
 	NoPlaces string
 	// NoReplay names the setting that prevents a replay of PyTorch's rule, or is empty.
 	NoReplay string
-	// First is the number of the first call in its group.
+	// First is the number that the first call has in its group.
 	First int64
 }
 
@@ -142,13 +145,13 @@ type Pending struct {
 
 // Window describes a segment that was registered with a group.
 type Window struct {
-	// Pool is the ID of the pool's sequence. Segment is the ordinal of the segment.
+	// Pool is the ID of the pool's sequence, and Segment the ordinal of the segment.
 	Pool    string
 	Segment int32
 	Bytes   int64
 	Group   string
-	// Ended reports that the segment was deregistered.
-	Ended bool
+	// Deregistered is set if the registration has ended.
+	Deregistered bool
 }
 
 // Frame describes a line of a call stack.
@@ -160,15 +163,15 @@ type Frame struct {
 // String formats the frame.
 func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Function) }
 
-// Rank holds one file's record of a rank.
+// Rank holds what one file recorded about a rank.
 type Rank struct {
 	File   string
 	Number int
-	// World is the number of the rank's world in its process, which is part of the trace's name and
-	// counted from 1. Ranks of different worlds are not compared.
+	// World is the number of the rank's world in its process, counted from 1. The name of a trace
+	// contains it. Ranks of different worlds are not compared.
 	World int
-	// Format names the file's format, and the world unless it is the first. Ranks with different
-	// formats are not compared.
+	// Format names the format of the file, and the world unless it is the first. Ranks whose
+	// formats differ are not compared.
 	Format    string
 	Sequences []*Sequence
 	Frames    []Frame
@@ -177,13 +180,13 @@ type Rank struct {
 	Faults    []Fault
 	Pending   []Pending
 	Windows   []Window
-	// Notes lists what cannot be determined from the file. Note adds to it.
+	// Notes lists what the file does not determine. Use Note to add to it.
 	Notes []string
 
-	noted map[string]bool // the Notes that Note has added
+	noted map[string]bool // the Notes added by Note
 }
 
-// Note adds a note unless it has been added before.
+// Note adds a note, unless the same note was added before.
 func (r *Rank) Note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if r.noted[text] {

@@ -1,5 +1,5 @@
-// Package load reads ranks' files: symmem's traces, and PyTorch's memory snapshots and Flight
-// Recorder dumps. It recognizes a file's format by its contents.
+// Package load reads the files of ranks: symmem's traces, and PyTorch's memory snapshots and Flight
+// Recorder dumps. It recognizes the format of a file by its contents.
 package load
 
 import (
@@ -29,12 +29,12 @@ import (
 
 // Options configures Files.
 type Options struct {
-	// Device selects the device of a snapshot. If it is negative, the only device with events is
-	// selected.
+	// Device selects the device of a snapshot. If it is negative, the snapshot must have events on
+	// a single device, which is selected.
 	Device int
 	// Ranks specifies the ranks of files whose names do not contain them.
 	Ranks map[string]int
-	// Progress, if set, is called with the number of bytes read so far and their total. Calls may be
+	// Progress, if set, is called with the number of bytes read so far and the total. Calls may be
 	// concurrent.
 	Progress func(done, total int64)
 }
@@ -51,11 +51,10 @@ type Source struct {
 // lastNumber finds the last integer in a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// laterWorld finds the world's number in a trace's name, which contains it unless the world is the
-// first of its process.
+// laterWorld finds the number of the world in the name of a trace. The name contains that number
+// unless the world is the first in its process.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
 
-// worldOf returns the number of a trace's world.
 func worldOf(path string) int {
 	if digits := laterWorld.FindStringSubmatch(filepath.Base(path)); digits != nil {
 		if n, err := strconv.Atoi(digits[1]); err == nil {
@@ -65,8 +64,9 @@ func worldOf(path string) int {
 	return 1
 }
 
-// Find lists the files in paths. A directory stands for its files, except replaced traces (.old)
-// and reports (.html). A file's rank is the last integer in its name without the extension.
+// Find lists the files in paths. A directory stands for the files in it, except for replaced traces
+// (.old) and reports (.html). The rank of a file is the last integer in its name without the
+// extension.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	for _, path := range paths {
@@ -142,8 +142,8 @@ func numericExtension(base string) string {
 	return extension
 }
 
-// Files reads all sources, several of them concurrently, and returns their histories by format and
-// rank.
+// Files reads all sources, several of them concurrently, and returns their histories sorted by
+// format and rank.
 func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	limitMemory()
 	var done atomic.Int64
@@ -177,15 +177,16 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 // softLimit is the memory above which the garbage collector runs more often, in bytes.
 const softLimit = 5 << 29
 
-// limitMemory makes the garbage collector try to keep the process's memory below softLimit, because
-// the garbage of a large file would otherwise double the memory used. GOMEMLIMIT takes precedence.
+// limitMemory makes the garbage collector try to keep the memory of the process below softLimit,
+// because the garbage from a large file would otherwise double the memory used. GOMEMLIMIT takes
+// precedence.
 func limitMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(softLimit)
 	}
 }
 
-// checkRanks sorts histories. It returns an error if two of them belong to the same rank.
+// checkRanks sorts histories. It returns an error if two of them are of the same rank.
 func checkRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {

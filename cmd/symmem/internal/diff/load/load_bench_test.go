@@ -22,9 +22,9 @@ import (
 )
 
 var (
-	benchRanks  = flag.Int("ranks", 4, "ranks in BenchmarkDiff")
-	benchEvents = flag.Int("events", 10_000, "events of each rank in BenchmarkDiff")
-	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff leaves its files")
+	benchRanks  = flag.Int("ranks", 4, "number of ranks in BenchmarkDiff")
+	benchEvents = flag.Int("events", 10_000, "number of events on each rank in BenchmarkDiff")
+	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff keeps its files")
 )
 
 // BenchmarkDiff measures the comparison of large files, the last of which has one additional

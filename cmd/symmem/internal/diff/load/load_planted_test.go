@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	programsFile   = flag.String("programs-file", "", "file that TestWritePrograms writes")
+	programsFile   = flag.String("programs-file", "", "output file of TestWritePrograms")
 	recordingsFile = flag.String("recordings", "",
 		"archive of recordings from GPUs that TestRecordedPrograms reads")
 	programsCount = flag.Int("programs", 600, "number of programs that TestWritePrograms writes")
@@ -26,9 +26,9 @@ var (
 // plantedProgram describes a program that bench/gpu/torch/planted.py runs on GPUs.
 type plantedProgram struct {
 	Kind    string     `json:"kind"` // kind of the planted difference, or ""
-	Odd     int        `json:"odd"`  // the rank that differs
+	Odd     int        `json:"odd"`  // number of the rank that differs
 	Common  [][5]int64 `json:"common"`
-	Planted [][5]int64 `json:"planted"` // program of the odd rank, if its requests differ
+	Planted [][5]int64 `json:"planted"` // program of the odd rank if its requests differ
 }
 
 // encodeProgram encodes each request as tensor, size, stream, pool, and 1 for a free.
@@ -44,7 +44,6 @@ func encodeProgram(p difftest.Program) [][5]int64 {
 	return all
 }
 
-// decodeProgram reverses encodeProgram.
 func decodeProgram(all [][5]int64) difftest.Program {
 	p := difftest.Program{}
 	for _, e := range all {
@@ -56,7 +55,7 @@ func decodeProgram(all [][5]int64) difftest.Program {
 }
 
 // randomPlanted returns a program for 4 ranks with a difference of the given kind at a random
-// point, or without a difference.
+// point, or without a difference if kind is empty.
 func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 	for {
 		p := difftest.Random(rng, 30+rng.IntN(120), pools, streams)
@@ -107,7 +106,7 @@ func TestWritePrograms(t *testing.T) {
 	}
 }
 
-// plantedRecording contains the files that bench/gpu/torch/planted.py recorded while running a
+// plantedRecording contains the files that bench/gpu/torch/planted.py recorded while it ran a
 // program.
 type plantedRecording struct {
 	program   plantedProgram
@@ -116,13 +115,13 @@ type plantedRecording struct {
 	calls     [][]plantedCall // by rank; a recording of calls has no program
 }
 
-// plantedCall is a group's call that differs on one rank.
+// plantedCall is a call in a group that differs on one rank.
 type plantedCall struct {
 	Group      string
 	Call, Rank int
 }
 
-// readRecordings reads an archive of recordings. Recordings of programs are named by numbers.
+// readRecordings reads an archive of recordings. The recordings of programs are named by number.
 func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 	t.Helper()
 	all := map[string]*plantedRecording{}
@@ -177,7 +176,7 @@ func (r *plantedRecording) firstPlace(pool int) int {
 	return -1
 }
 
-// want returns the first request and the first place that differ in each pool, or -1.
+// want returns, for each pool, the first request and the first place that must differ, or -1.
 func (r *plantedRecording) want() [][2]int {
 	common := decodeProgram(r.program.Common)
 	requests := []int{-1, -1}
@@ -195,8 +194,9 @@ func (r *plantedRecording) want() [][2]int {
 	return all
 }
 
-// firsts returns the first request and the first place that differ in each sequence, or -1.
-func firsts(report *diff.Report) [][2]int {
+// firstDifferences returns, for each sequence, the first request and the first place that differ,
+// or -1.
+func firstDifferences(report *diff.Report) [][2]int {
 	all := [][2]int{}
 	for _, s := range report.Sequences {
 		found := [2]int{-1, -1}
@@ -210,8 +210,8 @@ func firsts(report *diff.Report) [][2]int {
 	return all
 }
 
-// differences returns the elements that contain a difference, in order. It omits the others,
-// because a snapshot may contain pools without events.
+// differences sorts the elements that contain a difference and omits the others, because a snapshot
+// may contain pools without events.
 func differences(all [][2]int) [][2]int {
 	all = slices.DeleteFunc(all, func(first [2]int) bool { return first == [2]int{-1, -1} })
 	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
@@ -243,9 +243,9 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 	return all
 }
 
-// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, or simulated ones. The
-// first requests that differ must be those that were planted, and the first places must be those
-// that the recording program found. bench/gpu/planted.sh makes the recordings.
+// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, which bench/gpu/planted.sh
+// makes, or simulated ones. The first requests that differ must be those that were planted, and the
+// first places that differ must be those that the recording program found.
 func TestRecordedPrograms(t *testing.T) {
 	var recordings map[string]*plantedRecording
 	if *recordingsFile == "" {
@@ -260,7 +260,7 @@ func TestRecordedPrograms(t *testing.T) {
 			checkCalls(t, report, r.calls[0])
 			continue
 		}
-		got, want := differences(firsts(report)), differences(r.want())
+		got, want := differences(firstDifferences(report)), differences(r.want())
 		if !slices.Equal(got, want) {
 			t.Errorf("program %s (%q): first requests and places %v; want %v", id, r.program.Kind, got,
 				want)
@@ -274,8 +274,8 @@ func TestRecordedPrograms(t *testing.T) {
 	t.Logf("programs that differ: %v; that agree: %d", differing, agreeing)
 }
 
-// checkCalls checks the first call that differs in each group. The first call of a group is the
-// same on all ranks.
+// checkCalls checks the first call that differs in each group, whose number is counted from the
+// first call of the group.
 func checkCalls(t *testing.T, report *diff.Report, planted []plantedCall) {
 	t.Helper()
 	var got, want []string

@@ -14,7 +14,7 @@ import (
 	"symmem/cmd/symmem/internal/diff"
 )
 
-// recorded returns the files of 4 ranks that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
+// recorded returns the files that bench/gpu/snapshots.sh recorded on 4 ranks with PyTorch 2.11 on 4
 // H100 GPUs, by case and kind of file ("snapshot" or "calls").
 func recorded(t *testing.T) map[string][][]byte {
 	t.Helper()
@@ -84,7 +84,7 @@ func TestRecordedFiles(t *testing.T) {
 	}
 }
 
-// TestRecordedTimes checks that events have times that do not decrease within a file.
+// TestRecordedTimes checks that events have times, which do not decrease within a file.
 func TestRecordedTimes(t *testing.T) {
 	files := recorded(t)
 	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro()

@@ -20,7 +20,7 @@ import (
 
 const pools, streams = 2, 3
 
-// encode encodes a file in one of PyTorch's formats, which n selects.
+// encode encodes a file in the one of PyTorch's formats that n selects.
 func encode(file difftest.Dict, n int) []byte {
 	if n%5 == 0 {
 		return difftest.JSON(file)
@@ -28,7 +28,6 @@ func encode(file difftest.Dict, n int) []byte {
 	return difftest.Pickle(file, 1+n%5)
 }
 
-// read reads the files of ranks 0, 1 and so on.
 func read(t *testing.T, files ...[]byte) []*history.Rank {
 	t.Helper()
 	var ranks []*history.Rank
@@ -43,8 +42,8 @@ func read(t *testing.T, files ...[]byte) []*history.Rank {
 	return ranks
 }
 
-// TestPlantedDifferences plants differences at random points. The first index that Compare finds
-// must be that of difftest.FirstDifference.
+// TestPlantedDifferences plants differences at random points. The first difference that Compare
+// finds must be at the index that difftest.FirstDifference returns.
 func TestPlantedDifferences(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -59,7 +58,7 @@ func TestPlantedDifferences(t *testing.T) {
 		}
 		want := difftest.FirstDifference(p, q, pools)
 		if want[0] < 0 && want[1] < 0 {
-			continue // the two swapped requests are equal
+			continue // the swapped requests are the same
 		}
 		run++
 		planted[kind]++
@@ -124,7 +123,7 @@ func checkBlame(t *testing.T, report *diff.Report, ranks, odd int) {
 }
 
 // TestAgreeingRuns checks that ranks with the same requests and the same placement rule never
-// differ, whatever their addresses.
+// differ, whatever their addresses are.
 func TestAgreeingRuns(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -149,8 +148,8 @@ func TestAgreeingRuns(t *testing.T) {
 	}
 }
 
-// TestPlacesByAddress checks that a difference between places that is caused by addresses is
-// reported, that PyTorch's rule explains the places, and that placement by creation agrees.
+// TestPlacesByAddress checks a difference between places that is caused by addresses: Compare must
+// report it, PyTorch's rule must explain the places, and placement by creation must agree.
 func TestPlacesByAddress(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -198,7 +197,7 @@ func TestOverflowIsAligned(t *testing.T) {
 }
 
 // TestOlderBlocks checks the blocks that are live at the beginning of a trace whose earlier events
-// are lost: each free of a block without an allocation frees one of them, and none is freed twice.
+// are lost. Each free without an allocation must free one of these blocks, and none of them twice.
 func TestOlderBlocks(t *testing.T) {
 	p := difftest.Random(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {

@@ -1,4 +1,4 @@
-// Package own converts symmem's traces to histories of ranks.
+// Package own converts symmem's traces to rank histories.
 package own
 
 import (
@@ -51,7 +51,7 @@ type sequence struct {
 	blocks   int32
 }
 
-// finish adds the data that depend on the whole trace.
+// finish adds what depends on the whole trace.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {
@@ -100,19 +100,20 @@ func (c *converter) record(r *trace.Record) {
 	}
 }
 
-// sequence returns a source's sequence. number is the first event of a new sequence.
-func (c *converter) sequence(from source, number uint64) *sequence {
-	s := c.sequences[from]
+// sequence returns the sequence of a source. number is the number of the first event if the
+// sequence is new.
+func (c *converter) sequence(src source, number uint64) *sequence {
+	s := c.sequences[src]
 	if s == nil {
-		id := from.group
-		if from.class == history.SymmemPool {
-			id = poolID(from.pool, from.group)
+		id := src.group
+		if src.class == history.SymmemPool {
+			id = poolID(src.pool, src.group)
 		}
 		s = &sequence{
-			Sequence: &history.Sequence{Class: from.class, ID: id}, number: int64(number),
+			Sequence: &history.Sequence{Class: src.class, ID: id}, number: int64(number),
 			live: map[[2]int64]int32{}, segments: map[int32]int32{},
 		}
-		c.sequences[from] = s
+		c.sequences[src] = s
 		c.rank.Sequences = append(c.rank.Sequences, s.Sequence)
 	}
 	return s
@@ -169,10 +170,9 @@ func (c *converter) call(r *trace.Record) {
 	})
 }
 
-// poolID returns the id of a pool's sequence.
 func poolID(pool uint64, group string) string { return fmt.Sprintf("%d of group %s", pool, group) }
 
-// window adds a registration, or records the end of one.
+// window adds a registration, or marks one as deregistered.
 func (c *converter) window(r *trace.Record) {
 	if r.Kind == event.KindRegister {
 		c.rank.Windows = append(c.rank.Windows, history.Window{
@@ -182,14 +182,15 @@ func (c *converter) window(r *trace.Record) {
 	}
 	for i := len(c.rank.Windows) - 1; i >= 0; i-- {
 		w := &c.rank.Windows[i]
-		if !w.Ended && w.Pool == poolID(r.Pool, r.Group) && w.Segment == r.Segment && w.Group == r.Name {
-			w.Ended = true
+		if !w.Deregistered && w.Pool == poolID(r.Pool, r.Group) && w.Segment == r.Segment &&
+			w.Group == r.Name {
+			w.Deregistered = true
 			return
 		}
 	}
 }
 
-// placement adds an event of a pool's history.
+// placement adds an event in a pool's history.
 func (c *converter) placement(r *trace.Record) {
 	s := c.sequence(source{history.SymmemPool, r.Pool, r.Group}, r.Number)
 	e := history.Event{

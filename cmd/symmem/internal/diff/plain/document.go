@@ -4,9 +4,9 @@
 //
 // PyTorch's files may contain gigabytes, nearly all of it in a few lists. Decode passes the
 // elements of these lists to the caller one at a time and then drops them. Values are numbers that
-// refer to tables of the Document, so that a large file does not burden the garbage collector. Go's
-// pickle libraries build the whole file in memory and resolve classes, so this package interprets
-// pickles itself.
+// refer to tables in the Document, so that a large file does not burden the garbage collector. This
+// package interprets pickles itself, because Go's pickle libraries build the whole file in memory
+// and resolve classes.
 package plain
 
 import (
@@ -18,16 +18,15 @@ import (
 // ErrFormat is wrapped by errors about a file's contents.
 var ErrFormat = errors.New("unreadable file")
 
-// malformed returns an error that wraps ErrFormat.
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Value refers to a value of a Document. The zero Value is None.
+// Value refers to a value in a Document. The zero Value is None.
 type Value uint64
 
-// tag identifies the type of a Value, in its low bits. The meaning of the other bits depends on the
-// type.
+// tag identifies the type of a Value and is stored in its low bits. The meaning of the other bits
+// depends on the type.
 type tag uint64
 
 const (
@@ -71,7 +70,7 @@ func boolValue(b bool) Value {
 // IsNone reports whether v is None, which is also the value of a missing key.
 func (v Value) IsNone() bool { return v.tag() == tagNone }
 
-// Int returns an integer. Floats that are whole numbers are integers, too.
+// Int returns the integer that v represents. A float that is a whole number counts as an integer.
 func (v Value) Int() (int64, bool) {
 	if v.tag() == tagFloat {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
@@ -83,8 +82,8 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// About returns an integer, even one that Int does not return because it has more than 60 bits. The
-// last four bits of such an integer are zero.
+// About is like Int, but also returns integers of more than 60 bits, whose last four bits it sets
+// to zero.
 func (v Value) About() (int64, bool) {
 	if v.tag() == tagWide {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
@@ -110,7 +109,7 @@ type object struct {
 	kind  kind
 	depth int8 // for a streamed list: levels of lists; otherwise 0
 	key   int8 // for a streamed list: index in Options.Streamed
-	freed bool // the contents have been passed on or replaced by the label
+	freed bool // whether the contents have been passed on or replaced by the label
 }
 
 // Document holds the tables to which Values refer. It is not safe for concurrent use.
@@ -135,7 +134,7 @@ func (d *Document) object(v Value) *object {
 	return &d.objects[i>>chunkBits][i&(1<<chunkBits-1)]
 }
 
-// hold accounts for memory. It returns an error if the Document uses too much.
+// hold accounts for memory in use. It returns an error if the Document uses too much.
 func (d *Document) hold(bytes int) error {
 	if d.held += int64(bytes); d.held > maxHeld {
 		return malformed("its contents need more than %d MiB of memory", maxHeld>>20)
@@ -173,7 +172,7 @@ func (d *Document) extend(o *object, items []Value) error {
 	return d.hold(8 * len(items))
 }
 
-// String returns the Value of a string. Equal strings have equal Values.
+// String returns the Value of a string. The same string always has the same Value.
 func (d *Document) String(s string) Value {
 	v, _ := d.intern([]byte(s))
 	return v
@@ -204,14 +203,14 @@ func (d *Document) Text(v Value) (string, bool) {
 	return d.strings[v.index()], true
 }
 
-// Get returns the value of a dict's key, which must be a result of String. It returns None if there
-// is no such key or v is not a dict.
+// Get returns the value of a key in a dict. The key must be a result of String. Get returns None if
+// there is no such key or if v is not a dict.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
 	}
 	items := d.object(v).items
-	for i := len(items) - 2; i >= 0; i -= 2 { // the last of several equal keys counts
+	for i := len(items) - 2; i >= 0; i -= 2 { // if a key occurs several times, the last one counts
 		if items[i] == key {
 			return items[i+1]
 		}
@@ -219,7 +218,7 @@ func (d *Document) Get(v, key Value) Value {
 	return 0
 }
 
-// Items returns the elements of a list or tuple, or a dict's alternating keys and values. The
+// Items returns the elements of a list or tuple, or the alternating keys and values of a dict. The
 // caller must not change them.
 func (d *Document) Items(v Value) []Value {
 	if v.tag() != tagObject {
@@ -238,7 +237,7 @@ func (d *Document) IsList(v Value) bool {
 	return v.tag() == tagObject && d.object(v).kind != dict
 }
 
-// Label returns the number that SetLabel assigned to an object.
+// Label returns the number that SetLabel gave to an object, if any.
 func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false
@@ -247,8 +246,8 @@ func (d *Document) Label(v Value) (int32, bool) {
 	return o.label - 1, o.label > 0 && o.depth == 0
 }
 
-// SetLabel replaces an object's contents by a number. Files refer many times to the same stack
-// frame or list of frames. With labels, callers convert each of them only once.
+// SetLabel replaces the contents of an object by a number. Files refer to the same stack frame or
+// list of frames many times, and labels allow callers to convert each of them only once.
 func (d *Document) SetLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)

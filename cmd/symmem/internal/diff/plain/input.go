@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// input reads bytes. It reports the end of the file as an error.
+// input reads bytes. It returns an error at the end of the file.
 type input struct {
 	r       *bufio.Reader
 	scratch []byte
@@ -24,9 +24,9 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// ended converts the end of the file to an error that wraps ErrFormat. It returns other errors
-// unchanged.
-func (in *input) ended(err error) error {
+// convertEOF converts the end of the file to an error that wraps ErrFormat. Other errors are
+// returned unchanged.
+func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return malformed("it is cut off after %d bytes", in.offset)
 	}
@@ -36,7 +36,7 @@ func (in *input) ended(err error) error {
 func (in *input) byte() (byte, error) {
 	b, err := in.r.ReadByte()
 	if err != nil {
-		return 0, in.ended(err)
+		return 0, in.convertEOF(err)
 	}
 	in.offset++
 	return b, nil
@@ -45,8 +45,8 @@ func (in *input) byte() (byte, error) {
 // maxString bounds the length of a string, in bytes.
 const maxString = 64 << 20
 
-// bytes reads n bytes, which are valid until the next read. If the file is shorter than n, bytes
-// does not allocate n bytes.
+// bytes reads n bytes, which are valid until the next read. If the file is shorter, bytes does not
+// allocate all n bytes.
 func (in *input) bytes(n uint64) ([]byte, error) {
 	if n > maxString {
 		return nil, malformed("byte %d begins a string of %d bytes, more than %d",
@@ -55,7 +55,7 @@ func (in *input) bytes(n uint64) ([]byte, error) {
 	if n <= uint64(in.r.Size()) {
 		b, err := in.r.Peek(int(n))
 		if err != nil {
-			return nil, in.ended(err)
+			return nil, in.convertEOF(err)
 		}
 		_, _ = in.r.Discard(int(n)) // cannot fail: the bytes are buffered
 		in.offset += int64(n)
@@ -67,7 +67,7 @@ func (in *input) bytes(n uint64) ([]byte, error) {
 		at := len(in.scratch)
 		in.scratch = append(in.scratch, make([]byte, step)...)
 		if _, err := io.ReadFull(in.r, in.scratch[at:]); err != nil {
-			return nil, in.ended(err)
+			return nil, in.convertEOF(err)
 		}
 		in.offset += int64(step)
 		left -= step

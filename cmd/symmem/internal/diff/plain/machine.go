@@ -4,12 +4,13 @@ import "io"
 
 // Options selects the lists whose elements Decode passes to the caller.
 type Options struct {
-	// Streamed lists the keys of the top-level dict whose lists are streamed, and the levels of
-	// lists below each key: 1 for a list of elements, 2 for a list of such lists. The key ""
-	// denotes a list at the top level.
+	// Streamed lists the keys of the top-level dict whose lists are streamed, with the number of
+	// levels of lists below each key: 1 for a list of elements, 2 for a list of such lists. The key
+	// "" stands for a list at the top level.
 	Streamed []Stream
 	// Element receives an element. key is an index in Streamed. list is the index of the inner list
-	// in a list of lists, and otherwise 0. The element is dropped when Element returns.
+	// if the elements are in a list of lists, and 0 otherwise. The element is dropped when Element
+	// returns.
 	Element func(d *Document, key, list int, element Value) error
 }
 
@@ -19,7 +20,7 @@ type Stream struct {
 	Levels int
 }
 
-// Decode reads a pickle of protocol 2 to 5, or JSON. It returns the top-level value, in which
+// Decode reads a pickle of protocol 2 to 5, or JSON, and returns the top-level value, in which
 // streamed lists are empty. Errors about the contents wrap ErrFormat.
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
@@ -42,7 +43,7 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	return m.doc, m.stack[0], nil
 }
 
-// machine executes the stack operations of pickles. JSON is read with the same operations.
+// machine executes the stack operations of pickles. The same operations are used to read JSON.
 type machine struct {
 	doc     *Document
 	options Options
@@ -75,7 +76,6 @@ func (m *machine) base() int {
 	return m.marks[len(m.marks)-1]
 }
 
-// pop removes the last value.
 func (m *machine) pop() (Value, error) {
 	n := len(m.stack) - 1
 	if n < m.base() {
@@ -86,7 +86,8 @@ func (m *machine) pop() (Value, error) {
 	return v, nil
 }
 
-// popMark removes the values above the last mark. They are valid until the next push.
+// popMark removes the values above the last mark and returns them. They are valid until the next
+// push.
 func (m *machine) popMark() ([]Value, error) {
 	if len(m.marks) == 0 {
 		return nil, malformed("an operation lacks its mark")
@@ -111,7 +112,7 @@ func (m *machine) top(k kind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list, and determines whether its elements are streamed.
+// pushList pushes an empty list and determines whether its elements are streamed.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(list)
 	o := m.doc.object(v)
@@ -129,7 +130,7 @@ func (m *machine) pushList() error {
 	return m.push(v)
 }
 
-// outerList returns the streamed list of lists to which the next pushed list belongs, or nil.
+// outerList returns the streamed list of lists to which the next list pushed will belong, or nil.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
 	for _, at := range []int{n - 1, m.base() - 1} {
@@ -143,8 +144,8 @@ func (m *machine) outerList() *object {
 	return nil
 }
 
-// topLevelKey returns the top-level dict's key to which the next pushed value belongs, or "" if
-// that value is the top level.
+// topLevelKey returns the key in the top-level dict to which the next value pushed will belong, or
+// "" if that value is the top level.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
 	switch {
@@ -158,8 +159,8 @@ func (m *machine) topLevelKey() (string, bool) {
 	return "", false
 }
 
-// pushDict pushes an empty dict. If the dict begins an element of a streamed list, the preceding
-// elements are complete and are passed to the caller.
+// pushDict pushes an empty dict. If it is the start of an element in a streamed list, the preceding
+// elements are complete, and pushDict passes them to the caller.
 func (m *machine) pushDict() error {
 	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
 		if o := m.doc.object(m.stack[at-1]); o.depth == 1 {
@@ -189,13 +190,12 @@ func (m *machine) emit(o *object, elements []Value) error {
 	return nil
 }
 
-// appendTo appends values to a list.
 func (m *machine) appendTo(o *object, values []Value) error {
 	if o.depth == 1 {
 		return m.emit(o, values)
 	}
 	if o.depth > 1 {
-		return nil // the elements are lists, which have been streamed
+		return nil // the elements are lists that have already been streamed
 	}
 	return m.doc.extend(o, values)
 }
@@ -229,7 +229,6 @@ func (m *machine) setItems() error {
 	return m.doc.extend(o, values)
 }
 
-// pushTuple pushes a tuple of the given values.
 func (m *machine) pushTuple(values []Value) error {
 	v := m.doc.newObject(tuple)
 	if err := m.doc.extend(m.doc.object(v), values); err != nil {

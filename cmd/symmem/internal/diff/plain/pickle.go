@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// The pickle operations, with the names of Python's pickletools.
+// The pickle operations, named as in Python's pickletools.
 const (
 	opMark            = '('
 	opStop            = '.'
@@ -84,7 +84,7 @@ func (p *pickle) run() error {
 	}
 }
 
-// execute executes an operation on containers. It delegates other operations to scalar.
+// execute executes an operation on containers, and leaves all others to scalar.
 func (p *pickle) execute(op byte) error {
 	switch op {
 	case opMark:
@@ -202,7 +202,7 @@ func (p *pickle) memoOperation(op byte) error {
 	return p.push(p.memo[at])
 }
 
-// memoGap bounds the gap between the numbers of stored values. Picklers number them without gaps.
+// memoGap limits the gaps between the numbers of stored values. Picklers leave no gaps.
 const memoGap = 1 << 16
 
 func (p *pickle) put(at uint64) error {
@@ -262,7 +262,7 @@ func (p *pickle) pushInt(op byte) error {
 	return p.push(intValue(int64(n)))
 }
 
-// pushLong reads an integer of any length, least significant byte first.
+// pushLong reads an integer of any length, whose least significant byte comes first.
 func (p *pickle) pushLong(op byte) error {
 	size := 1
 	if op == opLong4 {

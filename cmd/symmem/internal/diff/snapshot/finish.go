@@ -13,8 +13,8 @@ func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish converts the elements to sequences of the rank. device selects a device; if it is
-// negative, the only device with events is selected.
+// Finish converts the elements to sequences of the rank. device selects a device. If it is
+// negative, only one device may have events, and that one is selected.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknown > 0 {
@@ -24,11 +24,11 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 		d.String("trace_alloc_overflowed")); over.Bool() {
 		r.rank.Note("the trace has overflowed: its beginning is lost")
 	}
-	device, err := r.choose(device)
+	device, err := r.chooseDevice(device)
 	if err != nil {
 		return err
 	}
-	// The document, which takes more memory than the histories, is not used below.
+	// Do not use the document from here on: it takes more memory than the histories.
 	setting := unusualSetting(d, top)
 	var trace []raw
 	if device < len(r.devices) {
@@ -70,8 +70,8 @@ func unusualSetting(d *plain.Document, top plain.Value) string {
 	return ""
 }
 
-// choose returns the device whose events are compared.
-func (r *Reader) choose(device int) (int, error) {
+// chooseDevice returns the device whose events are compared.
+func (r *Reader) chooseDevice(device int) (int, error) {
 	var used []int
 	for i, events := range r.devices {
 		if len(events) > 0 {
@@ -93,7 +93,7 @@ func (r *Reader) choose(device int) (int, error) {
 	return 0, nil
 }
 
-// liveSegment describes a segment at a point in the trace.
+// liveSegment describes a segment at some point in the trace.
 type liveSegment struct {
 	address    uint64
 	bytes      int64
@@ -113,8 +113,8 @@ func (m *segmentMap) find(address uint64) (int, bool) {
 	})
 }
 
-// of returns the segment that contains an address, or nil.
-func (m *segmentMap) of(address uint64) *liveSegment {
+// containing returns the segment that contains an address, or nil.
+func (m *segmentMap) containing(address uint64) *liveSegment {
 	i, exact := m.find(address)
 	if !exact {
 		i--
@@ -125,7 +125,7 @@ func (m *segmentMap) of(address uint64) *liveSegment {
 	return m.all[i]
 }
 
-// add adds a segment, and reports whether its address was unused.
+// add adds a segment. It reports false if there is already one at that address.
 func (m *segmentMap) add(s *liveSegment) bool {
 	i, exact := m.find(s.address)
 	if exact {
@@ -135,7 +135,7 @@ func (m *segmentMap) add(s *liveSegment) bool {
 	return true
 }
 
-// remove removes and returns the segment at an address, or returns nil if there is none.
+// remove removes the segment at an address and returns it, or nil if there is none.
 func (m *segmentMap) remove(address uint64) *liveSegment {
 	i, exact := m.find(address)
 	if !exact {
@@ -185,14 +185,14 @@ func (b *backward) undo(trace []raw) int {
 	return 0
 }
 
-// undoEvent undoes an event. It reports whether the event agrees with the state after it, from
-// which it also completes the event's pool.
+// undoEvent undoes an event. It reports whether the event is consistent with the state after it. If
+// the pool of the event or segment is unknown, it is taken from the other.
 func (b *backward) undoEvent(e *raw) bool {
 	_, live := b.blocks[e.address]
 	switch e.action {
 	case actionAlloc:
 		delete(b.blocks, e.address)
-		if s := b.segments.of(e.address); s != nil && s.pool == unknownPool {
+		if s := b.segments.containing(e.address); s != nil && s.pool == unknownPool {
 			s.pool = e.pool
 		}
 		return live
@@ -221,7 +221,6 @@ func (b *backward) undoEvent(e *raw) bool {
 	return true
 }
 
-// classOf returns the class and the id of a pool.
 func classOf(p poolID) (history.Class, string) {
 	switch {
 	case p == poolID{}:

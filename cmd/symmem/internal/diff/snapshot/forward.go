@@ -48,7 +48,7 @@ func newForward(rank *history.Rank, b *backward) *forward {
 		s.old, s.number = true, -1
 	}
 	for _, block := range f.old {
-		if s := f.segments.of(block.address); s != nil {
+		if s := f.segments.containing(block.address); s != nil {
 			f.older = append(f.older, olderBlock{s, block.address, block.size})
 		}
 	}
@@ -56,7 +56,7 @@ func newForward(rank *history.Rank, b *backward) *forward {
 	return f
 }
 
-// addOlder adds the blocks that are live when the trace begins to their pools. Segments that the
+// addOlder adds the blocks that were live when the trace began to their pools. Segments that the
 // trace does not use are numbered after all others.
 func (f *forward) addOlder() {
 	for _, b := range f.older {
@@ -68,7 +68,6 @@ func (f *forward) addOlder() {
 	}
 }
 
-// run writes the events.
 func (f *forward) run(trace []raw) {
 	f.noteOld()
 	for i := range trace {
@@ -77,7 +76,7 @@ func (f *forward) run(trace []raw) {
 	f.finish()
 }
 
-// noteOld adds a note about the amount of memory that is older than the trace.
+// noteOld adds a note about the memory that is older than the trace.
 func (f *forward) noteOld() {
 	if n := len(f.segments.all); n > 0 {
 		f.rank.Note("%d segments and %d blocks are older than the trace: the order in which those "+
@@ -103,8 +102,8 @@ func (f *forward) pool(id poolID) *pool {
 	return p
 }
 
-// stream returns a stream's number in a pool: 0 for the default stream; others are numbered by
-// first use.
+// stream returns the number of a stream in a pool: 0 for the default stream, and from 1 for the
+// others, in the order of first use.
 func (p *pool) stream(raw int64) int32 {
 	if raw == 0 {
 		return 0
@@ -117,7 +116,6 @@ func (p *pool) stream(raw int64) int32 {
 	return n
 }
 
-// event writes one event.
 func (f *forward) event(e *raw) {
 	switch e.action {
 	case actionAlloc:
@@ -137,7 +135,6 @@ func (f *forward) event(e *raw) {
 	}
 }
 
-// mapSegment adds a segment.
 func (f *forward) mapSegment(e *raw) {
 	s := &liveSegment{address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: -1}
 	f.segments.remove(e.address)
@@ -146,7 +143,7 @@ func (f *forward) mapSegment(e *raw) {
 	f.write(p, e, history.Segment, p.number(s), 0, -1)
 }
 
-// number returns a segment's number, which is assigned at its first use.
+// number returns the number of a segment, which is assigned at its first use.
 func (p *pool) number(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -157,9 +154,9 @@ func (p *pool) number(s *liveSegment) int32 {
 	return s.number
 }
 
-// locate returns an address's pool, segment and offset.
+// locate returns the pool and segment of an address, and its offset in the segment.
 func (f *forward) locate(e *raw) (*pool, int32, int64) {
-	s := f.segments.of(e.address)
+	s := f.segments.containing(e.address)
 	if s == nil {
 		return f.pool(e.pool), -1, 0
 	}
@@ -185,16 +182,13 @@ func (f *forward) free(e *raw, a history.Action) {
 	if at, ok := f.live[e.address]; ok && at.pool == p {
 		block = at.block
 	} else if _, ok := f.old[e.address]; ok {
-		p.older()
+		p.sequence.Partial = true // the pool is older than the trace
 	}
 	if a == history.FreeDone {
 		delete(f.live, e.address)
 	}
 	f.write(p, e, a, segment, offset, block)
 }
-
-// older records that the pool is older than the trace.
-func (p *pool) older() { p.sequence.Partial = true }
 
 func (f *forward) write(
 	p *pool, e *raw, a history.Action, segment int32, offset int64, block int32,
@@ -205,7 +199,7 @@ func (f *forward) write(
 	})
 }
 
-// finish adds the pools to the rank: by class, and in the order of their first event.
+// finish adds the pools to the rank, by class and in the order of their first event.
 func (f *forward) finish() {
 	f.addOlder()
 	for _, id := range f.order {

@@ -1,11 +1,11 @@
-// Package snapshot reads PyTorch's memory snapshots. torch.cuda.memory._dump_snapshot and its C++
-// counterparts write them as pickles or JSON. A snapshot is interpreted by the keys that are
+// Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and its
+// C++ counterparts write as pickles or JSON. A snapshot is interpreted by the keys that are
 // present, not by its version.
 //
-// A snapshot contains the state at the end, and the trace of events that led to it. The state at
-// the beginning is found by undoing the trace. What a file does not determine becomes a note of the
-// rank: pools of freed segments in old formats, the order of segments that are older than the
-// trace, and places in expandable segments.
+// A snapshot contains the state at the end and the trace of events that led to it. The state at the
+// beginning is found by undoing the trace. What a file does not determine is noted on the rank: the
+// pools of freed segments in old formats, the order of segments that are older than the trace, and
+// the places in expandable segments.
 package snapshot
 
 import (
@@ -13,20 +13,20 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// Streamed lists those lists of a snapshot whose elements are passed to Reader.Element. In the
-// oldest format, the top level is a list of segments.
+// Streamed lists the lists of a snapshot whose elements are passed to Reader.Element. In the oldest
+// format, the top level is a list of segments.
 var Streamed = []plain.Stream{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
 
-// poolID identifies a pool: (0, 0) is the default pool, (0, n) is a MemPool, and (n, 0) is a
-// graph's pool.
+// poolID identifies a pool: (0, 0) is the default pool, (0, n) a MemPool, and (n, 0) the pool of a
+// graph.
 type poolID [2]int64
 
-// unknownPool represents a pool that the file does not determine.
+// unknownPool stands for a pool that the file does not determine.
 var unknownPool = poolID{-1, -1}
 
-// raw holds an event of the trace in the file's terms.
+// raw holds an event of the trace as the file represents it.
 type raw struct {
 	number  int64
 	address uint64
@@ -89,7 +89,7 @@ type Reader struct {
 	count    int64
 }
 
-// NewReader returns a Reader that fills in a rank.
+// NewReader returns a Reader that fills in rank.
 func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, actions: map[plain.Value]action{},
@@ -111,7 +111,7 @@ func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error 
 	return r.segment(d, v)
 }
 
-// intern interns the keys of dicts once.
+// intern interns the keys of dicts and the names of actions.
 func (r *Reader) intern(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -129,18 +129,18 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	return n
 }
 
-// pool returns the pool under a key, or false if the key is missing.
+// pool returns the pool stored under a key, or false if there is none.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {
 		return unknownPool, false
 	}
-	first, ok := items[0].Int()
-	second, also := items[1].Int()
-	return poolID{first, second}, ok && also
+	first, firstOK := items[0].Int()
+	second, secondOK := items[1].Int()
+	return poolID{first, second}, firstOK && secondOK
 }
 
-// maxDevices bounds the number of devices in a file.
+// maxDevices limits the number of devices in a file.
 const maxDevices = 1024
 
 func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {

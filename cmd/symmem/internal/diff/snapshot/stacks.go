@@ -16,10 +16,10 @@ type stackTable struct {
 	bytes  []byte
 }
 
-// maxFrames bounds the number of frames of a stack that are kept.
+// maxFrames limits the number of frames of a stack that are kept.
 const maxFrames = 64
 
-// Stacks converts the lists of frames in memory snapshots and Flight Recorder dumps.
+// Stacks converts lists of frames in memory snapshots and Flight Recorder dumps.
 type Stacks struct {
 	table            stackTable
 	name, file, line plain.Value
@@ -33,8 +33,8 @@ func NewStacks(rank *history.Rank) *Stacks {
 	}}
 }
 
-// Add returns the index of a list of frames in Rank.Stacks, or -1 if the value is empty or not a
-// list.
+// Add returns the index in Rank.Stacks of a list of frames. It returns -1 if the list is empty or
+// frames is not a list.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -64,7 +64,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 
 // frame returns the index of a frame in Rank.Frames.
 func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // the label of a list identifies a stack
+	if !d.IsDict(v) { // a list's label would identify a stack
 		return 0, false
 	}
 	if id, ok := d.Label(v); ok {
@@ -84,7 +84,7 @@ func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
 	return id, true
 }
 
-// add returns the index of the stack with the frames of t.ids.
+// add returns the index of the stack whose frames are in t.ids.
 func (t *stackTable) add() int32 {
 	t.bytes = t.bytes[:0]
 	for _, id := range t.ids {
