@@ -15,12 +15,12 @@ import (
 	"symmem/internal/sys"
 )
 
-// Root returns the folder of the user's jobs on this machine.
+// Root returns the folder that contains this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, a result of Root.
+// Jobs lists the folders of the jobs in root, which is a result of Root.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +39,7 @@ func Jobs(root string) ([]string, error) {
 }
 
 // createFolder creates a folder that only this user can enter, or checks an existing one. It
-// rejects another user's folder, because that user could replace the sockets in it.
+// rejects a folder of another user, who could replace the sockets in it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -69,8 +69,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks that have a socket in a job's folder, in ascending order. Some of them may
-// have been killed.
+// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. Some of them
+// may have been killed.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -88,7 +88,6 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix opens a rank's socket.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -108,9 +107,8 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the files that this user's ended jobs have left behind because their ranks were
-// killed or ended without Close. It ignores errors, because other processes may sweep at the same
-// time.
+// Sweep removes the files of this user's jobs whose ranks were killed or exited without calling
+// Close. It ignores errors, because other processes may sweep at the same time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {
@@ -128,7 +126,7 @@ func Sweep() {
 	}
 }
 
-// refuses reports whether no process accepts connections on a rank's socket.
+// refuses reports whether a rank's socket refuses connections because no process listens on it.
 func refuses(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
@@ -137,7 +135,7 @@ func refuses(folder string, rank int) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// removeFolder removes the folder of a job whose last rank has removed its socket.
+// removeFolder removes the folder of a job if no rank has a socket in it.
 func removeFolder(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return

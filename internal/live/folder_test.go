@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestFoldersOfOthersAreRefused(t *testing.T) {
+func TestOpenRefusesUnsafeFolder(t *testing.T) {
 	for name, prepare := range map[string]func(path string) error{
 		"a folder that others can enter": func(path string) error {
 			return os.Mkdir(path, 0o755)
@@ -45,7 +45,7 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	}
 }
 
-// leaveSocket creates a socket without a process, as a killed rank leaves behind.
+// leaveSocket creates a socket that no process listens on, such as a killed rank leaves behind.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)

@@ -22,11 +22,10 @@ const (
 	maxAnswer = 16 << 20
 )
 
-// Ended is the Snapshot.Error of a rank whose process has ended.
+// Ended is the Snapshot.Error of a rank whose process has exited.
 const Ended = "its process has ended"
 
-// newMachine returns a Machine that describes ranks. The first one is the rank that served the
-// request.
+// newMachine returns a Machine that describes ranks, the first of which serves the request.
 func newMachine(ranks ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
@@ -42,7 +41,8 @@ func (s *Server) snapshot(events int) Snapshot {
 	return snapshot
 }
 
-// readAll returns the states of all ranks of the machine, with the latest events of each pool.
+// readAll returns the states of all ranks of the machine, with at most the given number of the
+// latest events of each pool.
 func (s *Server) readAll(ctx context.Context, events int) Machine {
 	own := s.snapshot(events)
 	m := newMachine(own)
@@ -82,8 +82,8 @@ func readRanks(ctx context.Context, folder string, ranks []int, events int) []Sn
 	return all
 }
 
-// readRank reads a rank's state from its socket. If the rank does not answer, the result contains
-// the reason.
+// readRank reads the state of a rank from its socket. If the rank does not answer, the Snapshot
+// contains the reason.
 func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	s, err := fetch(ctx, folder, rank, events)
 	switch {
@@ -120,7 +120,7 @@ func fetch(ctx context.Context, folder string, rank, events int) (Snapshot, erro
 	var m Machine
 	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&m)
 	if err == nil && (m.Version != Version || len(m.Ranks) != 1) {
-		err = fmt.Errorf("it answered with version %d of the document instead of %d", m.Version,
+		err = fmt.Errorf("the answer has version %d, want %d", m.Version,
 			Version)
 	}
 	if err != nil {

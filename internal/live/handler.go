@@ -23,13 +23,14 @@ const (
 	cookieName = "symmem-token"
 )
 
-// reader returns the state of ranks, with at most the given number of each pool's latest events.
+// reader returns the state of some ranks, with at most the given number of the latest events of
+// each pool.
 type reader func(ctx context.Context, events int) Machine
 
-// maxEvents bounds the number of a pool's events in an answer.
+// maxEvents limits the number of events of each pool in an answer.
 const maxEvents = 8192
 
-// newMux returns the handlers of the pages, the metrics and the JSON document. They describe the
+// newMux returns the handlers of the pages, the metrics and the JSON document, which describe the
 // ranks that read returns.
 func newMux(read reader) *http.ServeMux {
 	mux := http.NewServeMux()
@@ -56,7 +57,6 @@ func newMux(read reader) *http.ServeMux {
 	return mux
 }
 
-// requestedEvents returns the number of events that a request asks for.
 func requestedEvents(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
@@ -69,10 +69,11 @@ func requestedEvents(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler for the ranks of the machine. It does not check tokens or hosts.
+// Handler returns a handler that serves the ranks of the machine. It does not check tokens or
+// hosts.
 func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
 
-// NewHandler returns a handler for a rank without a Server.
+// NewHandler returns a handler for a rank that has no Server.
 func NewHandler(snapshot func(events int) Snapshot) http.Handler {
 	return guard(newMux(func(_ context.Context, events int) Machine {
 		return newMachine(snapshot(events))
@@ -89,7 +90,7 @@ func (s *Server) localHandler() http.Handler {
 }
 
 // remoteHandler returns the handler of the TCP address, which serves all ranks of the machine.
-// loopback states that only this machine can reach the address.
+// loopback must be set if only this machine can reach the address.
 func (s *Server) remoteHandler(loopback bool) http.Handler {
 	mux := newMux(s.readAll)
 	configured, _, _ := net.SplitHostPort(s.cfg.Address)
@@ -109,7 +110,7 @@ func (s *Server) remoteHandler(loopback bool) http.Handler {
 	}))
 }
 
-// guard limits requests and prevents browsers from storing or framing the responses.
+// guard limits requests and prevents browsers from storing or framing responses.
 func guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 0)
@@ -123,9 +124,9 @@ func guard(h http.Handler) http.Handler {
 	})
 }
 
-// hostAllowed reports whether a request's Host denotes this machine. Otherwise a web page could
-// read responses by making its own domain resolve to this machine. That attack does not work with
-// an IP address.
+// hostAllowed reports whether the Host of a request denotes this machine. Without this check, a web
+// page could read responses by making its own domain resolve to this machine, which is impossible
+// with an IP address.
 func hostAllowed(host, configured string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -143,9 +144,9 @@ func hostAllowed(host, configured string) bool {
 	return false
 }
 
-// authorized reports whether a request has the token: as a bearer token, in a cookie or in the URL.
-// If the token is in the URL, authorized sets the cookie and redirects to the URL without the
-// token. If the token is missing or wrong, it answers with an error.
+// authorized reports whether a request contains the token, either as a bearer token, in a cookie or
+// in the URL. If the token is in the URL, authorized sets the cookie and redirects to the URL
+// without the token. If the token is missing or wrong, authorized answers with an error.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
 		s.isToken(bearer) {
@@ -172,7 +173,7 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// stayConnected answers a rank that waits for this rank to end. It returns when the connection or
+// stayConnected answers a rank that waits for this rank to exit. It returns when the connection or
 // the server is closed.
 func (s *Server) stayConnected(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)

@@ -8,16 +8,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// limiter is a net.Listener that closes connections beyond a limit, and those of other users on
-// Unix sockets. Forked children close the admitted connections, which would otherwise outlive this
-// process.
+// limiter is a net.Listener that closes connections beyond a limit and, on Unix sockets,
+// connections of other users. Forked children close the admitted connections, which they would
+// otherwise keep open when this process exits.
 type limiter struct {
 	net.Listener
 	limit int64
 	open  atomic.Int64
 }
 
-// Accept returns the next admitted connection.
+// Accept returns the next connection that is admitted.
 func (l *limiter) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -25,7 +25,7 @@ func (l *limiter) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		sys.CloseInForks(c)
-		if l.open.Add(1) <= l.limit && admitted(c) {
+		if l.open.Add(1) <= l.limit && isAdmitted(c) {
 			return &limited{Conn: c, limiter: l}, nil
 		}
 		l.open.Add(-1)
@@ -33,9 +33,9 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// admitted reports whether a connection is admitted. On a Unix socket, the peer must be this user
+// isAdmitted reports whether a connection is admitted. The peer on a Unix socket must be this user
 // or root.
-func admitted(c net.Conn) bool {
+func isAdmitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
 	if !ok {
 		return true
@@ -44,7 +44,7 @@ func admitted(c net.Conn) bool {
 	return err == nil && (peer.UID == os.Geteuid() || peer.UID == 0)
 }
 
-// limited is a connection that counts towards its limiter's limit until Close.
+// limited is a connection that counts towards the limit of its limiter until it is closed.
 type limited struct {
 	net.Conn
 	limiter *limiter

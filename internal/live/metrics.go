@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// writeMetrics writes the ranks' metrics in the format that the client prefers.
+// writeMetrics writes the metrics of ranks in the format that the client prefers.
 func writeMetrics(w http.ResponseWriter, r *http.Request, m Machine) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(&collector{m}); err != nil {
@@ -23,7 +23,7 @@ func writeMetrics(w http.ResponseWriter, r *http.Request, m Machine) {
 	}).ServeHTTP(w, r)
 }
 
-// metric describes the series that share a name.
+// metric describes the series that have the same name.
 type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -33,8 +33,8 @@ func newMetric(name, help string, kind prometheus.ValueType, labels ...string) m
 	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
 }
 
-// inspectorLabels lists the labels of NCCL Inspector and those that symmem adds: the rank, and
-// whether the time is measured on the host.
+// inspectorLabels lists the labels of NCCL Inspector, followed by those that symmem adds: the rank,
+// and whether the time is measured on the host.
 var inspectorLabels = []string{
 	"version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "collective",
 	"message_size", "algo_proto", "rank", "timing_source",
@@ -45,7 +45,7 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// Metrics with the prefix nccl have the same names as in NCCL Inspector.
+// Metrics with the prefix nccl have the same names as those of NCCL Inspector.
 var (
 	busBandwidth = newMetric("nccl_bus_bandwidth_gbs",
 		"Bus bandwidth in GB/s, averaged over the latest timed calls.", gauge, inspectorLabels...)
@@ -89,7 +89,6 @@ var (
 
 var callLabels = []string{"rank", "comm_name", "collective", "path", "message_size"}
 
-// collector converts a Machine to metrics.
 type collector struct{ machine Machine }
 
 // Describe sends nothing, because the series depend on the ranks.
@@ -106,7 +105,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// rankMetrics sends one rank's metrics.
 type rankMetrics struct {
 	out    chan<- prometheus.Metric
 	rank   *Snapshot
@@ -114,8 +112,8 @@ type rankMetrics struct {
 	node   string
 }
 
-// send sends one series. labels follow the rank's label. Invalid UTF-8 is replaced, because group
-// names may contain any bytes.
+// send sends one series. labels follow the label of the rank. Invalid UTF-8 in them is replaced,
+// because group names may contain any bytes.
 func (r *rankMetrics) send(m metric, value float64, labels ...string) {
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
 	if err == nil {
@@ -138,8 +136,8 @@ func (r *rankMetrics) collect() {
 	}
 	r.send(up, 1)
 	r.collectWaits()
-	// A failed group and its successor may have the same name, as may their pools. The later one
-	// wins.
+	// A failed group and its successor may have the same name, and so may their pools. The later
+	// one replaces the earlier one.
 	groups := map[string]*Group{}
 	for i := range r.rank.Groups {
 		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
@@ -160,7 +158,7 @@ func (r *rankMetrics) collect() {
 	}
 }
 
-// collectWaits sends the longest wait for each rank that this rank waits for.
+// For each rank that this rank waits for, collectWaits sends the longest wait.
 func (r *rankMetrics) collectWaits() {
 	type key struct {
 		group string
@@ -250,7 +248,7 @@ func (r *rankMetrics) collectPool(p *Pool) {
 }
 
 // busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a call
-// on n ranks to get the number of bytes on the bus. ok is false for calls that move no data.
+// on n ranks to get the number of bytes on the bus. ok is false for a call that moves no data.
 func busFactor(operation string, n int) (factor float64, ok bool) {
 	ranks := float64(n)
 	switch operation {
@@ -264,7 +262,7 @@ func busFactor(operation string, n int) (factor float64, ok bool) {
 	return (ranks - 1) / ranks, true
 }
 
-// sizeRange returns the name of a range of sizes in NCCL Inspector's form, such as "64-128KB".
+// sizeRange returns the name of a range of sizes as in NCCL Inspector, such as "64-128KB".
 func sizeRange(least, limit int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB"}
 	for len(units) > 1 && least >= 1024 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// series returns the lines of a rank's metrics that begin with name and a brace.
+// series returns those lines of a rank's metrics that begin with name and a brace.
 func series(t *testing.T, s Snapshot, name string) []string {
 	t.Helper()
 	w := get(t, metricsPath, s)
@@ -21,8 +21,8 @@ func series(t *testing.T, s Snapshot, name string) []string {
 	return lines
 }
 
-// wantSeries checks that the metrics contain one series of the name, with the given value and
-// labels.
+// wantSeries checks that the metrics contain exactly one series called name, which has the given
+// value and labels.
 func wantSeries(t *testing.T, s Snapshot, name, value string, labels ...string) {
 	t.Helper()
 	lines := series(t, s, name)
@@ -66,7 +66,7 @@ func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 	}
 }
 
-func TestSilentRankIsDown(t *testing.T) {
+func TestRankWithErrorIsDown(t *testing.T) {
 	s := example(1)
 	s.Error = Ended
 	wantSeries(t, s, "symmem_up", "0")
@@ -75,9 +75,9 @@ func TestSilentRankIsDown(t *testing.T) {
 	}
 }
 
-// TestNamesMayRepeat gives a failed group and a pool the names of their successors. The metrics
-// must contain only the successors, because two series with equal labels would make the whole
-// scrape fail.
+// TestNamesMayRepeat gives a failed group and a pool the same names as their successors. The
+// metrics must contain only the successors, because two series with the same labels would make the
+// whole scrape fail.
 func TestNamesMayRepeat(t *testing.T) {
 	s := example(1)
 	successor := s.Groups[0]

@@ -7,14 +7,14 @@ import (
 	"symmem/internal/page"
 )
 
-// poolKey identifies a pool across ranks. A pool without a domain belongs to one rank.
+// poolKey identifies a pool across ranks. A pool without a domain belongs to a single rank.
 type poolKey struct {
 	domain string
 	id     uint64
-	rank   int // -1 with a domain
+	rank   int // -1 if the pool has a domain
 }
 
-// member is one rank's part of a pool.
+// member is the part of a pool on one rank.
 type member struct {
 	rank int // index in Machine.Ranks
 	*Pool
@@ -26,7 +26,7 @@ func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
 // at returns the event at a position.
 func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
 
-// pools adds the pools and their windows to the page.
+// pools adds all pools and their windows to the page.
 func (r *reporter) pools() {
 	var order []poolKey
 	members := map[poolKey][]member{}
@@ -77,7 +77,6 @@ func (r *reporter) pool(title string, members []member) {
 	r.page.Sequences = append(r.page.Sequences, s)
 }
 
-// window adds a rank's window to the page.
 func (r *reporter) window(pool string, rank int, w Window) {
 	for i := range r.page.Windows {
 		row := &r.page.Windows[i]
@@ -93,7 +92,7 @@ func (r *reporter) window(pool string, rank int, w Window) {
 	})
 }
 
-// compare finds the first event that differs between the ranks, among the events that all ranks
+// compare finds the first event that differs between the ranks, among those events that all ranks
 // still have.
 func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	end := members[0].end()
@@ -115,9 +114,8 @@ func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	}
 }
 
-// difference describes the event at a position where the ranks differ.
 func (r *reporter) difference(members []member, position uint64, request int) page.Difference {
-	d := page.Difference{Of: "requests", Request: request, Blamed: []int{}}
+	d := page.Difference{Subject: "requests", Request: request, Blamed: []int{}}
 	variants := map[Placement]int{}
 	for _, m := range members {
 		e := m.at(position)
@@ -131,12 +129,12 @@ func (r *reporter) difference(members []member, position uint64, request int) pa
 	}
 	first := members[0].at(position)
 	for _, m := range members {
-		if kind := first.differs(m.at(position)); kind != "" {
+		if kind := first.diffKind(m.at(position)); kind != "" {
 			d.Kind = kind
 		}
 	}
 	if d.Kind == "other place" {
-		d.Of = "places"
+		d.Subject = "places"
 	}
 	for _, v := range d.Variants {
 		if 2*len(v.Ranks) < len(members) && len(d.Variants) == 2 {
@@ -146,8 +144,8 @@ func (r *reporter) difference(members []member, position uint64, request int) pa
 	return d
 }
 
-// differs names the property in which two events differ, or returns "" if they are equal.
-func (p Placement) differs(o Placement) string {
+// diffKind names the property in which two events differ, or returns "" if they are the same.
+func (p Placement) diffKind(o Placement) string {
 	switch {
 	case p == o:
 		return ""
@@ -179,7 +177,7 @@ var kinds = map[event.Kind]page.Kind{
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
 }
 
-// spot identifies a block by its place.
+// spot identifies a block by its segment and offset.
 type spot struct{ segment, offset int64 }
 
 // trackBuilder converts a pool's events to a track.
@@ -190,7 +188,8 @@ type trackBuilder struct {
 	count    int32           // of blocks
 }
 
-// newTrack returns a pool's track on a rank. The request at position begin has number 0.
+// newTrack returns the track of a pool on one rank. The first request at or after position begin
+// has number 0.
 func newTrack(m member, begin uint64) *page.Track {
 	b := &trackBuilder{
 		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[spot]int32{},
@@ -215,7 +214,7 @@ func newTrack(m member, begin uint64) *page.Track {
 	return b.track
 }
 
-// older adds the blocks that were allocated before the track and freed in it.
+// older adds the blocks that were allocated before the beginning of the track and freed in it.
 func (b *trackBuilder) older(events []Placement) {
 	allocated := map[spot]bool{}
 	for _, e := range events {
@@ -232,8 +231,8 @@ func (b *trackBuilder) older(events []Placement) {
 	}
 }
 
-// segment returns the index of an event's segment, or -1. A segment that is older than the track is
-// extended to the end of its last block, because its size is unknown.
+// segment returns the index of an event's segment, or -1. A segment that is older than the track
+// has an unknown size, so segment extends it to the end of its last block.
 func (b *trackBuilder) segment(e Placement, old bool) int32 {
 	if e[2] < 0 {
 		return -1
@@ -252,7 +251,6 @@ func (b *trackBuilder) segment(e Placement, old bool) int32 {
 	return at
 }
 
-// add adds an event.
 func (b *trackBuilder) add(kind page.Kind, e Placement, number int64) {
 	p := page.Event{
 		Kind: kind, Size: e[5], Bytes: e[4], Offset: e[3], Stream: int32(e[1]), Block: -1, Stack: -1,

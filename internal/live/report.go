@@ -13,10 +13,10 @@ import (
 	"symmem/internal/page"
 )
 
-// pageEvents is the number of each pool's events that the page shows.
+// pageEvents is the number of events of each pool that the page shows.
 const pageEvents = 4096
 
-// writeShell writes the page, which fetches its data.
+// writeShell writes the page, which then fetches its data.
 func writeShell(w http.ResponseWriter) {
 	var text bytes.Buffer
 	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
@@ -28,7 +28,7 @@ func writeShell(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the page's data, unless the client already has them.
+// writeData writes the data of the page, unless the client already has them.
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := newReport(&m).WriteData(&data); err != nil {
@@ -46,13 +46,12 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-// reporter builds the page about the ranks of a machine.
 type reporter struct {
 	machine *Machine
 	page    *page.Page
 }
 
-// newReport returns the page about the ranks of a machine.
+// newReport returns a page about the ranks of a machine.
 func newReport(m *Machine) *page.Page {
 	r := &reporter{m, &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
@@ -87,8 +86,8 @@ func (r *reporter) rank(index int, s *Snapshot) {
 	for _, w := range s.Waits {
 		text := fmt.Sprintf("%s waits for %s", w.Doing, formatRanks(w.Ranks))
 		for _, other := range w.Ranks {
-			if doing := w.Activity[other]; doing != "" {
-				text += fmt.Sprintf("; rank %d: %s", other, doing)
+			if activity := w.Activity[other]; activity != "" {
+				text += fmt.Sprintf("; rank %d: %s", other, activity)
 			}
 		}
 		r.page.Pending = append(r.page.Pending, page.Row{
@@ -116,7 +115,7 @@ func (r *reporter) group(rank int, g *Group) {
 	}
 }
 
-// path returns the page's row for a group's operation and path.
+// path returns the row of the page for a group's operation and path.
 func (r *reporter) path(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]

@@ -15,7 +15,8 @@ import (
 	"symmem/internal/page"
 )
 
-// machineOf returns a Machine whose ranks share a pool. Each rank has the given events.
+// machineOf returns a Machine whose ranks share a pool. Each rank has one of the given versions of
+// it.
 func machineOf(ranks ...Pool) *Machine {
 	m := &Machine{Host: "host"}
 	for i, p := range ranks {
@@ -25,8 +26,8 @@ func machineOf(ranks ...Pool) *Machine {
 	return m
 }
 
-// history returns the history of a segment and n blocks of 256 bytes. Every second block is freed
-// at once.
+// history returns the history of a segment and n blocks of 256 bytes, every second of which is
+// freed immediately.
 func history(n int) Pool {
 	p := Pool{Recent: []Placement{{int64(event.KindSegment), 0, 0, 0, 1 << 20, 1 << 20}}}
 	for i := range n {
@@ -40,7 +41,7 @@ func history(n int) Pool {
 	return p
 }
 
-func TestReportOfEqualRanks(t *testing.T) {
+func TestReportOfAgreeingRanks(t *testing.T) {
 	long, short := history(20), history(10)
 	late := Pool{First: 5, Recent: long.Recent[5:]}
 	report := newReport(machineOf(long, short, late))
@@ -64,7 +65,7 @@ func TestReportNamesFirstDifference(t *testing.T) {
 		"other call":   func(e *Placement) { e[0] = int64(event.KindFree) },
 	} {
 		odd := history(20)
-		change(&odd.Recent[8]) // an allocation
+		change(&odd.Recent[8]) // is an allocation
 		report := newReport(machineOf(history(20), odd, history(20)))
 		d := report.Sequences[0].Differences
 		if report.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
@@ -109,7 +110,7 @@ func TestReportOfWaits(t *testing.T) {
 	}
 }
 
-// TestDataAreNotSentTwice requests the page's data with the tag of an earlier answer.
+// TestDataAreNotSentTwice requests the data of the page with the tag of an earlier answer.
 func TestDataAreNotSentTwice(t *testing.T) {
 	h := NewHandler(func(int) Snapshot { return example(1) })
 	ask := func(tag string) *httptest.ResponseRecorder {
@@ -135,7 +136,7 @@ func TestDataAreNotSentTwice(t *testing.T) {
 	}
 }
 
-func TestPageAdmitsItsScriptAlone(t *testing.T) {
+func TestPolicyAdmitsOnlyScriptOfPage(t *testing.T) {
 	w := get(t, "/", example(1))
 	policy := w.Header().Get("Content-Security-Policy")
 	if w.Code != http.StatusOK || !strings.Contains(policy, "script-src 'sha256-") ||
@@ -146,7 +147,7 @@ func TestPageAdmitsItsScriptAlone(t *testing.T) {
 	}
 }
 
-func TestNumberOfEventsIsBounded(t *testing.T) {
+func TestInvalidNumberOfEventsIsRefused(t *testing.T) {
 	for _, events := range []string{"-1", "8193", "many", "1e3"} {
 		if w := get(t, jsonPath+"?events="+events, example(1)); w.Code != http.StatusBadRequest {
 			t.Errorf("status %d with %s events; want 400", w.Code, events)
@@ -154,7 +155,7 @@ func TestNumberOfEventsIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzReport builds the page from arbitrary answers of other ranks.
+// FuzzReport builds the page from arbitrary answers of ranks.
 func FuzzReport(f *testing.F) {
 	seed, err := json.Marshal(machineOf(history(4), Pool{First: 1 << 63, Recent: []Placement{{}}}))
 	if err != nil {

@@ -23,17 +23,17 @@ import (
 
 // Config describes a rank for Open.
 type Config struct {
-	// Job is the name of the job's folder. It is the same on all ranks and unique to the job.
+	// Job is the name of the job's folder. It must be the same on all ranks and unique to the job.
 	Job  string
 	Rank int
-	// Address is the TCP address at which one rank serves all ranks, or SocketsOnly; see
+	// Address is the TCP address at which one rank serves all ranks, or SocketsOnly. See
 	// CheckAddress.
 	Address string
-	// Token is the job's token: at least 16 letters, digits, "-" and "_". If it is empty, the first
-	// rank of the machine generates one.
+	// Token is the token of the job: at least 16 letters, digits, "-" and "_". If it is empty, the
+	// first rank of the machine generates one.
 	Token string
-	// Snapshot returns the current state of the rank, with at most the given number of each pool's
-	// latest events. It may be called concurrently.
+	// Snapshot returns the current state of the rank, with at most the given number of the latest
+	// events of each pool. It may be called concurrently.
 	Snapshot func(events int) Snapshot
 	// Log receives warnings.
 	Log *slog.Logger
@@ -42,8 +42,8 @@ type Config struct {
 // SocketsOnly is the address that disables TCP.
 const SocketsOnly = "unix"
 
-// CheckAddress returns an error unless the address is SocketsOnly or "host:port" with a numeric
-// port.
+// CheckAddress returns an error unless the address is SocketsOnly or has the form "host:port" with
+// a numeric port.
 func CheckAddress(address string) error {
 	if address == SocketsOnly {
 		return nil
@@ -60,12 +60,12 @@ func CheckAddress(address string) error {
 
 const (
 	// maxLocalConns and maxConns limit the number of open connections to a Unix socket and to the
-	// TCP address. Every other rank of the machine keeps one connection to the lowest rank.
+	// TCP address. Every other rank of the machine keeps a connection to the lowest rank.
 	maxLocalConns, maxConns = 1024, 64
-	// maxHeaderBytes limits the size of a request's header.
+	// maxHeaderBytes limits the size of the header of a request.
 	maxHeaderBytes = 8 << 10
 	// headerTimeout, writeTimeout and idleTimeout limit how long a client may take to send a
-	// request, to read the response, and to send the next request.
+	// request, to read the response and to send another request.
 	headerTimeout, writeTimeout, idleTimeout = 5 * time.Second, 20 * time.Second, 30 * time.Second
 	// retryInterval is the time between attempts to serve an address that is in use.
 	retryInterval = 2 * time.Second
@@ -81,9 +81,9 @@ type Server struct {
 	token  string
 	local  *http.Server
 	tasks  sync.WaitGroup
-	life   context.Context
-	end    context.CancelFunc
-	// address is the address that this rank serves, or nil.
+	ctx    context.Context // done after Close
+	cancel context.CancelFunc
+	// address is the TCP address that this rank serves, or nil.
 	address atomic.Pointer[net.TCPAddr]
 }
 
@@ -113,7 +113,7 @@ func open(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.life, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.local = newHTTPServer(s.localHandler())
 	s.tasks.Go(func() {
 		_ = s.local.Serve(&limiter{Listener: listener, limit: maxLocalConns}) // returns after Close
@@ -121,11 +121,11 @@ func open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// tokens matches valid tokens. Longer tokens would not fit into a request.
+// tokens matches valid tokens. A longer token would not fit into a request.
 var tokens = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
-// shareToken returns the token in a job's folder. If there is none yet, it stores the given token,
-// or a random one.
+// shareToken returns the token in the folder of a job. If there is none yet, it stores the given
+// one or, if that is empty, a random one.
 func shareToken(folder, token string) (string, error) {
 	path := filepath.Join(folder, tokenName)
 	draft := filepath.Join(folder, "."+rand.Text())
@@ -158,7 +158,7 @@ func Token(folder string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// newHTTPServer returns a server with limits for its clients.
+// newHTTPServer returns a server that limits what its clients can use.
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
@@ -168,16 +168,16 @@ func newHTTPServer(h http.Handler) *http.Server {
 }
 
 // Start begins to serve the address if this rank is the lowest of the machine. All ranks must have
-// opened their Servers.
+// opened their Servers before.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
-		s.tasks.Go(s.takeTurns)
+		s.tasks.Go(s.serveWhileLowest)
 	}
 }
 
 // Close closes all connections and removes the socket. It does not wait for clients.
 func (s *Server) Close() error {
-	s.end()
+	s.cancel()
 	_ = os.Remove(socketPath(s.folder, s.cfg.Rank))
 	err := s.local.Close()
 	s.tasks.Wait()
@@ -193,10 +193,10 @@ func (s *Server) Address() string {
 	return ""
 }
 
-// takeTurns serves the address, until Close, whenever this rank is the lowest one.
-func (s *Server) takeTurns() {
+// serveWhileLowest serves the address whenever this rank is the lowest one, until Close.
+func (s *Server) serveWhileLowest() {
 	warned := false
-	for s.life.Err() == nil {
+	for s.ctx.Err() == nil {
 		if s.followLower() {
 			s.pause(electionPause)
 			continue
@@ -215,12 +215,12 @@ func (s *Server) pause(d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.life.Done():
+	case <-s.ctx.Done():
 	}
 }
 
-// followLower waits until the lowest living rank below this one ends. It returns false at once if
-// there is none.
+// followLower waits until the lowest living rank below this one exits. If there is none, it returns
+// false immediately.
 func (s *Server) followLower() bool {
 	ranks, err := Ranks(s.folder)
 	if err != nil {
@@ -237,13 +237,13 @@ func (s *Server) followLower() bool {
 	return false
 }
 
-// follow waits until a rank ends. It returns false at once if the rank has already ended.
+// follow waits until a rank exits. If the rank has already exited, it returns false immediately.
 func (s *Server) follow(rank int) bool {
 	c, err := net.Dial("unix", socketPath(s.folder, rank))
 	if err != nil {
 		return false
 	}
-	defer context.AfterFunc(s.life, func() { _ = c.Close() })()
+	defer context.AfterFunc(s.ctx, func() { _ = c.Close() })()
 	_, _ = fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", alivePath)
 	for buffer := make([]byte, 512); err == nil; {
 		_, err = c.Read(buffer)
@@ -259,16 +259,16 @@ func (s *Server) serveAddress() error {
 	if err != nil {
 		return err
 	}
-	sys.CloseInForks(listener) // a child would keep the address in use after this rank ends
+	sys.CloseInForks(listener) // a child would keep the address in use after this rank exits
 	at := listener.Addr().(*net.TCPAddr)
 	s.address.Store(at)
 	defer s.address.Store(nil)
 	server := newHTTPServer(s.remoteHandler(at.IP.IsLoopback()))
-	defer context.AfterFunc(s.life, func() { _ = server.Close() })()
+	defer context.AfterFunc(s.ctx, func() { _ = server.Close() })()
 	s.cfg.Log.Info("symmem: live view of the ranks of this machine", "rank", s.cfg.Rank,
 		"address", "http://"+at.String(), "token", filepath.Join(s.folder, tokenName))
 	err = server.Serve(&limiter{Listener: listener, limit: maxConns})
-	if s.life.Err() != nil {
+	if s.ctx.Err() != nil {
 		return nil
 	}
 	return errors.Join(err, server.Close())

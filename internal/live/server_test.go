@@ -19,8 +19,8 @@ import (
 // patience limits how long a test waits for an event.
 const patience = 30 * time.Second
 
-// useFolder makes a new folder the temporary folder. Its path is short, because the kernel limits
-// the length of a socket's path.
+// useFolder makes a new folder the temporary folder. Its path is short because the kernel limits
+// the length of the path of a socket.
 func useFolder(t *testing.T) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live")
@@ -55,7 +55,6 @@ func example(rank int) Snapshot {
 	}
 }
 
-// openServer opens the Server of a rank whose Snapshot is example(rank).
 func openServer(t *testing.T, job string, rank int, address string) *Server {
 	t.Helper()
 	s, err := Open(Config{
@@ -73,20 +72,19 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until f returns true. It fails the test if that takes longer than patience; what
-// names the awaited event.
-func await(t *testing.T, what string, f func() bool) {
+// await polls until condition returns true. It fails the test if that takes longer than patience.
+// event names what it waits for.
+func await(t *testing.T, event string, condition func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
-	for begin := time.Now(); !f(); <-ticks.C {
+	for begin := time.Now(); !condition(); <-ticks.C {
 		if time.Since(begin) > patience {
-			t.Fatalf("%s has not happened after %v", what, patience)
+			t.Fatalf("%s has not happened after %v", event, patience)
 		}
 	}
 }
 
-// awaitAddress waits until the rank serves its address.
 func awaitAddress(t *testing.T, s *Server) string {
 	t.Helper()
 	await(t, fmt.Sprintf("the turn of rank %d to serve the address", s.cfg.Rank), func() bool {
@@ -95,14 +93,14 @@ func awaitAddress(t *testing.T, s *Server) string {
 	return s.Address()
 }
 
-// request describes a request and the expected response.
+// request describes a request and the response that is expected.
 type request struct {
 	method, path, host, bearer, cookie string
 	status                             int
 	contains                           string
 }
 
-// send sends the request and returns the response with its body.
+// send sends the request and returns the response and its body.
 func (r *request) send(t *testing.T, address string) (*http.Response, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -220,7 +218,6 @@ func TestOtherAddressesServeMetricsOnly(t *testing.T) {
 	}
 }
 
-// readOver reads the JSON document over TCP.
 func readOver(t *testing.T, address, token string) Machine {
 	t.Helper()
 	r := request{path: jsonPath, bearer: token}
@@ -301,7 +298,7 @@ func TestWeakTokensAreRefused(t *testing.T) {
 	}
 }
 
-// stall opens n connections that send nothing.
+// stall opens n connections on which it sends nothing.
 func stall(t *testing.T, address string, n int) {
 	t.Helper()
 	for range n {
@@ -345,7 +342,7 @@ func TestLargeHeaderIsRefused(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(q)
 	if err != nil {
-		return // the server has closed the connection before the client could send the header
+		return // the server closed the connection before the client had sent the header
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {

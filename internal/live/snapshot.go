@@ -2,7 +2,7 @@ package live
 
 import "time"
 
-// Version is the version of the JSON documents. Fields may be added without a new version.
+// Version is the version of the JSON documents. Fields may be added without changing it.
 const Version = 1
 
 // Machine describes the ranks of a job on one machine. It is the JSON document at /debug/symmem.
@@ -19,21 +19,21 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error states why the rank did not answer. The fields that follow are then empty.
+	// Error states why the rank did not answer. The fields after it are then empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
 	Opened  time.Time `json:"opened"`
 	Backend string    `json:"backend"`
 	Device  string    `json:"device"`
-	// GPU is the number of the device, or -1.
+	// GPU is the number of the GPU, or -1 if the device is not one.
 	GPU     int    `json:"gpu"`
 	Library string `json:"library,omitempty"`
 	Check   string `json:"check"`
 	Formula string `json:"formula"`
-	// Address is the TCP address that the rank serves for the machine, or empty.
+	// Address is the TCP address at which the rank serves all ranks of the machine, or empty.
 	Address string `json:"address,omitempty"`
-	// Waits lists the rank's waits, oldest first. Groups are sorted by id.
+	// Waits lists the waits of the rank, oldest first. Groups is sorted by id.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`
 	Pools  []Pool  `json:"pools"`
@@ -46,7 +46,7 @@ type Wait struct {
 	Doing   string    `json:"doing"`
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"`
-	// Ranks lists the world ranks that have not arrived.
+	// Ranks lists the world ranks for which the rank waits.
 	Ranks []int `json:"ranks"`
 	// Activity describes what these ranks are doing, by world rank.
 	Activity map[int]string `json:"activity,omitempty"`
@@ -57,9 +57,10 @@ type Group struct {
 	ID string `json:"id"`
 	// Ranks lists the world ranks in group order.
 	Ranks []int `json:"ranks"`
-	// State is "open", "failing" until the ranks have determined the cause of a fault, or "failed".
+	// State is "open", "failing" (until the ranks have determined the cause of a fault) or
+	// "failed".
 	State string `json:"state"`
-	// Fault describes the fault that ended the group.
+	// Fault describes the fault that made the group fail.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
@@ -74,7 +75,7 @@ type Group struct {
 }
 
 // Calls describes the calls of one operation on one path whose sizes are at least MinBytes and less
-// than MaxBytes. Replays of graphs are not included.
+// than MaxBytes. It does not include replays of graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -82,11 +83,11 @@ type Calls struct {
 	MaxBytes  int64  `json:"max_bytes"`
 	Calls     uint64 `json:"calls"`
 	Bytes     uint64 `json:"bytes"`
-	// Submit is the time from the call to its return. It includes the time to run a small call on
+	// Submit is the time from a call until it returns. It includes the time to run a small call on
 	// the host, but not the time to run work on a GPU.
 	Submit Times `json:"submit"`
-	// Run is the time that the ranks needed, including their waits for each other. It is nil if
-	// runs are not timed, as on GPUs.
+	// Run is the time that the ranks took, including their waits for each other. It is nil if runs
+	// are not timed, as is the case on GPUs.
 	Run *Times `json:"run,omitempty"`
 }
 
@@ -101,22 +102,22 @@ type Times struct {
 
 // Pool describes a pool.
 type Pool struct {
-	// ID numbers the pools of the domain from 0.
+	// ID numbers the pools of a domain from 0.
 	ID uint64 `json:"id"`
-	// Domain is the id of the pool's group, or "".
+	// Domain is the id of the group that is the pool's domain, or "".
 	Domain string `json:"domain"`
-	// Busy is set if the pool stayed in use for too long, so that its sizes are unknown.
+	// Busy is set if a call used the pool for so long that its sizes are unknown.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// Recent lists the latest events of the pool's history, if events were requested. First is the
-	// position of Recent[0] in the history.
+	// Recent lists the latest events in the history of the pool, if events were requested. First is
+	// the position of Recent[0] in the history.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
-	// Registered lists the pool's windows, if events were requested.
+	// Registered lists the windows of the pool, if events were requested.
 	Registered []Window `json:"registered,omitempty"`
 }
 
-// Placement holds a pool's event: kind (as in package event), stream, segment, offset, size and
+// Placement holds an event of a pool: kind (as in package event), stream, segment, offset, size and
 // requested size.
 type Placement [6]int64
 

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// get requests a path from a handler that serves s, and returns the response.
+// get requests a path from a handler that serves s and returns the response.
 func get(t *testing.T, path string, s Snapshot) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -60,7 +60,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func TestSilentRankIsShown(t *testing.T) {
+func TestStatusShowsErrorOfRank(t *testing.T) {
 	w := get(t, "/status", Snapshot{Rank: 5, Error: "has not answered", Opened: time.Time{}})
 	if text := w.Body.String(); !strings.Contains(text, "has not answered") {
 		t.Errorf("page = %q; want it to show the error", text)

@@ -1,9 +1,9 @@
 // Package page makes web pages that show what the ranks of a job did: memory maps side by side,
 // calls, the first difference, windows, pending work and faults.
 //
-// A [Page] is filled in by its producer: `symmem report` from files, or a server from a running
-// job. [Page.WriteHTML] writes one self-contained file that needs no network. [Page.WriteData]
-// writes only the data, for a server; [WriteShell] writes the page that fetches them.
+// The producer of a [Page] fills it in: `symmem report` from files, or a server from a running job.
+// [Page.WriteHTML] writes a self-contained file that needs no network. A server uses [WriteShell]
+// to write a page without data, which then fetches the data that [Page.WriteData] writes.
 //
 // # Data
 //

@@ -1,15 +1,15 @@
 package page
 
-// Page holds the contents of a page. Its fields refer to ranks by their index in Ranks. A Page is
+// Page holds the contents of a page. Its fields refer to a rank by its index in Ranks. A Page is
 // not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
-	// Live reports that the page shows a running job and fetches its data repeatedly.
+	// Live is set if the page shows a running job, so that it fetches its data repeatedly.
 	Live bool `json:"live,omitempty"`
-	// Agree reports that no difference was found. Compared reports whether ranks were compared.
+	// Agree is set if no difference was found, and Compared if ranks were compared at all.
 	Agree    bool `json:"agree"`
 	Compared bool `json:"compared"`
-	// Verdict states the result in one sentence.
+	// Verdict is a one-sentence summary of the result.
 	Verdict   string     `json:"verdict"`
 	Ranks     []Rank     `json:"ranks"`
 	Sequences []Sequence `json:"sequences"`
@@ -21,7 +21,7 @@ type Page struct {
 	Paths []Path `json:"paths"`
 	// Notes describes what the page does not show.
 	Notes []string `json:"notes"`
-	// Texts and Frames contain the call texts and the stack frames to which events refer.
+	// Texts and Frames contain the texts of calls and the stack frames to which events refer.
 	Texts  []string `json:"texts"`
 	Frames []string `json:"frames"`
 
@@ -29,7 +29,7 @@ type Page struct {
 	stackCount int
 }
 
-// Rank describes a rank, or one of a rank's files if it has several.
+// Rank describes a rank, or one of its files if it has several.
 type Rank struct {
 	Rank   int      `json:"rank"`
 	File   string   `json:"file"`
@@ -41,9 +41,9 @@ type Rank struct {
 // Sequence describes a pool or a group.
 type Sequence struct {
 	Title string `json:"title"`
-	// Calls reports that the events are calls of a group. Otherwise they are events of a pool.
+	// Calls is set if the events are calls of a group, rather than events of a pool.
 	Calls bool `json:"calls"`
-	// Equal is the number of requests, from the beginning, that are equal on all ranks.
+	// Equal is the number of requests at the beginning that are the same on all ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
 	// Differences lists the first request and the first place that differ.
@@ -53,21 +53,21 @@ type Sequence struct {
 
 // Difference describes the first event that differs.
 type Difference struct {
-	// Of is "requests" or "places". Kind names the difference, such as "other size".
-	Of   string `json:"of"`
-	Kind string `json:"kind"`
+	// Subject is "requests" or "places". Kind names the difference, such as "other size".
+	Subject string `json:"of"`
+	Kind    string `json:"kind"`
 	// Request is the number of the request.
 	Request  int       `json:"request"`
 	Variants []Variant `json:"variants"`
-	// Blamed lists the rank numbers of the minority, if there is one.
+	// Blamed lists the numbers of the ranks in the minority, if there is one.
 	Blamed []int `json:"blamed"`
-	// Before lists the requests before the difference. Explanation states whether this difference
-	// explains the rest.
+	// Before lists the requests that precede the difference. Explanation states whether this
+	// difference explains the rest.
 	Before      []string `json:"before"`
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes the event of some ranks at the point where they differ.
+// Variant describes the event of some of the ranks at the point where they differ.
 type Variant struct {
 	// Ranks lists rank numbers.
 	Ranks []int    `json:"ranks"`
@@ -79,21 +79,21 @@ type Variant struct {
 // Segment describes a segment of a track.
 type Segment struct {
 	Bytes int64 `json:"bytes"`
-	// Old reports that the segment is older than the track.
+	// Old is set if the segment is older than the track.
 	Old bool `json:"old,omitempty"`
 }
 
 // State is the state of a window on a rank.
 type State int
 
-// The states.
 const (
 	Absent State = iota
 	Registered
 	Deregistered
 )
 
-// Window describes the registration of a segment with a group. States has one element per rank.
+// Window describes the registration of a segment with a group. States has one element for each
+// rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
@@ -111,7 +111,7 @@ type Row struct {
 	Time int64 `json:"time"`
 }
 
-// Path counts the calls of an operation that used a path. Calls and Bytes have one element per
+// Path counts the calls of an operation that took a path. Calls and Bytes have one element for each
 // rank.
 type Path struct {
 	Group     string  `json:"group"`
@@ -121,7 +121,7 @@ type Path struct {
 	Bytes     []int64 `json:"bytes"`
 }
 
-// AddStack adds a stack of frames, innermost first, and returns its index for [Event.Stack].
+// AddStack adds a stack of frames, innermost first. It returns the index for [Event.Stack].
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

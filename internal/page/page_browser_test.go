@@ -24,7 +24,7 @@ var (
 	phone   = pagetest.Screen{Width: 390, Height: 844, Mobile: true}
 )
 
-// TestBrowser tests the page in Chromium. All parts share one browser.
+// TestBrowser tests the page in Chromium. All its subtests share one browser.
 func TestBrowser(t *testing.T) {
 	b := pagetest.Open(t)
 	for _, part := range []struct {
@@ -49,7 +49,7 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// check fails the test if the page has errors.
+// check fails the test if errors occurred on the page.
 func check(t *testing.T, p *pagetest.Page) {
 	t.Helper()
 	for _, e := range p.Errors() {
@@ -57,7 +57,7 @@ func check(t *testing.T, p *pagetest.Page) {
 	}
 }
 
-// fragment returns a field of the page's state, which the URL's fragment contains.
+// fragment returns a field of the page's state, which the page keeps in the fragment of its URL.
 func fragment(p *pagetest.Page, field string) string {
 	p.Painted()
 	var text string
@@ -69,7 +69,7 @@ func fragment(p *pagetest.Page, field string) string {
 	return values.Get(field)
 }
 
-// redPixels counts a lane's red pixels on each side of the difference.
+// redPixels counts the red pixels of a lane to the left and to the right of the difference.
 const redPixels = `(lane, part) => {
 	const c = document.querySelectorAll("#lanes canvas")[lane];
 	const at = Math.round(c.width * part);
@@ -308,7 +308,7 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 	}
 }
 
-// testLive tests a page that fetches its data from a server, and later fetches newer data.
+// testLive tests a page that fetches its data from a server and later updates them.
 func testLive(t *testing.T, b *pagetest.Browser) {
 	var requests atomic.Int64
 	requests.Store(40)
@@ -343,7 +343,7 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 	p.Wait(`document.body.dataset.lost !== undefined`)
 }
 
-// testBroken tests that a page that cannot show its data explains why.
+// testBroken tests that a page that cannot show its data says why.
 func testBroken(t *testing.T, b *pagetest.Browser) {
 	var whole bytes.Buffer
 	if err := (sample{ranks: 2, requests: 40, extra: -1}).page().WriteHTML(&whole, ""); err != nil {
@@ -378,7 +378,7 @@ func testEmpty(t *testing.T, b *pagetest.Browser) {
 	check(t, p)
 }
 
-// testOlder tests that a map shows a block that is older than the track until it is freed.
+// testOlder tests that a map shows a block that is older than the track, until the block is freed.
 func testOlder(t *testing.T, b *pagetest.Browser) {
 	track := &Track{Segments: []Segment{{Bytes: 100}, {Bytes: 100}}}
 	track.Add(&Event{Kind: Older, Size: 100, Block: -1, Stack: -1})
@@ -407,8 +407,8 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 	check(t, p)
 }
 
-// frameInterval returns the 95th percentile of the time between two frames, and the number of
-// intervals, since the page began to record window.frameTimes.
+// frameInterval returns the 95th percentile of the time between two frames and the number of
+// intervals since the page began to record window.frameTimes.
 func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	var times []float64 // in milliseconds
 	p.Eval(`window.frameTimes`, &times)
@@ -420,11 +420,11 @@ func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	return all[len(all)*95/100], len(all)
 }
 
-// quiet makes tests check times that depend on the load of the machine.
+// quiet makes tests also check times that depend on the load of the machine.
 var quiet = flag.Bool("quiet", false, "check the time between frames: no other process is running")
 
 // testMillion tests the page with 10^6 events. It measures the CPU time of the main thread, which
-// depends little on other processes.
+// hardly depends on other processes.
 func testMillion(t *testing.T, b *pagetest.Browser) {
 	const (
 		openTime    = 2 * time.Second

@@ -11,8 +11,8 @@ import (
 // sample holds the parameters of a page about a random program.
 type sample struct {
 	ranks, requests int
-	// extra is the number of the request before which rank 2 makes an additional request. It is
-	// negative if there is none.
+	// Rank 2 makes an additional request before request number extra. If extra is negative, it
+	// makes none.
 	extra int
 	// name is the prefix of all names.
 	name string
@@ -23,7 +23,7 @@ const (
 	segmentSlots = 32
 )
 
-// page builds the page. Each block is placed in the lowest free slot of its rank.
+// page builds the page. It places each block in the lowest free slot of its rank.
 func (s sample) page() *Page {
 	p := &Page{
 		Title: s.name + "report", Compared: true, Agree: s.extra < 0, Verdict: s.name + "verdict",
@@ -62,7 +62,7 @@ func (s sample) page() *Page {
 	if s.extra >= 0 {
 		pool.Equal = s.extra
 		pool.Differences = []Difference{{
-			Of: "requests", Kind: "extra", Request: s.extra, Blamed: []int{2},
+			Subject: "requests", Kind: "extra", Request: s.extra, Blamed: []int{2},
 			Variants: []Variant{
 				{Ranks: []int{0, 1, 3}, Text: s.name + "alloc 1 B", Stack: []string{s.name + "frame"}},
 				{Ranks: []int{2}, Text: s.name + "alloc 4321 B", Kind: "extra"},
@@ -74,7 +74,7 @@ func (s sample) page() *Page {
 	return p
 }
 
-// memory returns a pool's events: random allocations and frees.
+// memory returns the events of a pool, which are random allocations and frees.
 func (s sample) memory(rank int) *Track {
 	rng := rand.New(rand.NewPCG(1, 1))
 	t := &Track{Rank: rank}
@@ -119,7 +119,6 @@ func (s sample) memory(rank int) *Track {
 	return t
 }
 
-// calls returns a group's calls.
 func (s sample) calls(rank int) *Track {
 	t := &Track{Rank: rank}
 	for i := range 50 {
@@ -131,13 +130,12 @@ func (s sample) calls(rank int) *Track {
 	return t
 }
 
-// write writes the page to a file and returns its URL.
 func (s sample) write(t *testing.T) string {
 	t.Helper()
 	return write(t, s.page())
 }
 
-// write writes a page to a file and returns its URL.
+// write writes a page to a file and returns the URL of the file.
 func write(t *testing.T, p *Page) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.html")

@@ -5,7 +5,6 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds.
 const (
 	Alloc Kind = iota + 1
 	Free
@@ -16,8 +15,8 @@ const (
 	Older
 )
 
-// Event describes an event of a track. The package comment describes the fields under "Data", but
-// here unknown segments, blocks and stacks are -1.
+// Event describes an event of a track. Its fields are described in the package comment under
+// "Data", except that unknown segments, blocks and stacks are -1 here.
 type Event struct {
 	Kind        Kind
 	Size, Bytes int64
@@ -30,12 +29,12 @@ type Event struct {
 	Time        int64
 }
 
-// Track holds the encoded events of a pool or group on a rank.
+// Track holds the encoded events of a pool or group on one rank.
 type Track struct {
 	// Rank is the index of the rank in Page.Ranks.
 	Rank int
-	// First is the number of the first request. It is negative if the track begins earlier than
-	// those of other ranks.
+	// First is the number of the first request, which is negative if the track begins before those
+	// of other ranks.
 	First    int
 	Segments []Segment
 
@@ -96,10 +95,9 @@ func (t *Track) addDelta(c column, v int64) {
 }
 
 // maxValue is the largest integer that a column can contain. JavaScript represents all integers up
-// to it exactly.
+// to maxValue exactly.
 const maxValue = 1<<53 - 1
 
-// limit returns the value nearest to v that a column can contain.
 func limit(v int64) int64 { return min(max(v, 0), maxValue) }
 
 func appendUint(b []byte, v int64) []byte { return binary.AppendUvarint(b, uint64(limit(v))) }

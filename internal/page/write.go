@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// magic is the beginning of the data. Its last byte is the version of the format.
+// magic starts the data. Its last byte is the version of the format.
 const magic = "SYMPAGE\x01"
 
 // script and style are built from web/src by web/build.go.
@@ -25,7 +25,7 @@ var (
 	style string
 )
 
-// location holds the offset and the length of a column, in bytes.
+// location holds the offset and length of a column, in bytes.
 type location [2]int
 
 // trackHeader describes a track in the page's header.
@@ -88,7 +88,7 @@ func (p *Page) WriteData(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes a page that contains its data. Browsers without JavaScript show plain.
+// WriteHTML writes a page that contains its data. Browsers without JavaScript show the text plain.
 func (p *Page) WriteHTML(w io.Writer, plain string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plain)
@@ -116,8 +116,8 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the part of a page before the data. The Content-Security-Policy permits only this
-// package's script and style, whatever the data contain.
+// writeTop writes the part of a page that precedes the data. Whatever the data contain, the
+// Content-Security-Policy permits only the script and style of this package.
 func writeTop(b *bufio.Writer, title, plain string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -143,7 +143,7 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages, for the header of a server.
+// Policy returns the Content-Security-Policy of pages, for use in a server's header.
 func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),

@@ -29,7 +29,8 @@ func bundle(t *testing.T, entry string) string {
 	return string(result.OutputFiles[0].Contents)
 }
 
-// TestBundle checks that the folder bundle is up to date. With -rewrite, it rebuilds the files.
+// TestBundle checks that the folder bundle is up to date. With -rewrite, it rebuilds the files
+// instead.
 func TestBundle(t *testing.T) {
 	for file, entry := range map[string]string{
 		"bundle/page.js": "web/src/app.ts", "bundle/page.css": "web/src/page.css",

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// decoded holds a page's data as a reader sees them.
+// decoded holds the data of a page as a reader sees them.
 type decoded struct {
 	Title     string
 	Sequences []struct {
@@ -183,10 +183,10 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// failing is a writer that fails after left bytes.
-type failing struct{ left int }
+// failingWriter is a writer that fails after left bytes.
+type failingWriter struct{ left int }
 
-func (f *failing) Write(b []byte) (int, error) {
+func (f *failingWriter) Write(b []byte) (int, error) {
 	if f.left -= len(b); f.left < 0 {
 		return 0, io.ErrShortWrite
 	}
@@ -200,7 +200,7 @@ func TestWriteErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int{0, 5000, all.Len() - 1} {
-		if err := p.WriteHTML(&failing{n}, ""); err == nil {
+		if err := p.WriteHTML(&failingWriter{n}, ""); err == nil {
 			t.Errorf("WriteHTML to a writer that fails after %d bytes = nil; want an error", n)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// patience bounds the wait for the browser's answer.
+// patience limits how long a test waits for the browser.
 const patience = 90 * time.Second
 
 // Browser is a running Chromium. It is safe for concurrent use.
@@ -29,7 +29,7 @@ type Browser struct {
 	next    int
 	waiting map[int]chan message
 	pages   map[string]*Page // by session
-	ended   error
+	exitErr error
 }
 
 // lockedBuffer collects the output of a process that may still be running.
@@ -52,7 +52,7 @@ func (b *lockedBuffer) String() string {
 	return b.all.String()
 }
 
-// message holds a command, an answer or an event of the protocol.
+// message holds a command, an answer or an event of the DevTools protocol.
 type message struct {
 	ID      int             `json:"id,omitempty"`
 	Session string          `json:"sessionId,omitempty"`
@@ -66,8 +66,8 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// Open starts Chromium, which ends with the test. If Chromium is not installed, the test is
-// skipped.
+// Open starts Chromium, which exits at the end of the test. It skips the test if Chromium is not
+// installed.
 func Open(t testing.TB) *Browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
@@ -101,24 +101,24 @@ func Open(t testing.TB) *Browser {
 		eventsOut.Close()
 	}()
 	t.Cleanup(func() {
-		// The browser ends when its pipe is closed; a browser that hangs is killed.
+		// Chromium exits when its pipe is closed. If it hangs, kill it.
 		kill := time.AfterFunc(patience, func() { _ = command.Process.Kill() })
 		commandsIn.Close()
 		<-received
-		_ = command.Wait() // its status depends on how it ended
+		_ = command.Wait() // its status depends on how it exited
 		kill.Stop()
 	})
 	return b
 }
 
-// fonts contains the DejaVu Sans glyphs that pages use, so that pictures do not depend on the
-// machine's fonts.
+// fonts contains the glyphs of DejaVu Sans that pages use, so that pictures do not depend on the
+// fonts of the machine.
 //
 //go:embed fonts
 var fonts embed.FS
 
-// writeFonts writes the fonts to a folder. It returns a configuration that makes the browser use
-// only these.
+// writeFonts writes the fonts to a folder. It returns a configuration that makes the browser use no
+// other fonts.
 func writeFonts(t testing.TB, folder string) string {
 	t.Helper()
 	if err := os.CopyFS(folder, fonts); err != nil {
@@ -142,13 +142,13 @@ func pipe(t testing.TB) (r, w *os.File) {
 	return r, w
 }
 
-// receive reads messages, which end with zero bytes, until the browser ends.
-func (b *Browser) receive(from *os.File) {
-	r := bufio.NewReaderSize(from, 1<<20)
+// receive reads messages, each of which ends with a zero byte, until the browser exits.
+func (b *Browser) receive(pipe *os.File) {
+	r := bufio.NewReaderSize(pipe, 1<<20)
 	for {
 		text, err := r.ReadBytes(0)
 		if err != nil {
-			b.end(err)
+			b.markExited(err)
 			return
 		}
 		var m struct {
@@ -156,7 +156,7 @@ func (b *Browser) receive(from *os.File) {
 			Params json.RawMessage `json:"params"`
 		}
 		if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
-			b.end(err)
+			b.markExited(err)
 			return
 		}
 		b.mu.Lock()
@@ -172,27 +172,27 @@ func (b *Browser) receive(from *os.File) {
 	}
 }
 
-// end records that the browser has ended.
-func (b *Browser) end(err error) {
+// markExited records that the browser has exited.
+func (b *Browser) markExited(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ended = err
+	b.exitErr = err
 	for _, c := range b.waiting {
 		close(c)
 	}
 	b.waiting = map[int]chan message{}
 }
 
-// call sends a command to a session, or to the browser if session is empty. It decodes the answer
-// into result unless result is nil.
+// call sends a command to a session, or to the browser if session is empty. Unless result is nil,
+// it decodes the answer into result.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()
 	b.next++
 	id := b.next
 	text, err := json.Marshal(message{ID: id, Session: session, Method: method, Params: params})
-	if err == nil && b.ended != nil {
-		err = b.ended
+	if err == nil && b.exitErr != nil {
+		err = b.exitErr
 	}
 	if err == nil {
 		b.waiting[id] = answer
@@ -206,7 +206,7 @@ func (b *Browser) call(session, method string, params, result any) error {
 	case m, ok := <-answer:
 		switch {
 		case !ok:
-			return fmt.Errorf("calling %s: the browser has ended:\n%s", method, b.stderr.String())
+			return fmt.Errorf("calling %s: the browser has exited:\n%s", method, b.stderr.String())
 		case m.Error != nil:
 			return fmt.Errorf("calling %s: %w", method, errors.New(m.Error.Message))
 		case result != nil:

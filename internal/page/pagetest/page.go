@@ -30,8 +30,8 @@ type Screen struct {
 
 type object = map[string]any
 
-// Open opens a page and waits until it is ready, that is, until its body has the attribute
-// data-ready.
+// Open opens a page and waits until it is ready, which it shows by the attribute data-ready of its
+// body.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
 	var target struct{ TargetID string }
@@ -88,7 +88,6 @@ func (p *Page) call(method string, params object, result any) {
 	p.must(p.browser.call(p.session, method, params, result))
 }
 
-// event receives an event of the page.
 func (p *Page) event(method string, params json.RawMessage) {
 	switch {
 	case method == "Log.entryAdded" && !bytes.Contains(params, []byte(`"level":"error"`)):
@@ -99,14 +98,13 @@ func (p *Page) event(method string, params json.RawMessage) {
 	}
 }
 
-// Errors returns the page's exceptions and the errors that the browser has logged.
+// Errors returns the exceptions on the page and the errors that the browser logged.
 func (p *Page) Errors() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string{}, p.errors...)
 }
 
-// evaluation holds the answer to Runtime.evaluate.
 type evaluation struct {
 	Result           struct{ Value json.RawMessage }
 	ExceptionDetails *struct {
@@ -114,8 +112,8 @@ type evaluation struct {
 	}
 }
 
-// Eval evaluates JavaScript. If the value is a promise, Eval waits for it. It decodes the value
-// into result unless result is nil.
+// Eval evaluates a JavaScript expression. If its value is a promise, Eval waits for it. Unless
+// result is nil, Eval decodes the value into result.
 func (p *Page) Eval(expression string, result any) {
 	p.t.Helper()
 	var e evaluation
@@ -184,8 +182,8 @@ func (p *Page) Type(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// Wheel turns the mouse wheel at a point to scroll by a number of pixels, with the Ctrl key if ctrl
-// is set.
+// Wheel turns the mouse wheel at a point so as to scroll by dx and dy pixels, while the Ctrl key is
+// pressed if ctrl is set.
 func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -213,7 +211,7 @@ func (p *Page) Click(x, y float64) {
 	}
 }
 
-// Picture takes a picture of the window.
+// Picture takes a screenshot of the window.
 func (p *Page) Picture() image.Image {
 	p.t.Helper()
 	var shot struct{ Data string }
@@ -225,8 +223,8 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// Work returns the CPU time that the page's main thread has spent on scripts, and in all. Unlike
-// wall time, it does not depend on other processes.
+// Work returns the CPU time that the main thread of the page has spent on scripts, and in total.
+// Unlike wall time, it does not depend on other processes.
 func (p *Page) Work() (script, all time.Duration) {
 	p.t.Helper()
 	var r struct {

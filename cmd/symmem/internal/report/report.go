@@ -48,15 +48,15 @@ func Verdict(r *diff.Report) string {
 	}
 	for i := range r.Sequences {
 		s := &r.Sequences[i]
-		d, what := s.Requests, "requests"
+		d, subject := s.Requests, "requests"
 		if d == nil {
-			d, what = s.Places, "places"
+			d, subject = s.Places, "places"
 		}
 		if d == nil {
 			continue
 		}
 		text := fmt.Sprintf("The ranks differ: in %s, %s differ first at request %d (%s)",
-			s.Title, what, d.Index, d.Kind)
+			s.Title, subject, d.Index, d.Kind)
 		if len(d.Blamed) > 0 {
 			text += "; in the minority: " + ranklist.Ranks(d.Blamed)
 		}
@@ -130,12 +130,12 @@ func (b *builder) sequence(s *diff.Sequence) {
 	b.page.Sequences = append(b.page.Sequences, p)
 }
 
-func appendDifference(all []page.Difference, what string, d *diff.Difference) []page.Difference {
+func appendDifference(all []page.Difference, subject string, d *diff.Difference) []page.Difference {
 	if d == nil {
 		return all
 	}
 	p := page.Difference{
-		Of: what, Kind: d.Kind, Request: d.Index, Blamed: d.Blamed, Before: d.Before,
+		Subject: subject, Kind: d.Kind, Request: d.Index, Blamed: d.Blamed, Before: d.Before,
 		Explanation: d.Explanation,
 	}
 	for _, v := range d.Variants {
