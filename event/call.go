@@ -12,18 +12,19 @@ const maxCallName = 32
 
 // Call describes a call of a collective, Send or Recv by everything that must be the same on all
 // ranks. Fields that may differ between ranks, such as the place of a buffer on the plain path, are
-// zero. A Call to which an Event refers does not change.
+// zero. A Call to which an Event refers must not be changed.
 type Call struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp
 	// are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the group rank of the root or of a message's peer, or -1 if there is neither.
+	// Root is the rank in the group of the root or of the peer of a message, or -1 if there is
+	// neither.
 	Root int
-	// Count is the number of elements. For parts of different sizes, it is the sum of Counts.
+	// Count is the number of elements. If parts differ in size, it is the sum of Counts.
 	Count uint64
-	// Counts lists the counts of parts of different sizes; see [CountsText].
+	// Counts lists the counts of parts that differ in size; see [CountsText].
 	Counts string
-	// List describes the calls of a list that runs as one call, or is empty.
+	// List describes the calls of a list that runs as one call. It is empty for a single call.
 	List string
 	// SendPool and RecvPool are pool ids. SendSegment and RecvSegment are segment ordinals in these
 	// pools, or -1 for memory outside windows. The offsets are in bytes from the start of the
@@ -31,10 +32,10 @@ type Call struct {
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, counted from 1, or 0 if unknown.
+	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call. CaptureCall is the number of the
-	// call in that capture. Both count from 1, and are 0 outside captures.
+	// Capture is the number of the capture that contains the call, and CaptureCall the number of
+	// the call in that capture. Both count from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
 	// Bytes is the size of the larger buffer. It is neither encoded nor printed.
 	Bytes int64
@@ -42,11 +43,12 @@ type Call struct {
 	Digest uint64
 }
 
-// Names provides names of pools and ranks for texts. With the zero value, texts contain pool ids.
+// Names provides the names of pools and ranks in texts. With the zero value, texts contain pool
+// ids.
 type Names struct {
 	// Pool names a pool by its id, such as "pool 1".
 	Pool func(id uint64) string
-	// Renumbered reports whether group ranks differ from world ranks.
+	// Renumbered is set if ranks in the group differ from world ranks.
 	Renumbered bool
 }
 
@@ -57,10 +59,11 @@ func (n Names) appendPool(dst []byte, id uint64) []byte {
 	return append(dst, n.Pool(id)...)
 }
 
-// String describes the call and omits empty fields.
+// String describes the call, omitting empty fields.
 func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
 
-// AppendText appends a description of the call to dst, with the given names. It omits empty fields.
+// AppendText appends a description of the call to dst, using the given names. It omits empty
+// fields.
 func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(dst, c.Operation...)
 	if c.ReduceOp != "" {
@@ -103,9 +106,9 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call to dst. Ranks compare this encoding or its digest. Two
-// calls have the same encoding if and only if they are equal, except that names are cut to 32
-// bytes, and Counts and List to 1024.
+// AppendCall appends the encoding of a call to dst. Ranks compare this encoding or a digest of it.
+// Different calls have different encodings, except that names are cut to 32 bytes, and Counts and
+// List to 1024. Bytes and Digest are not encoded.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -125,18 +128,18 @@ func AppendCall(dst []byte, c *Call) []byte {
 	return dst
 }
 
-// CountsText returns the text of a list of counts for [Call]. It lists at most 32 counts. For a
+// CountsText returns the text of a list of counts for [Call]. It lists up to 32 counts. For a
 // longer list, the text ends with a digest of the whole list.
 func CountsText(counts []int64) string {
-	const most = 32
+	const maxCounts = 32
 	var text []byte
-	for i, n := range counts[:min(len(counts), most)] {
+	for i, n := range counts[:min(len(counts), maxCounts)] {
 		if i > 0 {
 			text = append(text, ' ')
 		}
 		text = strconv.AppendInt(text, n, 10)
 	}
-	if len(counts) > most {
+	if len(counts) > maxCounts {
 		h := fnv.New64a()
 		_ = binary.Write(h, binary.LittleEndian, counts) // a hash returns no errors
 		text = fmt.Appendf(text, " ... (%d counts, digest %016x)", len(counts), h.Sum64())
@@ -166,7 +169,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	return c, nil
 }
 
-// callReader decodes a call. It returns zeros after the first failure.
+// callReader decodes a call. After the first failure it returns zeros.
 type callReader struct {
 	rest   []byte
 	failed bool
@@ -182,10 +185,10 @@ func (r *callReader) word() uint64 {
 	return word
 }
 
-// text decodes a text of at most the given length.
-func (r *callReader) text(most int) string {
+// text decodes a text of at most maxBytes bytes.
+func (r *callReader) text(maxBytes int) string {
 	n := r.word()
-	if n > uint64(min(most, len(r.rest))) {
+	if n > uint64(min(maxBytes, len(r.rest))) {
 		r.failed, r.rest = true, nil
 		return ""
 	}

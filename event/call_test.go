@@ -64,7 +64,7 @@ func TestCallText(t *testing.T) {
 	}
 }
 
-func TestLongCountsDifferInTheirDigest(t *testing.T) {
+func TestLongCountsHaveDifferentDigests(t *testing.T) {
 	a, b := make([]int64, 1000), make([]int64, 1000)
 	b[999] = 1
 	x, y := CountsText(a), CountsText(b)

@@ -1,17 +1,18 @@
 package event
 
-// Event describes one action of a rank. Kind determines the fields that apply; the others are zero.
+// Event describes one action of a rank. Kind determines which fields apply; the others are zero.
 type Event struct {
-	// Number orders the events of a pool or a group. For a pool it is the position in the history,
-	// counted from 0. An event outside the history has the number of the history's next event.
+	// Number orders the events of a pool or a group. In a pool, it is the position in the history,
+	// counted from 0, and an event outside the history has the number of the next event in the
+	// history.
 	Number uint64
-	// Group is the id of the group or, for an event of a pool, that of the pool's domain, if any.
+	// Group is the id of the group or, if the event belongs to a pool, that of the pool's domain,
+	// if any.
 	Group string
-	// Pool is the id of the pool. If the pool has no domain, Pool counts the rank's pools without a
-	// domain.
+	// Pool is the id of the pool. The pools without a domain are numbered on each rank.
 	Pool uint64
 	// Site is the location that caused the event, as file:line, if call sites are recorded. Ranks
-	// do not compare it, because they may reach the same state from different lines.
+	// do not compare sites, because they may reach the same state from different lines.
 	Site string
 
 	// Offset is the distance in bytes from the start of the segment.
@@ -20,32 +21,31 @@ type Event struct {
 	Size int64
 	// Requested is the number of bytes that the caller requested.
 	Requested int64
-	// Stream is the number of the event's stream.
+	// Stream is the number of the stream.
 	Stream uint32
-	// Segment is the ordinal of the event's segment, or -1.
+	// Segment is the ordinal of the segment, or -1.
 	Segment int32
 
-	// Call describes the call of a collective.
 	Call *Call
 	// Operation is the name of the call that compares or combines a value, such as "Agree".
 	Operation string
 	// Name is the name of a value, or the id of the group of a registration or a scope.
 	Name string
-	// Value is an integer, a Boolean as 0 or 1, or the bits of a float. For a text or a step, Value
-	// is part of the digest.
+	// Value is an integer, a Boolean as 0 or 1, or the bits of a float. For a text or a step, it is
+	// part of the digest.
 	Value int64
 	// Text is the step, the quoted beginning of a text, or the error of a fault.
 	Text string
-	// Collectives counts the collectives that the rank has launched since its previous step.
+	// Collectives is the number of collectives that the rank has launched since its previous step.
 	Collectives uint64
 
-	// Rank is the world rank of the event.
+	// Rank is the world rank that the event belongs to.
 	Rank int32
 	Kind Kind
 }
 
-// Same reports whether e and o describe the same event on two ranks, which differ at most in Rank
-// and Site.
+// Same reports whether e and o describe the same event on two ranks, that is, whether they differ
+// at most in Rank and Site.
 func (e Event) Same(o Event) bool {
 	if (e.Call == nil) != (o.Call == nil) || e.Call != nil && *e.Call != *o.Call {
 		return false
@@ -61,7 +61,7 @@ func (e *Event) SameFree(o *Event) bool {
 		e.Offset == o.Offset && e.Size == o.Size
 }
 
-// SameRequest reports whether e and o are equal requests, even if their results differ.
+// SameRequest reports whether e and o are the same request, even if it had different results.
 func (e *Event) SameRequest(o *Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size

@@ -12,14 +12,14 @@ const (
 	KindSegment Kind = iota + 1
 	// KindAlloc reports that a block was allocated.
 	KindAlloc
-	// KindFree reports that a block was freed and can be reused at once.
+	// KindFree reports that a block was freed and can be reused immediately.
 	KindFree
 	// KindReturn reports that a parked or deferred block became free.
 	KindReturn
 	// KindPark reports that a block was freed while a graph still used it.
 	KindPark
-	// KindDefer reports that the caller or the last graph freed a block that other streams may still
-	// use.
+	// KindDefer reports that a block that other streams may still use was freed, either by the
+	// caller or because its last graph released it.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
@@ -33,17 +33,17 @@ const (
 
 // The other kinds of events of a pool. Ranks do not compare them.
 const (
-	// KindUse reports that another stream uses a block, whose memory is not reused before that
-	// stream has finished with it.
+	// KindUse reports that a stream uses a block that was allocated on another one. The block's
+	// memory is not reused until that stream has finished with it.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
 	// KindRestart reports that the ranks realigned the pool after a fault. The history continues at
-	// Number and live blocks remain. A KindRelease follows for each segment that was removed.
+	// Number, and live blocks remain. A KindRelease follows for each segment that was removed.
 	KindRestart
 	// KindRegister reports that a segment was registered with the group Name, which created a window.
 	KindRegister
-	// KindDeregister reports that a window was deregistered, or that it ended with its group.
+	// KindDeregister reports that a window was deregistered, or that it was closed with its group.
 	KindDeregister
 	// KindScopeBegin reports that a scope of the group Name begins. The name of a disabled scope is
 	// empty.

@@ -1,7 +1,7 @@
 package event
 
-// Placement holds the fields of a pool's event that ranks compare, and the event's call site, in
-// five words.
+// Placement packs those fields of a pool's event that ranks compare, and its call site, into five
+// words.
 type Placement struct {
 	// StreamSegment is the stream in the upper half and the segment in the lower half.
 	StreamSegment uint64
@@ -29,10 +29,10 @@ func PackStreamSegment(stream uint32, segment int32) uint64 {
 // Kind returns the kind of the event.
 func (p *Placement) Kind() Kind { return Kind(p.SiteKind & (1<<siteShift - 1)) }
 
-// Site returns the number of the call site, or 0.
+// Site returns the number of the call site, or 0 if there is none.
 func (p *Placement) Site() uint32 { return uint32(p.SiteKind >> siteShift) }
 
-// Load stores the packed fields in e, but not the call site. Other fields of e stay unchanged.
+// Load stores the packed fields in e, except for the call site. Other fields of e stay unchanged.
 func (p *Placement) Load(e *Event) {
 	e.Offset, e.Size, e.Requested = p.Offset, p.Size, p.Requested
 	e.Stream, e.Segment = uint32(p.StreamSegment>>32), int32(uint32(p.StreamSegment))

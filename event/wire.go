@@ -13,19 +13,19 @@ import (
 var ErrMalformed = errors.New("malformed event")
 
 const (
-	// MaxSiteBytes limits a call site in a history and on the wire.
+	// MaxSiteBytes limits the length of a call site in a history and on the wire.
 	MaxSiteBytes = 160
 
 	// placementBytes is the encoded size of a placement event without its site: kind, stream,
-	// segment, offset, size, requested.
+	// segment, offset, size and requested size.
 	placementBytes = 1 + 4 + 4 + 8 + 8 + 8
 
 	// MaxBytes is the maximum number of bytes that [Append] appends.
 	MaxBytes = placementBytes + MaxSiteBytes
 )
 
-// Append appends the encoding of an event of a pool's history to dst: the fields that ranks
-// compare, and the call site.
+// Append encodes e, an event in a pool's history, and appends the result to dst. The encoding
+// contains the fields that ranks compare, and the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -61,8 +61,8 @@ func Decode(b []byte) (Event, error) {
 }
 
 // CleanSite returns the last [MaxSiteBytes] bytes of a site, which contain the file name and the
-// line. It replaces characters that could garble a terminal, because reports contain sites that
-// other ranks have sent.
+// line. It replaces characters that could garble a terminal, because reports contain sites from
+// other ranks.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -8,11 +8,11 @@ import (
 )
 
 // clock returns the time since the start of a trace. Between two readings of the system's clock, it
-// counts the processor's ticks, which takes a third of the time. A clock is not safe for concurrent
-// use.
+// counts ticks of the processor, which takes a third of the time that a reading takes. A clock is
+// not safe for concurrent use.
 type clock struct {
 	start time.Time
-	// tick is the length of a tick in units of 2^-32 ns, measured from first to latest.
+	// tick is the length of a tick in units of 2^-32 ns, measured between first and latest.
 	tick          uint64
 	first, latest reading
 	// limit is the number of ticks after which the system's clock is read again. It is 0 while the
@@ -20,21 +20,21 @@ type clock struct {
 	limit uint64
 }
 
-// reading holds the number of the processor's ticks and the simultaneous time of the system's
-// clock, in nanoseconds since the start of the trace.
+// reading holds the tick count of the processor and the time of the system's clock at the same
+// moment, in nanoseconds since the start of the trace.
 type reading struct{ ticks, elapsed uint64 }
 
 const (
-	// maxTicking bounds the time between two readings of the system's clock.
+	// maxTicking limits the time between two readings of the system's clock.
 	maxTicking = uint64(time.Millisecond)
-	// minMeasured is the shortest time over which the length of a tick is measured.
+	// minMeasured is the minimum time over which the length of a tick is measured.
 	minMeasured = uint64(5 * time.Millisecond)
-	// maxTicksApart bounds the number of ticks that a reading may take, so that the relative error
-	// of a tick's length is below 1 in 1,000, and the error of the time below 1 us.
+	// maxTicksApart limits the number of ticks that pass during a reading, so that the relative
+	// error of the length of a tick is below 1 in 1,000, and the error of the time below 1 us.
 	maxTicksApart = 5000
 )
 
-// now returns the nanoseconds since the start of the trace. Results may be out of order by less
+// now returns the nanoseconds since the start of the trace. Successive results may decrease by less
 // than 1 us.
 func (c *clock) now() uint64 {
 	past := spin.Ticks() - c.latest.ticks
@@ -50,9 +50,8 @@ func (c *clock) length(ticks uint64) uint64 {
 	return high<<32 | low>>32
 }
 
-// read reads the system's clock.
 func (c *clock) read() uint64 {
-	r, precise := c.take()
+	r, precise := c.takeReading()
 	if precise {
 		c.measure(r)
 	} else {
@@ -61,19 +60,19 @@ func (c *clock) read() uint64 {
 	return r.elapsed
 }
 
-// take takes a reading. precise is false if the thread was interrupted.
-func (c *clock) take() (r reading, precise bool) {
+// takeReading takes a reading. precise is false if the thread was interrupted meanwhile.
+func (c *clock) takeReading() (r reading, precise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
 	return r, spin.Ticks()-r.ticks < maxTicksApart
 }
 
 // measure measures the length of a tick with a new reading. If the number of ticks since the latest
-// reading does not match the elapsed time, it starts again, because the processor's ticks are not
-// even.
+// reading does not match the elapsed time, the processor's ticks are not even, so measure starts
+// again.
 func (c *clock) measure(r reading) {
 	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
-	if c.limit > 0 && apart(c.length(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {
+	if c.limit > 0 && absDiff(c.length(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {
 		c.first, c.limit = r, 0
 	}
 	c.latest = r
@@ -87,5 +86,5 @@ func (c *clock) measure(r reading) {
 	}
 }
 
-// apart returns the absolute difference of two numbers.
-func apart(a, b uint64) uint64 { return max(a, b) - min(a, b) }
+// absDiff returns the absolute difference between two numbers.
+func absDiff(a, b uint64) uint64 { return max(a, b) - min(a, b) }

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// measured reports whether the clock counts ticks.
-func (c *clock) measured() bool { return c.limit > 0 }
+func (c *clock) countsTicks() bool { return c.limit > 0 }
 
-// TestClockFollowsSystem compares the clock with the system's clock for long enough to measure
-// ticks.
+// TestClockFollowsSystem compares the clock with the system's clock for long enough that the clock
+// measures ticks.
 func TestClockFollowsSystem(t *testing.T) {
 	c := clock{start: time.Now()}
 	var before, previous uint64
@@ -28,29 +27,30 @@ func TestClockFollowsSystem(t *testing.T) {
 	}
 }
 
-// TestClockMeasuresAnew changes the processor's counter, as happens in a resumed virtual machine.
+// TestClockMeasuresAnew changes the counter of the processor, as happens when a virtual machine is
+// resumed.
 func TestClockMeasuresAnew(t *testing.T) {
 	c := clock{start: time.Now()}
 	base := reading{ticks: 1000, elapsed: 0}
 	c.measure(base)
 	c.measure(reading{ticks: base.ticks + 20_000_000, elapsed: 10_000_000})
-	if !c.measured() || c.length(2000) != 1000 {
-		t.Fatalf("2,000 ticks at 2 GHz have %d ns, measured %v; want 1,000, true", c.length(2000),
-			c.measured())
+	if !c.countsTicks() || c.length(2000) != 1000 {
+		t.Fatalf("2,000 ticks at 2 GHz have %d ns, countsTicks %v; want 1,000, true", c.length(2000),
+			c.countsTicks())
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
-	if !c.measured() {
-		t.Error("measured() = false after even ticks; want true")
+	if !c.countsTicks() {
+		t.Error("countsTicks() = false after even ticks; want true")
 	}
 	for name, ticks := range map[string]uint64{"forwards": 1 << 40, "backwards": 500} {
 		moved := c
 		moved.measure(reading{ticks: ticks, elapsed: 10_200_000})
-		if moved.measured() {
-			t.Errorf("measured() = true after the counter has moved %s; want false", name)
+		if moved.countsTicks() {
+			t.Errorf("countsTicks() = true after the counter has moved %s; want false", name)
 		}
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
-	if !c.measured() {
-		t.Error("measured() = false after two equal readings; want true")
+	if !c.countsTicks() {
+		t.Error("countsTicks() = false after two equal readings; want true")
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// FileName returns the name of a rank's trace in a folder.
+// FileName returns the name of a rank's trace within a folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// claimed holds the paths of the traces that this process has created, so that another world in the
-// process chooses another path.
-var claimed sync.Map
+// claimedPaths holds the paths of the traces that this process has created, so that another world
+// in the process chooses a different path.
+var claimedPaths sync.Map
 
-// claim creates the folder of traces and returns the path for a new trace in it.
+// claim creates the folder of traces and returns a path for a new trace in it.
 func claim(folder string, rank int) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err == nil {
@@ -33,7 +33,7 @@ func claim(folder string, rank int) (string, error) {
 	}
 	path := filepath.Join(folder, FileName(rank))
 	for world := 2; ; world++ {
-		if _, exists := claimed.LoadOrStore(path, true); !exists {
+		if _, exists := claimedPaths.LoadOrStore(path, true); !exists {
 			return path, nil
 		}
 		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(rank)))
@@ -46,13 +46,13 @@ var temporaries atomic.Uint64
 // temporaryName returns an unused hidden name in the folder of path.
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
-	host, _ := os.Hostname() // containers that share the folder may have equal process ids
+	host, _ := os.Hostname() // processes in containers that share the folder may have the same id
 	return filepath.Join(folder,
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
 }
 
-// publish renames a locked file to path. An existing file at path gets the suffix ".old", unless
-// another process has locked it.
+// publish renames a locked file to path. If there is already a file at path, it gets the suffix
+// ".old", unless another process has locked it.
 func publish(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)
@@ -68,7 +68,7 @@ func publish(temporary, path string) error {
 	}
 }
 
-// retire adds the suffix ".old" to a file unless a process has locked it.
+// retire adds the suffix ".old" to the name of a file, unless another process has locked it.
 func retire(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.Open(path)

@@ -26,24 +26,24 @@ const (
 	offsetLost     = 200 // uint64: texts for which there was no room
 )
 
-// maxHost bounds the machine's name, in bytes. Linux permits no longer names.
+// maxHost limits the length of the machine's name, in bytes. Linux does not permit longer ones.
 const maxHost = 64
 
-// lostText replaces the number of a text that did not fit.
+// lostText replaces the number of a text that did not fit into the file.
 const lostText = 1<<32 - 1
 
-// lostSource replaces the number of a source that needs more than 16 bits.
+// lostSource replaces the number of a source that does not fit into 16 bits.
 const lostSource = 1<<16 - 1
 
-// record is one record of the file: four little-endian words. An event has one record, or two if
-// its values need more bits. The head is written last. A reader that finds an unexpected stamp
-// skips the record.
+// record is one record of the file: four little-endian words. An event takes one record, or two if
+// its values need more bits. The head is written last. A reader skips a record whose head has an
+// unexpected stamp.
 type record struct {
 	head uint64
 	payload
 }
 
-// payload holds the words of a record after its head. In the order of bits, lowest first:
+// payload holds the words of a record that follow its head. Bits are listed from the lowest:
 //
 //	                  a                        b                  c
 //	event of a pool   number 32, stream 16,    offset/256 32,     size-requested 32,
@@ -55,16 +55,16 @@ type payload struct{ a, b, c uint64 }
 
 const (
 	recordBytes = 32
-	lineRecords = 2 // records of a cache line
+	lineRecords = 2 // records in a cache line
 )
 
 // A head contains a stamp (the low bits of the record's number, counted from 1), the number of the
 // text that names the event's source, the kind, flags, and the age.
 //
 // A source claims batchRecords records at once, because one atomic operation per event would be
-// slow. It first writes heads without a kind. A record's age is the number of records that had been
-// claimed after it when it was written. A reader restores the order of events by sorting them by
-// the sum of number and age. The age of a record that was claimed alone is 0.
+// slow. It first writes their heads without a kind. The age of a record is the number of records
+// that had been claimed after it by the time it was written. A reader restores the order of events
+// by sorting them by the sum of number and age. The age of a record that was claimed alone is 0.
 const (
 	sourceShift = 32
 	kindShift   = 48
@@ -74,17 +74,17 @@ const (
 
 	batchRecords = 16
 	maxAge       = 63
-	// minRecords is the minimum capacity. A batch must end before the ring returns to it.
+	// minRecords is the minimum capacity. A batch must be complete before the ring returns to it.
 	minRecords = 2 * (maxAge + 1)
 )
 
-// placement holds the numbers of a pool's event as unsigned words.
+// placement holds the numbers of an event of a pool as unsigned words.
 type placement struct {
 	number, stream, segment, offset, size, slack uint64
 }
 
-// pack returns the payload of the first record. siteBits holds the number of the call site's text
-// in its upper half.
+// pack returns the payload of the first record. siteBits holds the number of the text of the call
+// site in its upper half.
 func (p *placement) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
@@ -93,7 +93,6 @@ func (p *placement) pack(siteBits uint64) payload {
 	}
 }
 
-// packRest returns the payload of the second record.
 func (p *placement) packRest(name uint32) payload {
 	return payload{
 		p.number>>32 | p.stream>>16<<32 | p.segment>>16<<48,
@@ -102,10 +101,10 @@ func (p *placement) packRest(name uint32) payload {
 	}
 }
 
-// restOf returns the bits of v that are missing from v>>8&(1<<32-1).
+// restOf returns those bits of v that v>>8&(1<<32-1) lacks.
 func restOf(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement reverses pack and, if there is a second record, packRest. Otherwise rest is zero.
+// unpackPlacement reverses pack and packRest. If there is no second record, rest must be zero.
 func unpackPlacement(first, rest payload) placement {
 	return placement{
 		number:  first.a&(1<<32-1) | rest.a<<32,

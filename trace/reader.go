@@ -16,37 +16,37 @@ import (
 
 // Log holds the contents of a trace.
 type Log struct {
-	// Rank and Size describe the rank. Process is its process id.
+	// Rank and Size describe the rank, and Process is the id of its process.
 	Rank, Size, Process int
-	// Host is the machine's name, or empty if the name is unknown or has been redacted.
+	// Host is the name of the machine. It is empty if the name is unknown or has been redacted.
 	Host string
 	// Start is the time at which the trace began.
 	Start time.Time
 	// Records lists the events, oldest first.
 	Records []Record
 	// Missing is the number of records at the beginning that newer records have replaced. An event
-	// has one or two records.
+	// takes one or two records.
 	Missing uint64
-	// Torn is the number of records that were incomplete when the process ended or the file was
+	// Torn is the number of records that were incomplete when the process exited or the file was
 	// read.
 	Torn int
 	// LostTexts is the number of times that a text was omitted for lack of space.
 	LostTexts uint64
 }
 
-// Record is an event with the data that a trace adds to it.
+// Record is an event, together with the data that a trace adds to it.
 type Record struct {
 	event.Event
-	// Time is the time of a group's event. Events of pools have no time.
+	// Time is the time of an event of a group. It is zero for events of pools.
 	Time time.Time
 	// Call is the text of a collective. Event.Call is nil.
 	Call string
-	// Digest and Bytes are copied from a collective's Call.
+	// Digest and Bytes are copied from the Call of a collective.
 	Digest uint64
 	Bytes  int64
 }
 
-// maxRoom bounds the size of a trace's texts, in bytes.
+// maxRoom limits the size of the texts of a trace, in bytes.
 const maxRoom = 1 << 37
 
 // Read reads a trace. Errors about the contents wrap ErrFormat.
@@ -60,7 +60,7 @@ func Read(r io.Reader) (*Log, error) {
 	return l, nil
 }
 
-// Scan reads a trace as Read does, but calls visit for each event instead of listing it in
+// Scan reads a trace as Read does, but calls visit for each event instead of adding it to
 // Log.Records. visit must not keep the pointer.
 func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	begin := make([]byte, headerBytes)
@@ -91,8 +91,8 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
-// readError returns the error of a failed read. If err is nil or reports the end of the file, it
-// returns an error about the contents instead.
+// readError returns the error of a failed read. If err is nil or reports the end of the file,
+// readError returns an error about the contents instead.
 func readError(err error, text string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("reading a trace: %w", err)
@@ -100,8 +100,8 @@ func readError(err error, text string) error {
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
-// readPart returns the next bytes of a file and skips the bytes after them. It uses no more memory
-// than the file is large.
+// readPart returns the next size bytes of a file and discards skip bytes after them. It does not
+// use more memory than the file is large.
 func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
 	const step = 64 << 20
 	var part []byte
@@ -128,7 +128,7 @@ func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
 // header is the decoded header of a file.
 type header struct {
 	log                     Log
-	capacity, next, records uint64 // records: those with contents
+	capacity, next, records uint64 // records is the number of those with contents
 	room, used              uint64
 }
 
@@ -177,16 +177,16 @@ type decoder struct {
 	capacity uint64
 	texts    []string
 	event    Record
-	// The pool and group of the latest source, which the next event often shares.
+	// The pool and group of the latest source, which the next event often has as well.
 	latest uint64
 	pool   uint64
 	group  string
 }
 
-// place determines an event's position in the order of events.
+// place determines the position of an event in the order of events.
 type place struct{ order, number uint64 }
 
-// run decodes the events of a file to which next records have been written.
+// run decodes the events of a file in which next records have been written.
 func (d *decoder) run(next uint64, visit func(*Record)) {
 	for _, p := range d.order(next) {
 		head, words, _ := d.load(p.number)
@@ -214,8 +214,8 @@ func (d *decoder) order(next uint64) []place {
 				d.log.Missing++ // newer records have replaced its first record
 			}
 		case uint8(head>>kindShift) != 0:
-			// A record of a batch is ordered by the number of claimed records, and any other record
-			// by its own number.
+			// A record of a batch is ordered by the number of records that had been claimed, and
+			// any other record by its own number.
 			order := n + 1 + head>>ageShift
 			i := len(places)
 			places = append(places, place{})
@@ -228,7 +228,7 @@ func (d *decoder) order(next uint64) []place {
 	return places
 }
 
-// load returns the words of record n, counted from 0, or false if it is being written.
+// load returns the words of record n, counted from 0. ok is false if the record is being written.
 func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	raw, get := d.records[n%d.capacity*recordBytes:][:recordBytes], binary.LittleEndian
 	head = get.Uint64(raw)
@@ -236,7 +236,7 @@ func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	return head, words, uint32(head) == uint32(n+1)
 }
 
-// hasSecond reports whether record n's event has a complete second record.
+// hasSecond reports whether the event at record n has a complete second record.
 func (d *decoder) hasSecond(n, next uint64) bool {
 	if n+1 >= next {
 		return false
@@ -245,7 +245,6 @@ func (d *decoder) hasSecond(n, next uint64) bool {
 	return ok && head&secondFlag != 0
 }
 
-// text returns a text by its number.
 func (d *decoder) text(n uint64) string {
 	if n < uint64(len(d.texts)) {
 		return d.texts[n]
@@ -278,7 +277,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 	r.Name = d.text(rest.c >> 32)
 }
 
-// poolOf returns the pool of an event and its group.
+// poolOf returns the pool of an event, and the group of the pool.
 func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
 	if source := head>>sourceShift&(1<<16-1) + 1; source != d.latest {
 		number, group, ok := strings.Cut(d.source(head), "\x00")

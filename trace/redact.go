@@ -9,9 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the machine's name, call sites, file paths and stacks from a trace, in place. It
-// keeps the names of groups and values, and texts without paths. Errors wrap ErrFormat and leave b
-// partly redacted.
+// Redact removes the name of the machine, call sites, file paths and stacks from a trace, in place.
+// It keeps the names of groups and values, and texts that contain no paths. Errors wrap ErrFormat;
+// b may then be partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -22,7 +22,7 @@ func Redact(b []byte) error {
 	}
 	end := headerBytes + h.capacity*recordBytes
 	if uint64(len(b)) != end+h.room {
-		return fmt.Errorf("%w: its size does not agree with its header", ErrFormat)
+		return fmt.Errorf("%w: its size does not match its header", ErrFormat)
 	}
 	texts, err := parseTexts(b[end : end+h.used])
 	if err != nil {
@@ -47,7 +47,7 @@ func Redact(b []byte) error {
 	return nil
 }
 
-// redactRecord removes the call site from a record and marks the texts that the record uses.
+// redactRecord removes the call site from a record and marks the texts to which the record refers.
 func redactRecord(b []byte, used []bool) {
 	get, put := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
 	head := get(b)
@@ -76,11 +76,11 @@ func redactRecord(b []byte, used []bool) {
 	}
 }
 
-// paths matches absolute paths, and file names followed by a line number.
+// paths matches absolute paths, and names of files that are followed by a line number.
 var paths = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
-// withoutPaths returns a text's first line without paths. The other lines may contain a stack. The
-// result is not longer than the text.
+// withoutPaths returns the first line of a text without paths. The other lines may contain a stack.
+// The result is no longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	return paths.ReplaceAllString(text, "$1?")

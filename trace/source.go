@@ -9,24 +9,24 @@ import (
 	"symmem/internal/spin"
 )
 
-// Source writes the events of one pool or one group. Its owner serializes calls.
+// Source writes the events of one pool or one group. Its owner must serialize calls.
 type Source struct {
 	w     *Writer
-	next  *atomic.Uint64 // from w
-	mask  uint64         // from w
+	next  *atomic.Uint64 // copied from w
+	mask  uint64         // copied from w
 	first unsafe.Pointer // the first record
 	clock clock
-	// The source has claimed the unused records from at to end-1, counted from 0.
+	// The source has claimed the records from at to end-1 but not used them yet. They count from 0.
 	at, end uint64
 
-	// The texts of the latest event, which the next event usually shares.
+	// The texts of the latest event, which the next event usually has as well.
 	known      bool
 	group      string
 	pool       uint64
 	ofGroup    bool
-	sourceBits uint64 // number of the source's text, shifted to its position in the head
+	sourceBits uint64 // number of the text that names the source, shifted to its position in a head
 	site       string
-	siteBits   uint64 // number of the site's text, shifted to its position in the payload
+	siteBits   uint64 // number of the text of the site, shifted to its position in a payload
 
 	call     *event.Call // the call of the latest collective
 	callText uint32
@@ -57,7 +57,7 @@ func (s *Source) Record(e *event.Event) {
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site of later Placement calls to those of an event.
+// Describe sets the pool and the call site that later calls of Placement record to those of e.
 func (s *Source) Describe(e *event.Event) {
 	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
 		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -66,23 +66,22 @@ func (s *Source) Describe(e *event.Event) {
 	s.describeSite(e.Site)
 }
 
-// describeSite sets the call site of later records.
 func (s *Source) describeSite(site string) {
 	if !identical(site, s.site) {
 		s.site, s.siteBits = site, uint64(s.w.text(site))<<32
 	}
 }
 
-// identical reports whether two strings share their memory. It is faster than a comparison.
+// identical reports whether two strings share their memory, which is faster than comparing their
+// contents.
 func identical(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
-// Placement records an unnamed event of a pool. It is faster than Record. Describe sets the pool
-// and the call site.
+// Placement records an unnamed event of a pool. It is faster than Record. Call Describe first to
+// set the pool and the call site.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// claim is called before the fields are loaded, because they would not stay in registers across
-	// the call.
+	// Call claim before loading the fields, which would not stay in registers across the call.
 	at := s.at
 	age := s.next.Load() - at - 1
 	if age > maxAge || at == s.end {
@@ -110,7 +109,7 @@ func (s *Source) placeWide(number uint64, p *event.Placement) {
 }
 
 // claim claims a batch of records and returns the number of the first, counted from 0. Unused
-// records of the previous batch remain without a kind.
+// records of the previous batch stay without a kind.
 func (s *Source) claim() uint64 {
 	s.end = s.next.Add(batchRecords)
 	first := s.end - batchRecords
@@ -118,13 +117,14 @@ func (s *Source) claim() uint64 {
 	for n := first + 1; n <= s.end; n++ {
 		s.record(n).head = n & (1<<32 - 1)
 	}
-	// The next batch probably follows this one. Batches begin at any record, so a batch may touch
-	// one cache line more than it fills; the following batch fetches that line.
+	// The next batch probably follows this one, so prefetch its cache lines. A batch may start in
+	// the middle of a cache line. It then touches one line more than it fills, which the following
+	// batch fetches.
 	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
 		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
 	}
 	if s.end&(chunkRecords-1) < batchRecords {
-		s.w.approach()
+		s.w.requestPopulate()
 	}
 	return first
 }
@@ -144,11 +144,10 @@ func (s *Source) recordWide(e *event.Event) {
 		p.pack(s.siteBits), p.packRest(s.w.text(e.Name)))
 }
 
-// recordTwo writes an event that needs two records.
 func (s *Source) recordTwo(head uint64, first, second payload) {
 	n := s.w.next.Add(2)
 	if n&(chunkRecords-1) < 2 {
-		s.w.approach()
+		s.w.requestPopulate()
 	}
 	s.put(n-1, head|moreFlag, first)
 	s.put(n, head|secondFlag, second)
@@ -162,7 +161,6 @@ func (s *Source) put(n, head uint64, p payload) {
 	r.head = head | n&(1<<32-1)
 }
 
-// recordOfGroup records an event of a group, with its time.
 func (s *Source) recordOfGroup(e *event.Event) {
 	if e.Kind == event.KindCollective {
 		if e.Call != nil {
@@ -175,7 +173,7 @@ func (s *Source) recordOfGroup(e *event.Event) {
 	s.groupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records event number of a group, which submits a call on a stream. It is equivalent to
+// Collective records event number of a group, which submits a call on a stream. It does the same as
 // Record, but needs no Event.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
@@ -185,7 +183,6 @@ func (s *Source) Collective(
 		event.KindCollective, number, stream, s.textOf(c), 0, c.Digest, uint64(c.Bytes))
 }
 
-// describeGroup sets the group and the call site of later records.
 func (s *Source) describeGroup(group, site string) {
 	if !s.known || !s.ofGroup || !identical(group, s.group) {
 		s.known, s.ofGroup, s.group = true, true, group
@@ -194,7 +191,7 @@ func (s *Source) describeGroup(group, site string) {
 	s.describeSite(site)
 }
 
-// groupEvent records, with its time, an event of the group that describeGroup has set.
+// groupEvent records an event of the group that describeGroup set, with its time.
 func (s *Source) groupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {
@@ -207,10 +204,10 @@ func (s *Source) groupEvent(
 		payload{number>>32 | uint64(name)<<32, value, count})
 }
 
-// maxCalls bounds the number of calls whose texts a Source remembers.
+// maxCalls limits the number of calls whose texts a Source remembers.
 const maxCalls = 4096
 
-// textOf returns the number of a call's text.
+// textOf returns the number of the text of a call.
 func (s *Source) textOf(c *event.Call) uint32 {
 	if c == s.call {
 		return s.callText

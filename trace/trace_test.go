@@ -22,8 +22,8 @@ import (
 	"symmem/trace"
 )
 
-// childFolder names the environment variable that makes the test binary write a trace until it is
-// killed.
+// childFolder is the environment variable that makes the test binary write a trace to a folder
+// until it is killed.
 const childFolder = "TRACE_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Watch(m).Run())
 }
 
-// create creates a trace, which is closed at the end of the test.
+// create creates a trace that is closed at the end of the test.
 func create(tb testing.TB, folder string, o trace.Options) *trace.Source {
 	tb.Helper()
 	w, err := trace.Create(folder, o)
@@ -124,7 +124,7 @@ func TestOldestEventsAreReplaced(t *testing.T) {
 	}
 }
 
-// startWriter starts a process that writes events of rank 1 until it is killed, and waits until the
+// startWriter starts a process that writes events of rank 1 until it is killed. It returns once the
 // process has written 1,000 events.
 func startWriter(t *testing.T, folder string) *exec.Cmd {
 	t.Helper()
@@ -149,7 +149,7 @@ func killWriter(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // returns an error because the process was killed
 }
 
 func TestKilledWriter(t *testing.T) {
@@ -193,8 +193,8 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// TestTraceOfEarlierProcessIsKept creates a trace in a folder with an earlier trace by a process
-// with the same process id, as happens in containers.
+// TestTraceOfEarlierProcessIsKept creates a trace in a folder that contains a trace by an earlier
+// process with the same process id, as happens in containers.
 func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 	folder, earlier := t.TempDir(), t.TempDir()
 	w, err := trace.Create(earlier, trace.Options{Rank: 1, Size: 2, Records: 1})
@@ -218,7 +218,7 @@ func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 	}
 }
 
-// TestTracesOfSeveralWorlds creates traces of the same rank of several worlds at the same time.
+// TestTracesOfSeveralWorlds creates traces of the same rank in several worlds concurrently.
 func TestTracesOfSeveralWorlds(t *testing.T) {
 	folder := t.TempDir()
 	var group sync.WaitGroup
@@ -250,7 +250,7 @@ func TestCreateRefusesLinkWithSlash(t *testing.T) {
 	}
 }
 
-// TestNamesBeyondTheirBits records more texts than a name's number can address.
+// TestNamesBeyondTheirBits records more texts than the number of a name can address.
 func TestNamesBeyondTheirBits(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 18})
@@ -338,7 +338,8 @@ func TestRecordsKeepAllValues(t *testing.T) {
 }
 
 // TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. A reader
-// must restore the order of each pool's events relative to each other and to the group's.
+// must restore the order of the events of each pool, both among themselves and relative to those of
+// the group.
 func TestOrderOfPoolsAndGroups(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	folder := t.TempDir()
@@ -384,7 +385,7 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 	}
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
-			t.Errorf("events of pool %d and the group are not in the order recorded", i)
+			t.Errorf("events of pool %d and the group are not in the order in which they were recorded", i)
 		}
 	}
 }

@@ -18,22 +18,22 @@ import (
 type Options struct {
 	// Rank and Size describe the rank.
 	Rank, Size int
-	// Records is the number of records that the file keeps, rounded up to a power of two that is at
-	// least 128. An allocation needs one record, and a collective needs two. 0 selects 1<<20, which
-	// makes the file 34 MiB large.
+	// Records is the number of records that the file keeps. It is rounded up to a power of two that
+	// is at least 128. An allocation takes one record, and a collective takes two. 0 selects 1<<20,
+	// which makes the file 34 MiB large.
 	Records int
 }
 
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// textShare is the number of bytes of records per byte reserved for texts.
+	// textShare is the number of bytes of records for which one byte is reserved for texts.
 	textShare = 16
 	minTexts  = 64 << 10
 )
 
 // Writer writes a trace. Its methods are safe for concurrent use, but no Source may be in use
-// during Close. The file is complete after each event, so the program may end without calling
+// during Close. The file is complete after each event, so the program may exit without calling
 // Close.
 type Writer struct {
 	path    string
@@ -43,8 +43,8 @@ type Writer struct {
 	mask    uint64
 	next    *atomic.Uint64
 	start   time.Time
-	wake    chan struct{} // requests to populate the next chunks
-	done    chan struct{} // closed when the populating goroutine has ended
+	wake    chan struct{} // carries requests to populate the next chunks
+	done    chan struct{} // closed when the populating goroutine returns
 
 	mu      sync.Mutex
 	numbers map[string]uint32 // guarded by mu
@@ -52,13 +52,14 @@ type Writer struct {
 	room    []byte
 }
 
-// Create creates a rank's trace in a folder, which it creates if necessary. An older trace gets the
-// suffix ".old". But if this process created the older trace as a rank of another world, the new
-// file gets another name instead, and if another process is writing the older trace, Create returns
-// an error. Files have mode 0600. Neither the folder nor a file may be a symbolic link.
+// Create creates the trace of a rank in a folder, which it creates if necessary. If there is an
+// older trace, it gets the suffix ".old". There are two exceptions: if this process created the
+// older trace for a rank of another world, the new file gets a different name instead, and if
+// another process is writing the older trace, Create returns an error. Files have mode 0600.
+// Neither the folder nor a file in it may be a symbolic link.
 //
 // Create allocates all blocks of the file, so that a full disk causes an error here and not a
-// signal later. It returns an error if the filesystem cannot allocate blocks in advance.
+// signal later. If the filesystem cannot allocate blocks in advance, Create returns an error.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -70,14 +71,14 @@ func Create(folder string, o Options) (*Writer, error) {
 	}
 	w, err := create(path, o)
 	if err != nil {
-		claimed.Delete(path)
+		claimedPaths.Delete(path)
 		return nil, fmt.Errorf("creating a trace: %w", err)
 	}
 	go w.populate()
 	return w, nil
 }
 
-// create creates the trace with a temporary name, locks it, and moves it to path.
+// create creates the trace under a temporary name, locks it, and moves it to path.
 func create(path string, o Options) (*Writer, error) {
 	records := uint64(minRecords)
 	for records < uint64(o.Records) || o.Records == 0 && records < defaultRecords {
@@ -111,7 +112,6 @@ func create(path string, o Options) (*Writer, error) {
 	return w, nil
 }
 
-// release unmaps and closes the file.
 func (w *Writer) release() error {
 	var err error
 	if w.mapping != nil {
@@ -130,7 +130,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeHeader writes the constant fields. It writes the magic last.
+// writeHeader writes the constant fields, the magic last.
 func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put := binary.LittleEndian
 	put.PutUint32(w.bytes[offsetVersion:], version)
@@ -153,14 +153,14 @@ const (
 	chunkBytes   = chunkRecords * recordBytes
 	// populateAhead is the number of chunks to populate after the current one.
 	populateAhead = 2
-	// populateStep is the number of bytes that one system call populates. It bounds the time for
+	// populateStep is the number of bytes that one system call populates. It limits the time for
 	// which the call locks the address space.
 	populateStep = 64 << 10
 )
 
-// approach requests that the chunks after the current one be populated. Otherwise, the first record
-// on a page would wait for a page fault, which takes microseconds.
-func (w *Writer) approach() {
+// requestPopulate requests that the chunks after the current one be populated. Otherwise, the first
+// record on a page would wait for a page fault, which takes microseconds.
+func (w *Writer) requestPopulate() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -182,7 +182,7 @@ func (w *Writer) populate() {
 	}
 }
 
-// text returns the number of a text, from 1. The empty text has number 0.
+// text returns the number of a text, counted from 1. The empty text has number 0.
 func (w *Writer) text(s string) uint32 {
 	if s == "" {
 		return 0
@@ -208,10 +208,10 @@ func (w *Writer) text(s string) uint32 {
 	return n
 }
 
-// maxText bounds a text, in bytes.
+// maxText limits the length of a text, in bytes.
 const maxText = 4096
 
-// sourceBits returns the bits that identify the source with the given text in a head.
+// sourceBits returns the bits by which a head identifies the source that the given text names.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.text(text), lostSource)) << sourceShift
 }
