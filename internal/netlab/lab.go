@@ -16,7 +16,7 @@ import (
 type Config struct {
 	// Machines is the number of machines, from 1 to 200.
 	Machines int
-	// Interfaces is the number of interfaces of each machine. Zero means 1.
+	// Interfaces is the number of interfaces on each machine. Zero means 1.
 	Interfaces int
 	// IPv6 gives the interfaces IPv6 addresses instead of IPv4 addresses.
 	IPv6 bool
@@ -34,12 +34,11 @@ type Lab struct {
 	stop     chan struct{} // closed by close
 }
 
-// New builds a network in which all links are perfect. The network is closed at the end of the
-// test. If the process lacks the permissions to build one, New skips the test with
-// errors.ErrUnsupported.
+// New builds a network in which all links are perfect and closes it at the end of the test. If the
+// process lacks the permissions to build a network, New skips the test with errors.ErrUnsupported.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
-	if err := supported(); err != nil {
+	if err := checkSupported(); err != nil {
 		t.Skip(err)
 	}
 	l := &Lab{router: newRouter(cfg.Seed), stop: make(chan struct{})}
@@ -62,9 +61,9 @@ func New(t testing.TB, cfg Config) *Lab {
 	return l
 }
 
-// supported returns an error that wraps errors.ErrUnsupported if this process cannot build a
+// checkSupported returns an error that wraps errors.ErrUnsupported if this process cannot build a
 // network.
-func supported() error {
+func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
 	}
@@ -85,27 +84,26 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// Stalled returns the longest time that packets may have been late because this process was not
-// running. If that time is long, because the host was busy, tests should not judge the ranks'
-// reactions.
+// Stalled returns the longest time by which packets may have been late because this process was not
+// running. If it is long, the host was busy, and tests should not judge how fast ranks react.
 func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.late.Load()) }
 
-// SetAll sets all links.
+// SetAll sets the links between all machines.
 func (l *Lab) SetAll(link Link) {
-	for from := range l.Machines {
-		for to := range l.Machines {
-			l.router.set(from, to, link)
+	for src := range l.Machines {
+		for dst := range l.Machines {
+			l.router.set(src, dst, link)
 		}
 	}
 }
 
-// Set sets the links between two machines, in both directions.
+// Set sets the links between two machines in both directions.
 func (l *Lab) Set(a, b int, link Link) {
 	l.router.set(a, b, link)
 	l.router.set(b, a, link)
 }
 
-// Isolate sets the links between a machine and all other machines, in both directions.
+// Isolate sets the links between a machine and all other machines in both directions.
 func (l *Lab) Isolate(machine int, link Link) {
 	for other := range l.Machines {
 		if other != machine {
@@ -122,8 +120,8 @@ func (l *Lab) CutInterface(machine, number int) {
 	l.router.ports[address].cut = true
 }
 
-// TranslateAddress puts a machine behind NAT: to other machines, TCP connections from its first
-// interface appear to come from the given public address, and they cannot connect to the machine.
+// TranslateAddress puts a machine behind NAT. To other machines, TCP connections from its first
+// interface appear to come from the given public address, and other machines cannot connect to it.
 // Only IPv4 is translated.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
@@ -133,7 +131,7 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.ports[public] = l.router.ports[private]
 }
 
-// hosts returns the contents of /etc/hosts.
+// hosts returns the contents of /etc/hosts on each machine.
 func (cfg *Config) hosts() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	for i := range cfg.Machines {

@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// patience limits waits that should be short.
+// patience limits how long a test waits for events that should take little time.
 const patience = time.Minute
 
-// listen opens a TCP listener on a machine.
 func listen(t *testing.T, m *Machine) net.Listener {
 	t.Helper()
 	var l net.Listener
@@ -29,7 +28,6 @@ func listen(t *testing.T, m *Machine) net.Listener {
 	return l
 }
 
-// dial connects from a machine.
 func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Conn, error) {
 	t.Helper()
 	var c net.Conn
@@ -93,7 +91,7 @@ func TestCutLinkDropsPackets(t *testing.T) {
 	}
 	lab.Isolate(1, Link{})
 	if _, err := dial(t, lab.Machines[1], l.Addr().String(), patience); err != nil {
-		t.Errorf("Dial after the link has healed: %v", err)
+		t.Errorf("Dial after the link was restored: %v", err)
 	}
 }
 
@@ -110,11 +108,11 @@ func TestNATTranslatesAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); from != public {
-		t.Errorf("the connection comes from %v; want %v", from, public)
+	if src := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); src != public {
+		t.Errorf("the connection comes from %v; want %v", src, public)
 	}
-	inside := listen(t, lab.Machines[1])
-	_, err = dial(t, lab.Machines[0], inside.Addr().String(), 200*time.Millisecond)
+	private := listen(t, lab.Machines[1])
+	_, err = dial(t, lab.Machines[0], private.Addr().String(), 200*time.Millisecond)
 	if !timedOut(err) {
 		t.Errorf("Dial to a machine behind NAT = %v; want a timeout", err)
 	}

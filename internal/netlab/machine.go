@@ -13,11 +13,11 @@ import (
 
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 type Machine struct {
-	// Name is the host name. Addresses lists one address for each interface. Neither changes.
+	// Name is the host name, and Addresses lists one address for each interface. Neither changes.
 	Name      string
 	Addresses []netip.Addr
-	// Thread is the ID of a thread in the machine's namespaces, for nsenter --target. It does not
-	// change.
+	// Thread is the ID of a thread in the namespaces of the machine, for nsenter --target. It does
+	// not change.
 	Thread int
 
 	index   int
@@ -25,7 +25,7 @@ type Machine struct {
 	devices []*os.File
 }
 
-// newMachine creates the namespaces of a machine.
+// newMachine creates a machine and its namespaces.
 func newMachine(index int, cfg *Config, hosts string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
@@ -33,7 +33,6 @@ func newMachine(index int, cfg *Config, hosts string) (*Machine, error) {
 	return m, <-ready
 }
 
-// machineName returns the host name of a machine.
 func machineName(index int) string {
 	name := "node-" + string(rune('a'+index%26))
 	if index >= 26 {
@@ -43,8 +42,8 @@ func machineName(index int) string {
 }
 
 // runThread enters new namespaces and then runs the functions that Do passes to it. Because the
-// goroutine stays locked to its thread, the thread ends with the goroutine. The processes that the
-// thread has started then get SIGKILL.
+// goroutine stays locked to its thread, the thread exits when the goroutine returns, and the
+// processes that the thread started then get SIGKILL.
 func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -60,8 +59,8 @@ func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts strin
 
 const cloneNewTime = 0x80 // CLONE_NEWTIME in linux/sched.h
 
-// enterNamespaces moves the calling thread into new namespaces. hosts is the path of the machine's
-// /etc/hosts.
+// enterNamespaces moves the calling thread into new namespaces. hosts is the path of the file that
+// becomes /etc/hosts on the machine.
 func (m *Machine) enterNamespaces(clock time.Duration, hosts string) error {
 	const all = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(all); err != nil {
@@ -87,7 +86,8 @@ func (m *Machine) enterNamespaces(clock time.Duration, hosts string) error {
 	return os.WriteFile(path, offsets, 0)
 }
 
-// Do calls f on a thread in the machine's namespaces. Processes that f starts run on the machine.
+// Do calls f on a thread in the namespaces of the machine. Processes that f starts run on the
+// machine.
 func (m *Machine) Do(f func() error) error {
 	result := make(chan error)
 	m.calls <- func() { result <- f() }
@@ -149,7 +149,7 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// close ends the machine's thread, and thereby all its processes, and closes the interfaces.
+// close ends the thread of the machine, which kills all its processes, and closes the interfaces.
 func (m *Machine) close() {
 	close(m.calls)
 	for _, d := range m.devices {

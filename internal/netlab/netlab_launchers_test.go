@@ -20,8 +20,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// launcherLab runs launchers on two machines. The ranks that they start run symmem verify on the
-// software GPU.
+// launcherLab runs launchers on two machines. The ranks that the launchers start run symmem verify
+// on the software GPU.
 type launcherLab struct {
 	*Lab
 	t      *testing.T
@@ -29,7 +29,6 @@ type launcherLab struct {
 	env    []string
 }
 
-// newLauncherLab returns a launcherLab. It skips the test if one of the programs is not installed.
 func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
 	t.Helper()
 	if testing.Short() {
@@ -54,13 +53,12 @@ func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
 	return l
 }
 
-// launch holds a launcher that runs on a machine.
 type launch struct {
 	*exec.Cmd
 	output safeBuffer
 }
 
-// safeBuffer is a buffer that several goroutines may write to.
+// safeBuffer is a buffer to which several goroutines may write.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -78,7 +76,6 @@ func (b *safeBuffer) String() string {
 	return b.b.String()
 }
 
-// start starts a launcher on a machine.
 func (l *launcherLab) start(machine int, name string, args ...string) *launch {
 	l.t.Helper()
 	r := &launch{Cmd: systest.Command(l.t, 3*time.Minute, name, args...)}
@@ -90,8 +87,8 @@ func (l *launcherLab) start(machine int, name string, args ...string) *launch {
 	return r
 }
 
-// checkEmpty checks that no processes are left on the machines. It waits for processes that are
-// ending.
+// checkEmpty checks that no processes are left on the machines, after waiting for those that are
+// about to exit.
 func (l *launcherLab) checkEmpty() {
 	l.t.Helper()
 	for _, m := range l.Machines {
@@ -132,8 +129,8 @@ func (l *launcherLab) processes(m *Machine) (found []string) {
 	return found
 }
 
-// expect waits for a launcher to end. It checks whether the launcher succeeded, and that its output
-// contains the given texts.
+// expect waits until a launcher exits. It checks whether the launcher succeeded and whether its
+// output contains the given texts.
 func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	l.t.Helper()
 	err := r.Wait()
@@ -155,8 +152,8 @@ export NCCL_HOSTID=$(uname -n) LAB_RANK=$RANK
 if [ "$ATTEMPT" != 0 ]; then exec symmem verify --ranks 4 --churn 20; fi
 exec symmem verify --for 2m`
 
-// killVictim kills rank 3 after rank 0 has reported a round. By then, all ranks know the name of
-// the victim's machine. output holds the output of rank 0's launcher.
+// killVictim kills rank 3 once rank 0 has reported a round. All ranks then know the name of the
+// victim's machine. output holds the output of rank 0's launcher.
 func (l *launcherLab) killVictim(output *safeBuffer) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
@@ -176,10 +173,10 @@ func (l *launcherLab) killVictim(output *safeBuffer) {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
-	l.t.Fatalf("rank 0 has not reported a round, or rank 3 is not running:\n%s", output.String())
+	l.t.Fatalf("rank 0 did not report a round, or rank 3 is not running:\n%s", output.String())
 }
 
-// lostRank is the part of the error that names rank 3.
+// lostRank is the text by which an error names rank 3.
 const lostRank = "rank 3 on node-b"
 
 func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
@@ -221,7 +218,7 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Minute); !strings.Contains(all[0].output.String(), "round"); {
 		if time.Now().After(end) {
-			t.Fatalf("rank 0 has not started:\n%s", all[0].output.String())
+			t.Fatalf("rank 0 did not start:\n%s", all[0].output.String())
 		}
 		<-time.After(50 * time.Millisecond)
 	}
@@ -231,7 +228,7 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 		l.expect(r, false, []string{"ranks 2-3 on node-b", "ranks 0-1 on node-a"}[rank/2])
 	}
 	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("the ranks ended after %v; want at most 30 s", took)
+		t.Errorf("the ranks exited after %v; want at most 30 s", took)
 	}
 	l.checkEmpty()
 }
@@ -280,7 +277,6 @@ func TestMPIRunStartsRanksOnTwoMachines(t *testing.T) {
 	}
 }
 
-// slurmConfig returns the contents of slurm.conf for the two machines.
 func (l *launcherLab) slurmConfig() string {
 	text := fmt.Sprintf(`ClusterName=lab
 SlurmctldHost=%s(%v)
@@ -304,9 +300,9 @@ PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
 	return text
 }
 
-// awaitStepsReported waits until Slurm's processes for job steps have ended. After srun has
-// returned, they report the end of a step to the controller, and without a controller they would
-// retry for minutes.
+// awaitStepsReported waits until Slurm's processes for job steps have exited. After srun has
+// returned, they report the end of a step to the controller, and would retry for minutes if the
+// controller were gone.
 func (l *launcherLab) awaitStepsReported() {
 	l.t.Helper()
 	isStep := func(command string) bool { return strings.HasPrefix(command, "slurmstepd") }

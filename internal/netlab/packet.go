@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// maxPacket bounds the size of a packet. It is larger than the devices' MTU.
+// maxPacket limits the size of a packet. It is larger than the MTU of the devices.
 const maxPacket = 2048
 
 // Offsets in IP headers, and protocol numbers.
@@ -18,7 +18,6 @@ const (
 	flagSYN, flagACK            = 0x02, 0x10
 )
 
-// destinationOf returns the destination address of a packet.
 func destinationOf(packet []byte) (netip.Addr, bool) {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:
@@ -29,35 +28,34 @@ func destinationOf(packet []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// addressAt returns the IPv4 address at an offset of a packet.
+// addressAt returns the IPv4 address at an offset in a packet.
 func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// translation describes NAT in front of a machine. Other machines see its public address, and can
+// translation describes NAT in front of a machine. Other machines see its public address, but can
 // connect to neither address.
 type translation struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. Packets to
-// a private address get an invalid destination, so that they are dropped. The caller holds r.mu.
-func (r *router) translate(from int, packet []byte) {
+// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. A packet to
+// a private address gets an invalid destination, so that it is dropped. The caller must hold r.mu.
+func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
 	}
 	for machine, t := range r.nats {
 		destination := addressAt(packet, ipv4Destination)
 		switch {
-		case machine == from && addressAt(packet, ipv4Source) == t.private:
+		case machine == src && addressAt(packet, ipv4Source) == t.private:
 			replaceAddress(packet, ipv4Source, t.public)
-		case machine != from && destination == t.public && !opensConnection(packet):
+		case machine != src && destination == t.public && !opensConnection(packet):
 			replaceAddress(packet, ipv4Destination, t.private)
-		case machine != from && (destination == t.private || destination == t.public):
+		case machine != src && (destination == t.private || destination == t.public):
 			replaceAddress(packet, ipv4Destination, netip.AddrFrom4([4]byte{}))
 		}
 	}
 }
 
-// opensConnection reports whether a TCP packet opens a connection.
 func opensConnection(packet []byte) bool {
 	header := 4 * int(packet[0]&0xf)
 	return header+tcpFlags < len(packet) &&
@@ -80,7 +78,7 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	}
 }
 
-// updateChecksum updates an Internet checksum for a change of one word (RFC 1624).
+// updateChecksum updates an Internet checksum for the change of one word (RFC 1624).
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

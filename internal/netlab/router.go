@@ -11,12 +11,12 @@ import (
 
 // Link describes how packets travel from one machine to another. The zero value is a perfect link.
 type Link struct {
-	// MinDelay and MaxDelay bound the random delay of each packet. If they differ, packets may
+	// MinDelay and MaxDelay limit the random delay of each packet. If they differ, packets may
 	// overtake each other.
 	MinDelay, MaxDelay time.Duration
 	// Loss is the probability that a packet is dropped.
 	Loss float64
-	// Cut makes the link drop all packets without an error for the sender.
+	// Cut makes the link drop all packets without reporting an error to the sender.
 	Cut bool
 }
 
@@ -33,9 +33,9 @@ type router struct {
 	random *rand.Rand           // guarded by mu
 	ports  map[netip.Addr]*port // by address; guarded by mu
 	links  map[[2]int]Link      // by sending and receiving machine; guarded by mu
-	nats   map[int]translation  // by machine; guarded by mu
+	nats   map[int]translation  // by machine behind NAT; guarded by mu
 	tasks  sync.WaitGroup       // goroutines and packets in transit
-	late   atomic.Int64         // longest delay beyond the link's, in nanoseconds
+	late   atomic.Int64         // longest delay in addition to that of the link, in nanoseconds
 }
 
 func newRouter(seed uint64) *router {
@@ -45,7 +45,8 @@ func newRouter(seed uint64) *router {
 	}
 }
 
-// attach adds a device with the given addresses and forwards its packets until it is closed.
+// attach adds a device with the given addresses and forwards its packets until the device is
+// closed.
 func (r *router) attach(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {
@@ -64,25 +65,25 @@ func (r *router) attach(p *port, addresses []netip.Addr) {
 	})
 }
 
-// forward sends a packet to the device that has the packet's destination address.
-func (r *router) forward(from *port, packet []byte) {
-	to, delay, ok := r.route(from, packet)
+// forward sends a packet to the device that has the destination address of the packet.
+func (r *router) forward(src *port, packet []byte) {
+	dst, delay, ok := r.route(src, packet)
 	switch {
 	case !ok:
 	case delay <= 0:
-		_, _ = to.device.Write(packet) // fails if the device is down
+		_, _ = dst.device.Write(packet) // fails if the device is down
 	default:
 		r.tasks.Add(1)
 		due := time.Now().Add(delay)
 		time.AfterFunc(delay, func() {
 			defer r.tasks.Done()
 			r.noteDelay(time.Since(due))
-			_, _ = to.device.Write(packet)
+			_, _ = dst.device.Write(packet)
 		})
 	}
 }
 
-// watch records periods in which this process does not run, until stop is closed.
+// watch records periods in which this process did not run, until stop is closed.
 func (r *router) watch(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -97,7 +98,7 @@ func (r *router) watch(stop <-chan struct{}) {
 	}
 }
 
-// noteDelay records a delay in addition to that of the link.
+// noteDelay records a delay that a packet may have had in addition to that of its link.
 func (r *router) noteDelay(delay time.Duration) {
 	for {
 		longest := r.late.Load()
@@ -108,28 +109,27 @@ func (r *router) noteDelay(delay time.Duration) {
 }
 
 // route returns the destination of a packet and its delay. ok is false if the packet is dropped.
-func (r *router) route(from *port, packet []byte) (to *port, delay time.Duration, ok bool) {
+func (r *router) route(src *port, packet []byte) (dst *port, delay time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.translate(from.machine, packet)
+	r.translate(src.machine, packet)
 	destination, ok := destinationOf(packet)
-	if to = r.ports[destination]; !ok || to == nil {
+	if dst = r.ports[destination]; !ok || dst == nil {
 		return nil, 0, false
 	}
-	link := r.links[[2]int{from.machine, to.machine}]
-	if from.cut || to.cut || link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
+	link := r.links[[2]int{src.machine, dst.machine}]
+	if src.cut || dst.cut || link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
 		return nil, 0, false
 	}
 	delay = link.MinDelay
 	if spread := link.MaxDelay - link.MinDelay; spread > 0 {
 		delay += time.Duration(r.random.Int64N(int64(spread)))
 	}
-	return to, delay, true
+	return dst, delay, true
 }
 
-// set sets the link from one machine to another.
-func (r *router) set(from, to int, link Link) {
+func (r *router) set(src, dst int, link Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.links[[2]int{from, to}] = link
+	r.links[[2]int{src, dst}] = link
 }
