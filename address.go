@@ -21,12 +21,11 @@ func errFreedAt(address uintptr) error {
 }
 
 // arenas holds the address ranges of a Runtime's pools. The list is replaced rather than modified,
-// so lookups take no lock.
+// so that lookups need no lock.
 type arenas struct {
 	list atomic.Pointer[[]arenaRange]
 }
 
-// arenaRange describes the address range that a pool reserves.
 type arenaRange struct {
 	base, bytes uintptr
 	pool        *Pool
@@ -43,7 +42,7 @@ func (a *arenas) find(address uintptr) *Pool {
 	return nil
 }
 
-// all returns the list. Callers must not modify it.
+// all returns the current list, which callers must not modify.
 func (a *arenas) all() []arenaRange {
 	if list := a.list.Load(); list != nil {
 		return *list
@@ -51,7 +50,7 @@ func (a *arenas) all() []arenaRange {
 	return nil
 }
 
-// set records that a pool's range has the given size. A size of 0 removes the range. Runtime.mu is
+// set records the size of a pool's address range, or removes the range if bytes is 0. Runtime.mu is
 // held.
 func (a *arenas) set(p *Pool, bytes int64) {
 	list := slices.DeleteFunc(slices.Clone(a.all()), func(r arenaRange) bool { return r.pool == p })
@@ -64,15 +63,15 @@ func (a *arenas) set(p *Pool, bytes int64) {
 // addresses looks up the live buffers of a pool by address.
 type addresses struct {
 	mu     *ranked.Spin[poolMu]
-	pool   *Pool // the pool of the buffers
+	pool   *Pool
 	heap   *heap
 	events *poolEvents
-	built  bool         // whether there is an index; guarded by mu
+	built  bool         // whether index has been built; guarded by mu
 	index  addressIndex // guarded by mu
 }
 
-// memory returns the given part of a live buffer. The use of that memory is not tracked, so the
-// caller must keep the buffer alive.
+// memory returns a range of a live buffer. Uses of that range are not tracked, so the caller must
+// keep the buffer alive.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
 	b, ok := a.ready().find(address)
@@ -105,7 +104,7 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-// retire removes the buffer that begins at an address from the index.
+// retire removes the buffer that begins at address from the index and returns it.
 func (a *addresses) retire(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +117,7 @@ func (a *addresses) retire(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-// live counts the buffers that lookups find, and their bytes.
+// live returns the number of live buffers and their total size.
 func (a *addresses) live() (buffers int, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,14 +144,14 @@ func (a *addresses) build() {
 	a.built, a.events.active = true, true
 }
 
-// noteAlloc adds a newly allocated buffer to the index, if there is one. mu is held.
+// noteAlloc adds a newly allocated buffer to the index if the index has been built. mu is held.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.built {
 		a.index.insert(b)
 	}
 }
 
-// noteFree removes the buffer of a freed block from the index, if it is there. mu is held.
+// noteFree removes the buffer of a freed block from the index if it is there. mu is held.
 func (a *addresses) noteFree(b alloc.Block) {
 	if !a.built {
 		return
@@ -163,8 +162,8 @@ func (a *addresses) noteFree(b alloc.Block) {
 	}
 }
 
-// addressIndex holds the live buffers of a pool in address order, in chunks. Adding or removing a
-// buffer moves at most one chunk. Pool.mu guards the index.
+// addressIndex holds the live buffers of a pool in address order. It stores them in chunks, so that
+// adding or removing a buffer moves at most one chunk. Pool.mu guards the index.
 type addressIndex struct {
 	chunks [][]Buffer // only a single remaining chunk may be empty
 	spare  []Buffer   // an empty chunk for the next split
@@ -175,13 +174,12 @@ type addressIndex struct {
 // chunkBuffers limits the number of buffers in a chunk.
 const chunkBuffers = 128
 
-// find returns the buffer that contains an address.
 func (x *addressIndex) find(address uintptr) (Buffer, bool) {
 	if len(x.chunks) == 0 {
 		return Buffer{}, false
 	}
 	chunk := x.chunks[x.chunkOf(address)]
-	i := indexOf(chunk, address) - 1
+	i := countUpTo(chunk, address) - 1
 	if i < 0 || address-chunk[i].Address() >= uintptr(chunk[i].Size()) {
 		return Buffer{}, false
 	}
@@ -201,8 +199,8 @@ func (x *addressIndex) chunkOf(address uintptr) int {
 	return low
 }
 
-// indexOf counts the buffers of a chunk that begin at or before an address.
-func indexOf(chunk []Buffer, address uintptr) int {
+// countUpTo counts the buffers of a chunk that begin at or before an address.
+func countUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {
 		if middle := (low + high) / 2; chunk[middle].Address() <= address {
@@ -224,7 +222,7 @@ func (x *addressIndex) insert(b Buffer) {
 		at = x.chunkOf(b.Address())
 	}
 	chunk := x.chunks[at]
-	x.chunks[at] = slices.Insert(chunk, indexOf(chunk, b.Address()), b)
+	x.chunks[at] = slices.Insert(chunk, countUpTo(chunk, b.Address()), b)
 	x.count, x.bytes = x.count+1, x.bytes+b.Size()
 }
 
@@ -239,10 +237,10 @@ func (x *addressIndex) split(at int) {
 	x.chunks = slices.Insert(x.chunks, at+1, append(half, chunk[chunkBuffers/2:]...))
 }
 
-// remove removes a buffer that is in the index.
+// remove removes b, which must be in the index.
 func (x *addressIndex) remove(b Buffer) {
 	at := x.chunkOf(b.Address())
-	i := indexOf(x.chunks[at], b.Address()) - 1
+	i := countUpTo(x.chunks[at], b.Address()) - 1
 	x.chunks[at] = slices.Delete(x.chunks[at], i, i+1)
 	x.count, x.bytes = x.count-1, x.bytes-b.Size()
 	if len(x.chunks[at]) == 0 && len(x.chunks) > 1 {

@@ -38,7 +38,7 @@ func TestMemoryAtAddress(t *testing.T) {
 			{"no bytes", gone.Address(), 0, nil, nil},
 			{"a negative length", a.Address(), -1, nil, symmem.ErrInvalid},
 			{"a huge length", a.Address(), 1 << 60, nil, symmem.ErrInvalid},
-			{"memory outside of pools", elsewhere.Address(), 4096, nil, nil},
+			{"memory outside pools", elsewhere.Address(), 4096, nil, nil},
 		} {
 			m, err := r.Interop().Memory(row.address, row.bytes)
 			if !errors.Is(err, row.err) || m.Pool() != row.pool {
@@ -84,7 +84,7 @@ func TestCollectiveOnMemoryByAddress(t *testing.T) {
 		r.wantErr(add(m, 1025), symmem.ErrOutOfRange)
 		r.ok(s.Synchronize(r.ctx))
 		if got := read[float32](r, r.memoryAt(b.Address()+4096, 4096)); got[0] != 3 || got[1023] != 3 {
-			r.failf("the first and last sums are %v and %v, want 3", got[0], got[1023])
+			r.failf("got %v and %v as the first and last sums, want 3", got[0], got[1023])
 		}
 		r.ok(b.Free())
 		if d := b.Pool().Stats().Deferred; d != 0 {
@@ -94,8 +94,6 @@ func TestCollectiveOnMemoryByAddress(t *testing.T) {
 	})
 }
 
-// TestCallIsNotQueuedIfContextEndsDuringRegistration cancels the context of a call while the call
-// registers memory.
 func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		ctx, cancel := context.WithCancel(r.ctx)
@@ -172,7 +170,7 @@ func TestLookupMissesRetiredBuffer(t *testing.T) {
 	})
 }
 
-// checkLive checks the number and the total size of a pool's live buffers, as found by address.
+// checkLive checks the number and the total size of a pool's live buffers, as counted by address.
 func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 	if n, size := r.Interop().Live(p); n != buffers || size != bytes {
 		r.failf("Live = %d buffers, %d bytes; want %d, %d", n, size, buffers, bytes)
@@ -180,7 +178,7 @@ func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 }
 
 // TestLookupInClosedPool checks that lookups in a closed pool find live buffers until they are
-// freed. It also looks up an address that the closed pool has released.
+// freed, and that an address which the closed pool has released belongs to no pool.
 func TestLookupInClosedPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i, p := r.Interop(), r.pool()
@@ -191,7 +189,7 @@ func TestLookupInClosedPool(t *testing.T) {
 		r.wantErr(err, symmem.ErrFreed)
 		r.ok(p.Close())
 		if m := r.memoryAt(a.Address(), 4096); m.Pool() != nil {
-			r.failf("memory of a closed pool has the pool %p, want none", m.Pool())
+			r.failf("memory of a closed pool has pool %p, want nil", m.Pool())
 		}
 		_, err = i.Memory(gone.Address(), 1)
 		r.wantErr(err, symmem.ErrFreed)
@@ -209,8 +207,8 @@ func TestLookupInClosedPool(t *testing.T) {
 }
 
 // TestLookupsRaceWithFrees looks up an address while another goroutine frees the buffer there and
-// allocates the next one. A lookup returns memory or ErrFreed. If that memory's buffer has been
-// freed, calls on the memory fail, even if another buffer now has the same address.
+// allocates the next one. A lookup returns memory or ErrFreed. Once the buffer of that memory has
+// been freed, calls on the memory must fail, even if another buffer now has the same address.
 func TestLookupsRaceWithFrees(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds = 2000
@@ -245,7 +243,7 @@ func TestLookupsRaceWithFrees(t *testing.T) {
 	})
 }
 
-// TestLookupsMatchModel allocates and frees hundreds of buffers, some of them after Retire. It
+// TestLookupsMatchModel allocates and frees hundreds of buffers, some of them after Retire, and
 // compares lookups with a list of the live buffers.
 func TestLookupsMatchModel(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
@@ -285,7 +283,7 @@ func TestLookupsMatchModel(t *testing.T) {
 				got, err := i.Buffer(b[0].Address() + uintptr(random.Int64N(b[0].Size())))
 				r.ok(err)
 				if got != b[0] {
-					t.Fatalf("Buffer of an address in %v = %v", b[0], got)
+					t.Fatalf("Buffer of an address in %v = %v, want that buffer", b[0], got)
 				}
 			}
 			for _, b := range live {

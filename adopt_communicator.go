@@ -11,17 +11,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator registers this rank's pools with a communicator of another library. The
-// library's unchanged calls then find their buffers in windows.
+// AdoptedCommunicator registers this rank's pools with a communicator of another library, so that
+// the library's unchanged calls find their buffers in windows.
 //
-// An AdoptedCommunicator may belong to a group with the same ranks in the same order. The group's
-// ranks then agree on its windows, which are registered with the communicator. Without a group, the
-// ranks compare the history of a pool through the communicator itself.
+// An AdoptedCommunicator may belong to a group with the same ranks in the same order. The ranks
+// then use the group to agree on the windows, which are also registered with the communicator.
+// Without a group, the ranks compare the history of a pool through the communicator itself.
 //
-// An AdoptedCommunicator is open at first. After the first failed registration, every later one
-// returns the same error. After Detach or Forget it is closed. The owner must not use the
-// communicator during Register, and must call Detach or Forget before it destroys the communicator.
-// Methods may be called concurrently.
+// Once a registration has failed, every later one returns the same error. Detach or Forget closes
+// the AdoptedCommunicator. The owner must not use the communicator during Register, and must call
+// Detach or Forget before it destroys the communicator. Methods may be called concurrently.
 type AdoptedCommunicator struct {
 	rt     *Runtime
 	group  *Group // nil without a group
@@ -84,12 +83,12 @@ func (a *AdoptedCommunicator) Windows() int {
 }
 
 // Register registers a pool's new segments in their order. If there are any, Register is
-// collective. If the communicator belongs to a group, Register registers the segments with the
-// group first.
+// collective. If the communicator belongs to a group, the segments are first registered with the
+// group.
 //
 // If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
-// does not arrive, Register returns a TimeoutError and the communicator is unusable. If any rank
-// captures a stream, every rank returns ErrCapturing.
+// does not arrive, Register returns a TimeoutError and the communicator becomes unusable. If any
+// rank is capturing a stream, every rank returns ErrCapturing.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	in, err := enter(p, nil)
@@ -130,7 +129,6 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	return err
 }
 
-// registerAll registers segments. a.mu is held.
 func (a *AdoptedCommunicator) registerAll(
 	ctx context.Context, p *Pool, pending []*segment,
 ) error {
@@ -144,9 +142,9 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists the segments that are to be registered with the communicator. With a group, these
-// are the segments that are windows of the group, so all ranks list the same segments. Without a
-// group, these are all mapped segments.
+// pending lists the segments that are to be registered with the communicator: without a group, all
+// mapped segments; with a group, those that are windows of the group, so that all ranks list the
+// same segments.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,20 +210,20 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	return nil
 }
 
-// Detach deregisters this rank's windows. The owner keeps the communicator. Detach does not wait
-// for other ranks. After Detach or Forget it does nothing.
+// Detach deregisters this rank's windows and leaves the communicator to its owner. Detach does not
+// wait for other ranks. After Detach or Forget it does nothing.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
-	for _, w := range a.inOrder() {
+	for _, w := range a.sortedWindows() {
 		errs = append(errs, closedOnce(w.Deregister()))
 	}
 	clear(a.windows)
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator that is destroyed, or is about to be. Its windows end with
-// it. After Detach or Forget, Forget does nothing.
+// Forget ends the use of a communicator that is destroyed, or is about to be. The windows end with
+// the communicator. After Detach or Forget, Forget does nothing.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)
@@ -250,9 +248,9 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// inOrder lists the windows in the order of their registration. NCCL requires that they are
-// deregistered in this order. a.windowsMu is held.
-func (a *AdoptedCommunicator) inOrder() []driver.Window {
+// sortedWindows lists the windows in the order of their registration, in which NCCL requires them
+// to be deregistered. a.windowsMu is held.
+func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {
 		segments = append(segments, s)
@@ -265,8 +263,8 @@ func (a *AdoptedCommunicator) inOrder() []driver.Window {
 	return windows
 }
 
-// deregisterAdopted deregisters a segment from all adopted communicators. The segment is about to
-// be trimmed.
+// deregisterAdopted deregisters a segment that is about to be trimmed from all adopted
+// communicators.
 func deregisterAdopted(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
 	all := rt.adopted

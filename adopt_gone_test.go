@@ -16,7 +16,6 @@ type owner struct {
 	ctx  cuda.Context
 }
 
-// newOwner returns an owner of streams on the rank's GPU.
 func (r *rank) newOwner() *owner {
 	o := &owner{}
 	var err error
@@ -29,7 +28,7 @@ func (r *rank) newOwner() *owner {
 	return o
 }
 
-// do runs calls on a thread whose current CUDA context is that of the GPU.
+// do runs calls on a thread on which the GPU's CUDA context is current.
 func (o *owner) do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -52,9 +51,9 @@ func (o *owner) destroy(s cuda.Stream) error {
 	return o.do(func() error { return o.gpus.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried destroys another library's streams without ForgetStream.
-// The ranks then make calls, register, trim and close. If the process queries a destroyed stream,
-// the software GPU ends the process, as CUDA's driver may.
+// TestDestroyedForeignStreamIsNotQueried destroys another library's streams without calling
+// ForgetStream, after which the ranks make calls, register, trim and close. If symmem queried a
+// destroyed stream, the software GPU would end the process, as the CUDA driver may.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -65,14 +64,14 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		for i := range int64(4) {
 			b := r.window(p, mib)
 			m := r.memoryAt(b.Memory().Address(), b.Size()) // as for another library's tensor
-			theirs, err := o.stream()
+			foreign, err := o.stream()
 			r.ok(err)
-			s, err := r.Interop().AdoptStream(uintptr(theirs))
+			s, err := r.Interop().AdoptStream(uintptr(foreign))
 			r.ok(err)
 			r.fill(b, float32(r.Rank()+1))
 			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4-i, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
-			r.ok(o.destroy(theirs))
+			r.ok(o.destroy(foreign))
 			// Make a new plan, map a segment and release one.
 			r.checkSum(r.World(), b)
 			big := r.window(p, 64*mib)
@@ -86,7 +85,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 }
 
 // TestForeignCaptureBlocksRegistration adds a call to another library's capture. Nothing can be
-// registered until the capture ends. After that, the library may destroy the stream.
+// registered until the capture ends, after which the library may destroy the stream.
 func TestForeignCaptureBlocksRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -95,18 +94,18 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		p, o := r.pool(), r.newOwner()
 		b := r.window(p, mib)
 		m := r.memoryAt(b.Memory().Address(), b.Size())
-		theirs, err := o.stream()
+		foreign, err := o.stream()
 		r.ok(err)
-		s, err := r.Interop().AdoptStream(uintptr(theirs))
+		s, err := r.Interop().AdoptStream(uintptr(foreign))
 		r.ok(err)
-		r.ok(o.do(func() error { return o.gpus.BeginCapture(theirs, cuda.CaptureRelaxed) }))
+		r.ok(o.do(func() error { return o.gpus.BeginCapture(foreign, cuda.CaptureRelaxed) }))
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.alloc(p, 64*mib)
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		var graph cuda.Graph
-		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
+		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(foreign); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
-		r.ok(o.destroy(theirs))
+		r.ok(o.destroy(foreign))
 		r.Interop().SetIdle(true) // so that Close does not query the stream
 		r.checkSum(r.World(), r.window(p, 64*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))

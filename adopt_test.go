@@ -24,7 +24,7 @@ func TestJoin(t *testing.T) {
 		select {
 		case <-g.Ended():
 		default:
-			r.failf("Ended is open after Close")
+			r.failf("Ended() is not closed after Close")
 		}
 		for _, ranks := range [][]int{
 			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {(r.Rank() + 1) % 4},
@@ -49,15 +49,15 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
-		theirs := r.stream()
-		s, err := r.Interop().AdoptStream(theirs.Handle())
+		foreign := r.stream()
+		s, err := r.Interop().AdoptStream(foreign.Handle())
 		r.ok(err)
 		r.fill(b, float32(r.Rank()+1))
 		m := b.Memory()
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
 		r.checkAll(b, 3)
-		if r.Interop().Captured(theirs.Handle()) {
+		if r.Interop().Captured(foreign.Handle()) {
 			r.failf("Captured = true without a capture")
 		}
 		r.Interop().ForgetStream(s)
@@ -74,28 +74,28 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		}
 		p := r.pool()
 		b := r.window(p, mib)
-		theirs := r.stream()
-		s, err := r.Interop().AdoptStream(theirs.Handle())
+		foreign := r.stream()
+		s, err := r.Interop().AdoptStream(foreign.Handle())
 		r.ok(err)
 		m := b.Memory()
-		r.ok(theirs.BeginCapture())
-		if !r.Interop().Captured(theirs.Handle()) {
+		r.ok(foreign.BeginCapture())
+		if !r.Interop().Captured(foreign.Handle()) {
 			r.failf("Captured = false during a capture")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// A captured event would complete before the captured work, so a wait for it would end early.
+		// A captured event would complete before the captured work, so a wait for it would return early.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)
 		r.alloc(p, 64*mib)
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		r.wantErr(p.Trim(r.ctx, 0), symmem.ErrCapturing)
-		graph, err := theirs.EndCapture()
+		graph, err := foreign.EndCapture()
 		r.ok(err)
 		for range 3 {
 			r.fill(b, float32(r.Rank()+1))
-			r.ok(graph.Launch(theirs))
-			r.ok(theirs.Synchronize(r.ctx))
+			r.ok(graph.Launch(foreign))
+			r.ok(foreign.Synchronize(r.ctx))
 			r.checkAll(b, 3)
 		}
 		r.ok(graph.Close())
@@ -104,17 +104,15 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 	})
 }
 
-// TestForeignCaptureOnOneRankFailsTrimOnAll trims while one rank captures, and again after the
-// capture.
 func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Timeout: 10 * time.Second}, func(r *rank) {
 		p := r.pool()
 		r.ok(r.alloc(p, mib).Free())
 		owner := r.stream()
-		theirs, err := r.Interop().AdoptStream(owner.Handle())
+		adopted, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
 		if r.Device().Addressable {
-			owner = theirs // on the host, no other library captures
+			owner = adopted // on the host, no other library captures
 		}
 		for capturing := range r.Size() {
 			if r.Rank() == capturing {
@@ -123,7 +121,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 			err := p.Trim(r.ctx, 0)
 			r.wantErr(err, symmem.ErrCapturing)
 			if want := fmt.Sprintf("rank %d", capturing); !strings.Contains(err.Error(), want) {
-				r.failf("the error is %q, want one that names %s", err, want)
+				r.failf("got error %q, want one that names %s", err, want)
 			}
 			if r.Rank() == capturing {
 				graph, err := owner.EndCapture()
@@ -135,7 +133,7 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 		if n := p.Stats(); n.Segments != 0 {
 			r.failf("%d segments are mapped after Trim, want 0", n.Segments)
 		}
-		r.Interop().ForgetStream(theirs)
+		r.Interop().ForgetStream(adopted)
 	})
 }
 
@@ -158,7 +156,7 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
 			line := fmt.Sprintf("model.py:%d", rank+1)
 			if o.Event != event || o.Site != line {
-				r.failf("the side of rank %d is %+v, want %s at %s", rank, o, event, line)
+				r.failf("rank %d: got %+v, want %s at %s", rank, o, event, line)
 			}
 		}
 		texts.add(r, d)
@@ -228,7 +226,7 @@ func TestReserveOn(t *testing.T) {
 		r.ok(err)
 		if p.Stats().Segments != segments || !symmem.Contains(p, b.Address()) ||
 			!r.World().IsSymmetric(b.Memory()) {
-			r.failf("the buffer is not in the %d reserved segments: the pool has grown to %d",
+			r.failf("AllocOn did not use the %d reserved segments: the pool now has %d",
 				segments, p.Stats().Segments)
 		}
 		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
@@ -243,7 +241,7 @@ func TestAdoptCommunicatorUnsupportedOnHost(t *testing.T) {
 		_, err := r.Interop().AdoptCommunicator(1234, "theirs", r.World())
 		r.wantErr(err, symmem.ErrUnsupported)
 		if r.Device().Ordinal != -1 {
-			r.failf("the device's ordinal is %d, want -1", r.Device().Ordinal)
+			r.failf("Ordinal = %d, want -1", r.Device().Ordinal)
 		}
 	})
 }

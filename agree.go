@@ -25,7 +25,8 @@ type history struct {
 	events *poolEvents
 }
 
-// with returns the history for an agreement, with the segments that are about to be registered.
+// with returns the history for an agreement, including the segments that are about to be
+// registered.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -59,9 +60,9 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, known
 }
 
-// noteAgreed records the position up to which the histories agree. This part is not compared again.
-// Only an agreement of the whole domain counts, because a smaller group lacks some ranks of the
-// domain.
+// noteAgreed records the position up to which the histories agree, so that this part is not
+// compared again. Only an agreement of the whole domain counts, because a smaller group lacks some
+// ranks of the domain.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -86,7 +87,7 @@ type comparison struct {
 	// inBackground reports whether a goroutine compares histories in the background; guarded by
 	// state.
 	inBackground bool
-	agreed       atomic.Uint64 // comparisons that found no difference
+	agreed       atomic.Uint64 // number of comparisons that found no difference
 }
 
 // pools returns the open pools whose domain contains the group, by id.
@@ -101,7 +102,6 @@ func (c *comparison) pools() []*Pool {
 	return all
 }
 
-// histories returns the histories of the group's pools.
 func (c *comparison) histories() []agreement.Ledger {
 	var all []agreement.Ledger
 	for _, p := range c.pools() {
@@ -110,27 +110,28 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that currently exist on every rank. Ranks may
-// be at different points of their programs, so it is no divergence if their pools differ.
+// sharedHistories returns the histories of the pools that currently exist on every rank. It is no
+// divergence if the ranks have different pools, because they may be at different points of their
+// programs.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
-	var mine []agreement.Ledger
+	var local []agreement.Ledger
 	for _, p := range c.pools() {
 		if !p.suspicion.suspects(&c.roster) {
-			mine = append(mine, p.history.with(nil))
+			local = append(local, p.history.with(nil))
 		}
 	}
-	payload := make([]byte, 0, 8*len(mine))
-	for _, l := range mine {
+	payload := make([]byte, 0, 8*len(local))
+	for _, l := range local {
 		payload = binary.LittleEndian.AppendUint64(payload, l.ID)
 	}
-	got, err := exchange(ctx, payload)
+	payloads, err := exchange(ctx, payload)
 	if err != nil {
 		return nil, err
 	}
 	ranks, holders := 0, map[uint64]int{}
-	for _, ids := range got {
+	for _, ids := range payloads {
 		if ids != nil {
 			ranks++
 		}
@@ -138,12 +139,12 @@ func (c *comparison) sharedHistories(
 			holders[binary.LittleEndian.Uint64(ids)]++
 		}
 	}
-	return slices.DeleteFunc(mine, func(l agreement.Ledger) bool {
+	return slices.DeleteFunc(local, func(l agreement.Ledger) bool {
 		return holders[l.ID] < ranks
 	}), nil
 }
 
-// agree compares ledgers over the control lane. All ranks call it at the same point of their
+// agree compares ledgers over the control lane. All ranks must call it at the same point of their
 // programs. Group.mu is held.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
@@ -165,7 +166,6 @@ func (c *comparison) lane(lane driver.Lane) agreement.Exchange {
 	}
 }
 
-// run runs an agreement over an exchange.
 func (c *comparison) run(
 	ctx context.Context, exchange agreement.Exchange, a agreement.Config,
 ) (*agreement.Outcome, error) {
@@ -177,9 +177,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records that the ranks agree. If they differ, it fails the group. The failure on one rank
-// may interrupt another rank before that rank has the outcome. The ranks therefore exchange reports
-// and determine the cause together, as after any fault.
+// note records that the ranks agree or, if they differ, fails the group. The failure on one rank
+// may interrupt another rank before that rank has the outcome, so the ranks exchange reports and
+// determine the cause together, as after any fault.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -189,7 +189,6 @@ func (c *comparison) note(v *agreement.Outcome) error {
 	return nil
 }
 
-// noteAgreed records the position up to which the ranks' histories agree.
 func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.registry.allPools() {
@@ -197,8 +196,8 @@ func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories at intervals until the group is closed. It finds a
-// divergence even if the program never registers again.
+// checkInBackground compares histories at intervals until the group is closed, so that a divergence
+// is found even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -237,8 +236,9 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the background comparison if the check level requires it. All ranks take
-// part until the group ends, even if their level changes. At CheckOff, differences are ignored.
+// startInBackground starts the background comparison if the check level requires it. All ranks then
+// take part until the group ends, even if their level changes; at CheckOff, they ignore
+// differences.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -251,25 +251,25 @@ func (c *comparison) startInBackground() {
 	}
 }
 
-// names returns the rank and pool names for the errors of agreements.
 func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If it has, every
-// rank returns an ErrCapturing that names the capturing ranks. Group.mu is held.
+// agreeOnCaptures tells the other ranks whether a capture has prevented a step on this rank. If one
+// has on any rank, every rank returns an ErrCapturing that names the capturing ranks. Group.mu is
+// held.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
-	var mine []byte
+	var local []byte
 	if refused != nil {
-		mine = []byte{1}
+		local = []byte{1}
 	}
-	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
+	payloads, err := g.comm.Exchange(ctx, driver.LaneControl, local)
 	if err != nil {
 		return g.life.awaitCause(err)
 	}
 	var capturing []int
-	for r, theirs := range got {
-		if len(theirs) > 0 {
+	for r, payload := range payloads {
+		if len(payload) > 0 {
 			capturing = append(capturing, g.ranks[r])
 		}
 	}

@@ -136,7 +136,7 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 		allocateDifferently(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
-			r.failf("got %+v, want position 2 and 2 sides", d)
+			r.failf("got %+v, want position 2 and two sides", d)
 		}
 	})
 }
@@ -151,9 +151,9 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 		}))
 		allocateDifferently(r, p)
 		err := r.World().Check(r.ctx)
-		for number, has := range r.wantDivergence(err).Ranks() {
-			if !strings.Contains(has.Site, "rank_test.go:") {
-				r.failf("rank %d: site %q, want a line of rank_test.go", number, has.Site)
+		for rank, side := range r.wantDivergence(err).Ranks() {
+			if !strings.Contains(side.Site, "rank_test.go:") {
+				r.failf("rank %d: site %q, want a line of rank_test.go", rank, side.Site)
 			}
 		}
 		texts.add(r, err)
@@ -166,15 +166,15 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		allocateDifferently(r, r.pool())
-		for _, has := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
-			if has.Site != "" {
-				r.failf("site %q, want none", has.Site)
+		for _, side := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
+			if side.Site != "" {
+				r.failf("site %q, want none", side.Site)
 			}
 		}
 	})
 }
 
-// TestSetCheckWhileGroupFails sets the level while the ranks determine the cause of a fault.
+// TestSetCheckWhileGroupFails sets the check level while the ranks determine the cause of a fault.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)

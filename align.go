@@ -30,19 +30,20 @@ type aligner struct {
 type suspicion struct {
 	mu     *ranked.Spin[poolMu]
 	domain *Group
-	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool. It
-	// and the following fields are guarded by mu.
+	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool. mu
+	// guards it and the fields below.
 	raised bool
-	// faults contains the groups whose faults have raised the suspicion.
+	// faults holds the groups whose faults raised the suspicion.
 	faults map[*lifetime]bool
 	// aligned lists the world ranks with which this rank has realigned the pool.
 	aligned []int
-	// before lists the blocks that were live when the suspicion was raised. This rank allocated them
-	// before it had seen a fault, so they have the same places as on other ranks.
-	before []alloc.View
-	// rebuilds counts realignments of the pool. A realignment drops all reservations.
+	// preFault lists the blocks that were live when the suspicion was raised. This rank allocated them
+	// before it saw a fault, so they are placed as on the other ranks.
+	preFault []alloc.View
+	// rebuilds counts realignments of the pool, each of which drops all reservations.
 	rebuilds int
-	// guests contains the groups that have used the pool and have ranks outside its domain.
+	// guests holds the groups that have used the pool although some of their ranks are outside its
+	// domain.
 	guests map[string]bool
 }
 
@@ -67,7 +68,6 @@ func (d *suspicion) suspectsAny() bool {
 	return d.raised
 }
 
-// rebuildCount returns the number of realignments of the pool.
 func (d *suspicion) rebuildCount() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,31 +106,31 @@ func (d *suspicion) trust(g *roster) {
 		}
 	}
 	switch {
-	case len(d.faults) > 0: // a fault has been seen meanwhile
+	case len(d.faults) > 0: // another fault has occurred in the meantime
 	case g.contains(&d.domain.roster):
-		d.raised, d.aligned, d.before = false, nil, nil
+		d.raised, d.aligned, d.preFault = false, nil, nil
 	default:
 		d.aligned = slices.Clone(g.ranks)
 	}
 }
 
-// meeting describes a comparison of histories. All ranks begin it at the same point of their
-// programs, and first realign their pools if necessary.
+// meeting describes a comparison of histories that all ranks begin at the same point of their
+// programs. The ranks first realign their pools if necessary.
 type meeting struct {
 	tag string
-	// pools lists the pools that may need a realignment first. A pool is realigned if some rank
-	// suspects it, or if reason returns true for it.
-	pools  []*Pool
-	reason func(*Pool) bool // not called again after a realignment
+	// pools lists the pools that may need to be realigned first. A pool is realigned if some rank
+	// suspects it or if needsAlign returns true for it.
+	pools      []*Pool
+	needsAlign func(*Pool) bool // not called again after a realignment
 	// ledgers returns the histories to compare.
 	ledgers func() []agreement.Ledger
 }
 
 // maxRealignments limits the realignments in a meeting. One suffices unless other goroutines change
-// the pools meanwhile.
+// the pools in the meantime.
 const maxRealignments = 3
 
-// flagAlign in the flags of an agreement requests a realignment.
+// flagAlign is set in the flags of an agreement to request a realignment.
 const flagAlign = 1
 
 // meet realigns the pools if some rank requests it, and then compares histories. Group.mu is held.
@@ -157,13 +157,13 @@ func (a *aligner) meet(ctx context.Context, m *meeting) error {
 		if err := a.align(ctx, m); err != nil {
 			return a.life.awaitCause(err)
 		}
-		m.reason = nil // a realignment may not remove the reason, such as a graph that uses the memory
+		m.needsAlign = nil // it may stay true, for example while a graph uses the memory
 	}
 	if err := a.comparison.agree(ctx, m.tag, m.compared()...); err != nil {
 		return err // some rank lacks a pool
 	}
 	return &unalignedError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
-		"keep changing them; repeat the call when they do not", a.id)}
+		"keep changing them; repeat the call once they have stopped", a.id)}
 }
 
 func (m *meeting) compared() []agreement.Ledger {
@@ -175,7 +175,7 @@ func (m *meeting) compared() []agreement.Ledger {
 
 // wants reports whether this rank requests a realignment of the pool for the group.
 func (m *meeting) wants(g *roster, p *Pool) bool {
-	return p.suspicion.suspects(g) || m.reason != nil && m.reason(p)
+	return p.suspicion.suspects(g) || m.needsAlign != nil && m.needsAlign(p)
 }
 
 // unalignedError reports why pools could not be realigned. It is the same on all ranks and does not
@@ -184,8 +184,8 @@ type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool withholds memory that only some ranks used when the pool was
-// realigned.
+// keepsMemory reports whether a pool withholds memory because only some ranks were using it when
+// the pool was realigned.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,8 +199,8 @@ func (a *aligner) suspectsPools() bool {
 	})
 }
 
-// alignFirst realigns the pools of a new group if suspect is true. All ranks agree on suspect. If
-// the pools cannot be realigned now, the first call that uses them tries again.
+// alignFirst realigns the pools of a new group if suspect, on which all ranks agree, is true. If
+// the pools cannot be realigned yet, the first call that uses them tries again.
 func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

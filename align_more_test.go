@@ -105,7 +105,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 		g := r.split(r.World(), 0)
 		r.ok(a.Free())
 		if r.Rank() == 0 {
-			b, err := p.Alloc(1 << 20) // rank 0 does not allocate this buffer
+			b, err := p.Alloc(1 << 20) // rank 1 does not allocate this buffer
 			r.ok(err)
 			r.ok(b.Free())
 		}

@@ -15,7 +15,7 @@ import (
 
 // stocktaking reports the state of a rank's pools.
 type stocktaking struct {
-	// Capturing reports whether the rank captures a stream.
+	// Capturing reports whether the rank is capturing a stream.
 	Capturing bool
 	// Trouble describes any other reason why the rank's pools cannot be changed.
 	Trouble string
@@ -36,22 +36,22 @@ type stock struct {
 // align realigns the pools of a meeting on all ranks of the group. Every rank returns the same
 // error: an unalignedError, or the error of a failed exchange.
 func (a *aligner) align(ctx context.Context, m *meeting) error {
-	mine := a.takeStock(ctx, m)
-	payload, err := json.Marshal(mine)
+	local := a.takeStock(ctx, m)
+	payload, err := json.Marshal(local)
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
-	got, err := exchangeLong(ctx, a.comparison.lane(driver.LaneControl), payload)
+	payloads, err := exchangeLong(ctx, a.comparison.lane(driver.LaneControl), payload)
 	if err != nil {
 		return err
 	}
-	all := make([]stocktaking, len(got))
-	for r := range got {
-		if err := json.Unmarshal(got[r], &all[r]); err != nil {
+	all := make([]stocktaking, len(payloads))
+	for r := range payloads {
+		if err := json.Unmarshal(payloads[r], &all[r]); err != nil {
 			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[r], err)
 		}
 	}
-	return a.alignAs(ctx, all, m.pools)
+	return a.alignWith(ctx, all, m.pools)
 }
 
 // exchangeLong exchanges payloads of any length by splitting them into parts.
@@ -65,18 +65,18 @@ func exchangeLong(
 		if len(payload) > 0 {
 			head[0] = 1
 		}
-		got, err := exchange(ctx, append(head, part...))
+		parts, err := exchange(ctx, append(head, part...))
 		if err != nil {
 			return nil, err
 		}
 		more = false
-		whole = append(whole, make([][]byte, len(got)-len(whole))...)
-		for r, theirs := range got {
-			if len(theirs) == 0 {
+		whole = append(whole, make([][]byte, len(parts)-len(whole))...)
+		for r, part := range parts {
+			if len(part) == 0 {
 				return nil, invalid("rank %d of the group sent an empty part of a payload", r)
 			}
-			more = more || theirs[0] == 1
-			whole[r] = append(whole[r], theirs[1:]...)
+			more = more || part[0] == 1
+			whole[r] = append(whole[r], part[1:]...)
 		}
 	}
 	return whole, nil
@@ -86,24 +86,24 @@ func exchangeLong(
 func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
-	mine := stocktaking{Capturing: a.rt.captures.any(nil)}
+	local := stocktaking{Capturing: a.rt.captures.any(nil)}
 	marks := make([]alloc.Mark, len(m.pools))
 	for i, p := range m.pools {
 		marks[i] = p.uses.mark()
 	}
 	switch err := a.rt.streams.drain(ctx); {
 	case errors.Is(err, ErrCapturing):
-		mine.Capturing = true
+		local.Capturing = true
 	case err != nil:
-		mine.Trouble = err.Error()
+		local.Trouble = err.Error()
 	}
 	for _, other := range a.rt.registry.allGroups() {
 		if other.life.fault.Load() == seen {
-			mine.Faults = append(mine.Faults, other.key)
+			local.Faults = append(local.Faults, other.key)
 		}
 	}
-	if mine.Capturing || mine.Trouble != "" {
-		return mine
+	if local.Capturing || local.Trouble != "" {
+		return local
 	}
 	for i, p := range m.pools {
 		s, err := p.realigner.takeStock(marks[i])
@@ -111,16 +111,16 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 			continue
 		}
 		if err != nil {
-			mine.Trouble = err.Error()
+			local.Trouble = err.Error()
 		}
 		s.Wanted = m.wants(&a.roster, p)
-		mine.Pools = append(mine.Pools, s)
+		local.Pools = append(local.Pools, s)
 	}
-	return mine
+	return local
 }
 
-// alignAs realigns pools according to the reports of all ranks.
-func (a *aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
+// alignWith realigns pools according to the reports of all ranks.
+func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := a.unready(all); err != nil {
 		for _, p := range pools {
 			p.realigner.raise(nil) // on all ranks, until it is realigned
@@ -143,7 +143,7 @@ func (a *aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool)
 			continue
 		}
 		gone[p] = p.realigner.rebuild(&a.roster, layout, stocks)
-		if retires(layout, stocks) {
+		if dropsSegment(layout, stocks) {
 			changed = append(changed, p)
 		}
 	}
@@ -179,8 +179,8 @@ func (a *aligner) resolveFaults(all []stocktaking) {
 	}
 }
 
-// stocksOf returns all ranks' inventories of a pool. It returns nil if no rank requests a
-// realignment of the pool, or if some rank does not have the pool.
+// stocksOf returns all ranks' inventories of a pool, or nil if no rank requests a realignment of
+// the pool or some rank does not have it.
 func stocksOf(pool uint64, all []stocktaking) []stock {
 	var stocks []stock
 	wanted := false
@@ -206,8 +206,8 @@ func inventoriesOf(stocks []stock) []alloc.Inventory {
 	return all
 }
 
-// retires reports whether a layout lacks a segment that some rank has.
-func retires(l alloc.Arrangement, stocks []stock) bool {
+// dropsSegment reports whether a layout lacks a segment that some rank has.
+func dropsSegment(l alloc.Arrangement, stocks []stock) bool {
 	for _, s := range stocks {
 		for ordinal, extent := range s.Segments {
 			if extent.Bytes > 0 && l.Segments[ordinal].Bytes == 0 {
@@ -218,8 +218,8 @@ func retires(l alloc.Arrangement, stocks []stock) bool {
 	return false
 }
 
-// unmapRetired unmaps segments that differ between ranks. Peers may read a segment through their
-// windows, so it first waits until all ranks have deregistered the segments.
+// unmapRetired unmaps segments that differ between ranks. It first waits until all ranks have
+// deregistered the segments, because peers may read a segment through their windows until then.
 func (a *aligner) unmapRetired(
 	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
 ) error {
@@ -242,11 +242,11 @@ func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
 		Pool: p.rt.registry.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",
 	}
-	for r, has := range c.Has {
-		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == has })
+	for r, event := range c.Has {
+		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == event })
 		if i < 0 {
 			i = len(d.Sides)
-			d.Sides = append(d.Sides, Side{Event: has})
+			d.Sides = append(d.Sides, Side{Event: event})
 		}
 		d.Sides[i].Ranks = append(d.Sides[i].Ranks, a.ranks[r])
 	}

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// faultPath returns the path for groups that fail during a call. It avoids NCCL's window kernels:
-// an aborted window kernel keeps its memory until the process ends.
+// faultPath returns the path for groups that fail during a call. It avoids NCCL's window kernels,
+// because an aborted window kernel keeps its memory until the process exits.
 func faultPath() symmem.PathChoice {
 	if os.Getenv(backendVariable) == "nccl" {
 		return symmem.PathPlain
@@ -21,8 +21,8 @@ func faultPath() symmem.PathChoice {
 }
 
 // failGroup aborts a group on rank 1, whose call then fails, and waits until both ranks have seen
-// the fault. On the host, rank 0 queues its call before the abort. On GPUs the call may wait for
-// rank 1, so rank 0 makes it during the abort.
+// the fault. On the host, rank 0 queues its call before the abort. On GPUs, where the call may wait
+// for rank 1, rank 0 makes it during the abort.
 func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 	r.t.Helper()
 	if r.Rank() == 1 || !r.Device().Addressable {
@@ -36,7 +36,7 @@ func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 		r.ok(r.World().Agree(r.ctx, "rank 0 has called", 1))
 	}
 	if err := s.Synchronize(r.ctx); err == nil && !errors.Is(g.Cause(r.ctx), symmem.ErrAborted) {
-		r.failf("the group's error is %v, want ErrAborted", g.Cause(r.ctx))
+		r.failf("Cause() = %v, want ErrAborted", g.Cause(r.ctx))
 	}
 	r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 }
@@ -109,8 +109,8 @@ func TestPoolsRealignAfterMissingCall(t *testing.T) {
 	}
 }
 
-// TestCaptureOnOneRankFailsRegisterOnAll calls Register while only rank 0 captures. During the same
-// capture, the ranks then make the first call on the memory.
+// TestCaptureOnOneRankFailsRegisterOnAll calls Register while only rank 0 captures. During that
+// capture, the ranks also make the first call on the memory.
 func TestCaptureOnOneRankFailsRegisterOnAll(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -224,7 +224,7 @@ func TestFreeOfBufferPinnedOnOneRankDiverges(t *testing.T) {
 		r.ok(a.Free())
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		if !strings.Contains(d.Message, "parked free") || !strings.Contains(d.Message, "UseOn") {
-			r.failf("the error %q does not name the parked free and UseOn", d.Message)
+			r.failf("got error %q, want one that names the parked free and UseOn", d.Message)
 		}
 		r.ok(g.Close())
 	})
@@ -345,9 +345,9 @@ func TestRealignmentOfMemoryByAddress(t *testing.T) {
 		}
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
-		r.ok(add()) // this memory is from before the fault
+		r.ok(add()) // this memory was allocated before the fault
 		r.synchronize()
-		before, b := m, r.alloc(p, 4096)
+		oldMemory, b := m, r.alloc(p, 4096)
 		m = r.memoryAt(b.Memory().Address(), 4096)
 		r.wantDivergence(add())
 		s, err := r.NewStream()
@@ -363,7 +363,7 @@ func TestRealignmentOfMemoryByAddress(t *testing.T) {
 		}
 		r.ok(b.Free())
 		r.ok(p.Register(r.ctx, r.World()))
-		m = before
+		m = oldMemory
 		r.ok(add())
 		r.synchronize()
 		r.ok(r.World().Check(r.ctx))

@@ -12,12 +12,12 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// racing reports whether the race detector is enabled.
+// racing is true if the race detector is enabled.
 var racing bool
 
-// TestSoftwareGPU runs the short tests of this package again in a new process, except itself. The
-// new process loads the software GPU instead of CUDA and NCCL. It runs without the race detector,
-// with which it would take minutes.
+// TestSoftwareGPU runs the short tests of this package, except itself, again in a new process that
+// loads the software GPU instead of CUDA and NCCL. The process runs without the race detector, with
+// which it would take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s chooses the backend of this run", backendVariable)

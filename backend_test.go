@@ -24,8 +24,9 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// localRanks returns the number of ranks for which the backend has devices, but at least 2. If
-// there is only one device, a test with 2 ranks is skipped. On the host the number is unlimited.
+// localRanks returns the number of ranks for which the backend has devices, which is unlimited on
+// the host. It returns at least 2, because a test with 2 ranks is skipped if there is only one
+// device.
 func localRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -39,7 +40,7 @@ func localRanks(tb testing.TB) int {
 }
 
 // refusedRanks is the size of the smallest local world that the backend has refused, or 0. It
-// prevents another attempt, in which the ranks would wait for a rank without a device.
+// prevents further attempts, in which the ranks would wait for a rank that has no device.
 var refusedRanks atomic.Int64
 
 // openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few
@@ -60,8 +61,8 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// needRanks skips the test if the backend has too few devices. runRanks calls it. Other tests call
-// it themselves.
+// needRanks skips the test if the backend has too few devices. Only tests that do not call runRanks
+// need it.
 func needRanks(t *testing.T, ranks int) {
 	t.Helper()
 	runRanks(t, ranks, symmem.Options{}, func(*rank) {})
@@ -73,7 +74,6 @@ func openAlone(tb testing.TB) *symmem.Runtime {
 	return openAloneWith(tb, symmem.Options{})
 }
 
-// openAloneWith opens a world of one rank with options.
 func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	tb.Helper()
 	o.Size = 1
@@ -90,8 +90,8 @@ func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	return rt
 }
 
-// requireAddressable skips the test and ends the rank unless the CPU can address device memory.
-// Collectives on Go slices need it.
+// requireAddressable skips the test and ends the rank unless the CPU can address device memory,
+// which collectives on Go slices require.
 func (r *rank) requireAddressable() {
 	if !r.Device().Addressable {
 		r.skip("the CPU cannot address device memory", symmem.ErrUnsupported)

@@ -13,7 +13,7 @@ import (
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
-// does not own. Every allocation and collective passes Memory values. A Memory therefore has only
+// does not own. Because every allocation and collective passes Memory values, a Memory has only
 // four words, the most that the compiler keeps in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
@@ -31,24 +31,24 @@ const (
 	streamBits = 16
 	maxStreams = 1<<streamBits - 1
 	maxExtent  = 1<<(63-streamBits) - 1
-	// untracked replaces the stream of memory that its user keeps alive. The pool does not record
-	// which streams and captures use such memory.
+	// untracked replaces the stream number of memory that the caller must keep alive, because the pool
+	// does not record which streams and captures use it.
 	untracked alloc.Stream = maxStreams
-	// ofHost marks the memory of a Go slice.
-	ofHost extent = 1 << 63
+	// hostFlag marks the memory of a Go slice.
+	hostFlag extent = 1 << 63
 )
 
 func newExtent(bytes int64, stream alloc.Stream) extent {
 	return extent(bytes)<<streamBits | extent(stream)
 }
 
-func (e extent) bytes() int64         { return int64(e &^ ofHost >> streamBits) }
+func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
 
-// isOther reports whether the memory belongs to a buffer of a stream other than the given one.
-func (e extent) isOther(than alloc.Stream) bool {
+// onOtherStream reports whether the memory belongs to a buffer of a stream other than current.
+func (e extent) onOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
-	return stream != than && stream != untracked
+	return stream != current && stream != untracked
 }
 
 // Address returns the buffer's address on this rank.
@@ -90,19 +90,20 @@ func (b Buffer) Memory() Memory { return b.memory }
 // Free returns the buffer to its pool. Work on the buffer's own stream may still be pending,
 // because only later work on that stream reuses the memory. For other streams, see UseOn. Free
 // returns ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last
-// buffer of a segment unmaps the segment. No work may then use any buffer of that segment.
+// buffer of a segment unmaps the segment, so no queued work may still use any buffer of that
+// segment.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that another stream uses the buffer. After Free, the memory is not reused until
-// that use has ended. If the stream is being captured, the memory is not reused until the graph is
-// closed. Collectives, Copy and Fill call UseOn implicitly, on the ranks that call them.
+// UseOn records that stream s uses the buffer. After Free, the memory is not reused until that use
+// has completed or, if the stream is being captured, until the graph is closed. Collectives, Copy
+// and Fill call UseOn implicitly, on the ranks that call them.
 //
-// The time at which memory becomes free determines the places of later buffers, so all ranks of the
-// pool's domain must record the same uses. With a message or a collective of a smaller group, only
-// some ranks may use a buffer on another stream or in a capture. The other ranks must then call
-// UseOn for the buffer. They must also synchronize their stream, or close their graph, at the same
+// The time at which memory becomes free determines where later buffers are placed, so all ranks of
+// the pool's domain must record the same uses. If only some ranks use a buffer on another stream or
+// in a capture, as in a message or a collective of a smaller group, the other ranks must call UseOn
+// for the buffer too. They must also synchronize their stream, or close their graph, at the same
 // points.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
@@ -119,29 +120,29 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice. Copies can read and write it. On backends whose device is
-// the processor, collectives can use it, too. The slice stays reachable while queued work uses it.
+// Host returns the memory of a Go slice. Copies can read and write it and, on backends whose device
+// is the CPU, so can collectives. The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
 	return Memory{
-		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, 0) | ofHost,
+		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, 0) | hostFlag,
 	}
 }
 
-// Slice returns the part [from, from+bytes) of the memory, or ErrOutOfRange. The address of an
-// empty part is that of m.
-func (m Memory) Slice(from, bytes int64) (Memory, error) {
-	if from < 0 || bytes < 0 || from > m.Bytes() || bytes > m.Bytes()-from {
+// Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange. An empty range
+// has the address of m.
+func (m Memory) Slice(offset, bytes int64) (Memory, error) {
+	if offset < 0 || bytes < 0 || offset > m.Bytes() || bytes > m.Bytes()-offset {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
-			from, from, bytes, m.Bytes(), ErrOutOfRange)
+			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// A pointer past the end of a Go slice may point at unused memory. The garbage collector
-		// takes such a pointer for corruption.
-		m.start = unsafe.Add(m.start, from)
+		// A pointer past the end of a Go slice may point at unused memory, which the garbage collector
+		// treats as corruption.
+		m.start = unsafe.Add(m.start, offset)
 	}
-	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&ofHost
+	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&hostFlag
 	return m, nil
 }
 
@@ -162,8 +163,8 @@ type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the
-// processor cannot address. The slice is valid until the buffer is freed or the pool is suspended.
+// View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the CPU
+// cannot address. The slice is valid until the buffer is freed or the pool is suspended.
 // Synchronize with queued work on the memory before using the slice.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {

@@ -91,9 +91,9 @@ func TestBufferMisuse(t *testing.T) {
 func TestMemorySliceBounds(t *testing.T) {
 	m := symmem.ForeignMemory(0x1000, 100)
 	for _, row := range []struct {
-		name            string
-		from, bytes, at int64
-		ok              bool
+		name                string
+		offset, bytes, want int64
+		ok                  bool
 	}{
 		{"all of it", 0, 100, 0, true},
 		{"no bytes at the end", 100, 0, 0, true},
@@ -105,10 +105,10 @@ func TestMemorySliceBounds(t *testing.T) {
 		{"a start far past the end", 1<<63 - 1, 1, 0, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			part, err := m.Slice(row.from, row.bytes)
+			part, err := m.Slice(row.offset, row.bytes)
 			if row.ok && (err != nil || part.Bytes() != row.bytes ||
-				part.Address() != m.Address()+uintptr(row.at)) {
-				t.Errorf("got %+v, %v; want %d bytes at offset %d", part, err, row.bytes, row.at)
+				part.Address() != m.Address()+uintptr(row.want)) {
+				t.Errorf("got %+v, %v; want %d bytes at offset %d", part, err, row.bytes, row.want)
 			}
 			if !row.ok && !errors.Is(err, symmem.ErrOutOfRange) {
 				t.Errorf("got %+v, %v; want ErrOutOfRange", part, err)

@@ -8,14 +8,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit represents a call in progress that uses memory of up to two pools. A call first looks up
-// buffers and later queues work on them. In between, only the visit keeps the memory and windows of
-// the buffers alive.
+// visit represents a call in progress that uses memory of up to two pools. Between looking up
+// buffers and queuing work on them, only the visit keeps the buffers' memory and windows alive.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory of up to two pools. Each pool may be nil, and both may be
-// equal. The call ends with leave. If a pool is closing or suspended, enter returns ErrClosed or
-// ErrSuspended, and no call has begun.
+// enter begins a call that uses memory of up to two pools. Each may be nil, and both may be the
+// same pool. The call ends with leave. If a pool is closing or suspended, enter returns ErrClosed
+// or ErrSuspended, and the call does not begin.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool
@@ -38,7 +37,7 @@ func enter(a, b *Pool) (v visit, err error) {
 	return v, nil
 }
 
-// leave ends a call that enter has begun with the same arguments.
+// leave ends a call that enter began with the same arguments.
 func (v visit) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(v.first)
@@ -65,7 +64,7 @@ func unlockRefused(p *Pool) error {
 }
 
 // refuse prevents further calls and waits for those in progress. If the context ends first, refuse
-// returns its error, and calls are permitted again.
+// permits calls again and returns the context's error.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

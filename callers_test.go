@@ -7,7 +7,7 @@ import (
 )
 
 // TestCallEntersPoolOnce closes a pool during a call that has entered the pool and still needs it.
-// Other ranks may have begun the same call, so the call must complete.
+// The call must complete, because other ranks may have begun the same call.
 func TestCallEntersPoolOnce(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool) error{
 		"Reserve": func(r *rank, p *symmem.Pool) error {
@@ -28,10 +28,10 @@ func TestCallEntersPoolOnce(t *testing.T) {
 	}
 }
 
-// TestCollectiveRealignsPoolThatCloses makes a collective after a fault. The receive buffer is
-// older than the fault, so the call enters the pool without a realignment. The send buffer is given
-// by its address, so the call realigns the pool when it looks up its windows.
-func TestCollectiveRealignsPoolThatCloses(t *testing.T) {
+// TestCollectiveRealignsClosingPool makes a collective after a fault. The receive buffer is older
+// than the fault, so the call enters the pool without a realignment. The send buffer is given by
+// its address, so the call realigns the pool only when it looks up its windows.
+func TestCollectiveRealignsClosingPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {
 			r.skip("the test needs a Go slice of a buffer", symmem.ErrUnsupported)
@@ -51,8 +51,8 @@ func TestCollectiveRealignsPoolThatCloses(t *testing.T) {
 	})
 }
 
-// TestNormEntersPoolOnce begins a norm whose four buffers are in one pool. The pool closes after
-// the call has entered it for the input and the output.
+// TestNormEntersPoolOnce begins a norm whose four buffers are in one pool, which closes after the
+// call has entered it for the input and the output.
 func TestNormEntersPoolOnce(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		b := r.alloc(r.pool(), mib).Memory()

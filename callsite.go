@@ -10,7 +10,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// callSites numbers the call sites of a Runtime: lines of Go code, and locations in other
+// callSites numbers the call sites of a Runtime, which are lines of Go code or locations in other
 // languages.
 type callSites struct {
 	mu    ranked.Mutex[sitesMu]
@@ -24,8 +24,8 @@ func (all *callSites) number(text string) uint32 {
 	return all.names.Intern(0, text)
 }
 
-// ofCaller returns the number of the line outside this package that made the current call.
-func (all *callSites) ofCaller() uint32 {
+// callerSite returns the number of the line outside this package that made the current call.
+func (all *callSites) callerSite() uint32 {
 	pc := caller()
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -36,8 +36,8 @@ func (all *callSites) ofCaller() uint32 {
 	return all.names.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
-// named returns the text of a call site, or "" for 0.
-func (all *callSites) named(site uint32) string {
+// text returns the text of a call site, or "" for 0.
+func (all *callSites) text(site uint32) string {
 	if site == 0 {
 		return ""
 	}
@@ -54,20 +54,20 @@ func caller() uintptr {
 	var pcs [callerDepth]uintptr
 	n := runtime.Callers(3, pcs[:])
 	for _, pc := range pcs[:n] {
-		if f := runtime.FuncForPC(pc - 1); f != nil && !ours(f.Name()) {
+		if f := runtime.FuncForPC(pc - 1); f != nil && !isInternal(f.Name()) {
 			return pc
 		}
 	}
 	return 0
 }
 
-// inPackage is the import path of this package and a dot. The names of the package's functions
-// begin with it.
-var inPackage = strings.TrimSuffix(
-	runtime.FuncForPC(reflect.ValueOf((*callSites).named).Pointer()).Name(), "(*callSites).named")
+// packagePrefix is the import path of this package and a dot, with which the names of the package's
+// functions begin.
+var packagePrefix = strings.TrimSuffix(
+	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 
-// ours reports whether a function belongs to this package and is no test or example.
-func ours(function string) bool {
-	rest, ok := strings.CutPrefix(function, inPackage)
+// isInternal reports whether a function belongs to this package and is no test or example.
+func isInternal(function string) bool {
+	rest, ok := strings.CutPrefix(function, packagePrefix)
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")
 }

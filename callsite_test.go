@@ -32,7 +32,7 @@ func TestCallWithoutSiteHasNone(t *testing.T) {
 				d := r.wantDivergence(errors.Join(diverge(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
 				for _, side := range d.Sides {
 					if side.Site != "" {
-						r.failf("a call without a site has the site %q, want none", side.Site)
+						r.failf("got site %q for a call without one, want none", side.Site)
 					}
 				}
 			})

@@ -34,25 +34,25 @@ const reportTimeout = 2 * time.Second
 // group's fault.
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks on the fault lane. It returns the same error on all
-// ranks. The first rank that selects a cause decides. A rank that runs later uses that decision,
-// even if the deciding rank has left the group. If the stream of a rank has failed earlier because
-// of another group's fault, the ranks repeat the exchange until that rank knows the cause of that
-// fault.
+// run exchanges reports with the other ranks on the fault lane and returns the same error on all
+// ranks. The first rank that selects a cause decides. A rank that calls run later uses that
+// decision, even if the deciding rank has left the group. If an earlier fault of another group has
+// failed the stream of some rank, the ranks repeat the exchange until that rank knows the cause of
+// that fault.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
-		mine := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
-		mine.Suspect = q.aligner.suspectsPools()
-		message, err := json.Marshal(mine)
+		local := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
+		local.Suspect = q.aligner.suspectsPools()
+		message, err := json.Marshal(local)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		got, err := q.exchangeReports(context.Background(), message)
+		payloads, err := q.exchangeReports(context.Background(), message)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		all := q.decodeReports(got)
+		all := q.decodeReports(payloads)
 		if decision := q.comm.Decide(nil); decision != nil {
 			return adopt(cause, decision)
 		}
@@ -63,8 +63,8 @@ func (q *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport returns this rank's report. For a fault of another group it waits until that group's
-// ranks have determined the cause. If they do not do so in time, the report is pending.
+// makeReport returns this rank's report. For a fault of another group, it waits until the ranks of
+// that group have determined the cause. If they take too long, the report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -102,13 +102,12 @@ type reports struct {
 	waited     time.Duration
 }
 
-// decodeReports decodes the reports of one exchange.
-func (q *inquiry) decodeReports(got [][]byte) *reports {
+func (q *inquiry) decodeReports(payloads [][]byte) *reports {
 	all := &reports{byKind: map[string][]report{}}
-	for from, m := range got {
-		r := report{from: q.ranks[from]}
-		if json.Unmarshal(m, &r) != nil || !r.valid() {
-			all.missing = append(all.missing, q.ranks[from])
+	for rank, payload := range payloads {
+		r := report{from: q.ranks[rank]}
+		if json.Unmarshal(payload, &r) != nil || !r.valid() {
+			all.missing = append(all.missing, q.ranks[rank])
 			continue
 		}
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
@@ -129,49 +128,49 @@ func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte
 // firstCause selects the first cause from all ranks' reports, in the order of the kinds in
 // report.go. If the reports name none, it returns this rank's cause.
 func (q *inquiry) firstCause(cause error, all *reports) error {
-	switch of := all.byKind; {
-	case len(of[kindLost]) > 0:
-		return q.lost(of[kindLost])
-	case len(of[kindPrior]) > 0:
-		return of[kindPrior][0].err()
-	case len(of[kindClosed]) > 0:
+	switch byKind := all.byKind; {
+	case len(byKind[kindLost]) > 0:
+		return q.mergeLost(byKind[kindLost])
+	case len(byKind[kindPrior]) > 0:
+		return byKind[kindPrior][0].err()
+	case len(byKind[kindClosed]) > 0:
 		elsewhere := map[int]string{}
-		for _, r := range of[kindClosed] {
-			elsewhere[r.from] = "has closed its Runtime meanwhile"
+		for _, r := range byKind[kindClosed] {
+			elsewhere[r.from] = "has closed its Runtime in the meantime"
 		}
 		return &DeadlockError{
 			Doing: "joining group " + q.id, Elsewhere: elsewhere, Members: q.ranks,
 		}
-	case len(of[kindDiverged]) > 0:
+	case len(byKind[kindDiverged]) > 0:
 		everywhere := !all.placeUnknown && len(all.missing) == 0
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.advise(err)
 		}
-		// The histories are equal. A rank may have left the group, so report where each rank is.
+		// The histories are the same. A rank may have left the group, so report where each rank is.
 		elsewhere := map[int]string{}
-		for _, r := range of[kindDiverged] {
+		for _, r := range byKind[kindDiverged] {
 			if r.Deadlock != nil {
 				maps.Copy(elsewhere, r.Deadlock.Elsewhere)
 			}
 		}
 		switch {
 		case len(elsewhere) > 0 && len(all.lost) > 0:
-			return &RankLostError{Ranks: all.lost, Doing: of[kindDiverged][0].Doing, Members: q.ranks}
+			return &RankLostError{Ranks: all.lost, Doing: byKind[kindDiverged][0].Doing, Members: q.ranks}
 		case len(elsewhere) > 0:
 			return all.advise(&DeadlockError{
-				Doing: of[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: q.ranks,
+				Doing: byKind[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: q.ranks,
 			})
 		}
-	case len(of[kindMessages]) > 0:
-		return q.messageCause(of[kindMessages])
+	case len(byKind[kindMessages]) > 0:
+		return q.messageCause(byKind[kindMessages])
 	case len(all.lost) > 0:
 		return &RankLostError{Ranks: all.lost, Doing: reportOf(cause).Doing, Members: q.ranks}
-	case len(of[kindLate]) > 0:
-		return all.advise(q.late(of[kindLate]))
-	case len(of[kindAborted]) > 0:
-		return q.aborted(of[kindAborted])
-	case len(of[kindOther]) > 0:
-		first := of[kindOther][0]
+	case len(byKind[kindLate]) > 0:
+		return all.advise(q.mergeLate(byKind[kindLate]))
+	case len(byKind[kindAborted]) > 0:
+		return q.abortedError(byKind[kindAborted])
+	case len(byKind[kindOther]) > 0:
+		first := byKind[kindOther][0]
 		return fmt.Errorf("group %s failed on %s: %s", q.id,
 			driver.RanksOf([]int{first.from}, q.ranks), first.Text)
 	case len(all.missing) > 0:
@@ -204,7 +203,7 @@ func without(ranks, others []int) []int {
 }
 
 // advise adds advice to err if a pool is suspect. After a fault of another group, ranks may realign
-// that pool at different points of their programs, and the advice describes how to avoid this.
+// that pool at different points of their programs, and the advice says how to avoid this.
 func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
@@ -214,8 +213,8 @@ func (all *reports) advise(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
-// lost merges the reports of lost ranks.
-func (q *inquiry) lost(reports []report) *RankLostError {
+// mergeLost merges the reports of lost ranks.
+func (q *inquiry) mergeLost(reports []report) *RankLostError {
 	e := &RankLostError{
 		Doing: reports[0].Doing, Machines: map[int]string{}, Members: q.ranks,
 	}
@@ -227,9 +226,9 @@ func (q *inquiry) lost(reports []report) *RankLostError {
 	return e
 }
 
-// late merges the reports of ranks that waited for other ranks. It takes the texts from the lowest
-// rank's report, so the result is the same on all ranks.
-func (q *inquiry) late(reports []report) *TimeoutError {
+// mergeLate merges the reports of ranks that waited for other ranks. It takes the texts from the
+// lowest rank's report, so that the result is the same on all ranks.
+func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
 		Machines: map[int]string{}, Members: q.ranks,
@@ -257,9 +256,9 @@ func (q *inquiry) late(reports []report) *TimeoutError {
 // distinct sorts ranks and removes duplicates.
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-// aborted returns the error for a group that ranks have aborted. It names the ranks that report
-// their own abort, and the ranks that others have named.
-func (q *inquiry) aborted(reports []report) error {
+// abortedError returns the error for a group that ranks have aborted. It names the ranks that
+// report their own abort and the ranks that others have named.
+func (q *inquiry) abortedError(reports []report) error {
 	var ranks []int
 	why := ""
 	for _, r := range reports {
@@ -277,9 +276,9 @@ func (q *inquiry) aborted(reports []report) error {
 }
 
 // comparable returns the histories that ranks compare after a fault. In Prefix mode these are the
-// histories of the pools that exist on all ranks: ranks may be at different points of their
-// programs. If a rank has marked a pool suspect, comparable returns none. Histories may then differ
-// without a mistake in the program.
+// histories of the pools that exist on all ranks, because ranks may be at different points of their
+// programs. If a rank has marked a pool suspect, comparable returns none, because histories may
+// then differ without a mistake in the program.
 func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
@@ -290,14 +289,14 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 	return q.comparison.histories(), nil
 }
 
-// explainDivergence returns a DivergenceError for the first difference that it finds, or cause. It
-// compares the histories of the pools and the current collective. If every rank has reported its
-// call, it also compares the calls.
+// explainDivergence returns a DivergenceError for the first difference that it finds, or cause if
+// it finds none. It compares the histories of the pools, the current collective and, if every rank
+// has reported its call, the calls.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
-		// Ranks that wait for each other in different calls have stopped. An event that only some
-		// of them have reached is therefore a difference, too.
+		// Ranks that wait for each other in different calls have stopped, so an event that only some of
+		// them have reached is a difference, too.
 		{Mode: agreement.Exact},
 	}
 	if here := reportOf(cause).Doing + q.values.inStep(); everywhere {
@@ -321,7 +320,7 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 }
 
 // messageCause merges the reports of unmatched messages into one error. If a collective has
-// detected the mismatch, all ranks exchange how many messages they have sent and received before
+// detected the mismatch, all ranks exchange how many messages they had sent and received before
 // that collective.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
@@ -333,20 +332,20 @@ func (q *inquiry) messageCause(reports []report) error {
 	if len(ends) > maxEnds {
 		ends = nil // too many for one exchange
 	}
-	mine, err := json.Marshal(ends)
+	local, err := json.Marshal(ends)
 	if err != nil {
 		return errors.Join(first, err)
 	}
-	got, err := q.exchangeReports(context.Background(), mine)
+	payloads, err := q.exchangeReports(context.Background(), local)
 	if err != nil {
 		return errors.Join(first, err)
 	}
 	var all []MessageEnds
 	complete := true
-	for _, m := range got {
-		var theirs []MessageEnds
-		complete = complete && json.Unmarshal(m, &theirs) == nil && theirs != nil
-		all = append(all, theirs...)
+	for _, payload := range payloads {
+		var peerEnds []MessageEnds
+		complete = complete && json.Unmarshal(payload, &peerEnds) == nil && peerEnds != nil
+		all = append(all, peerEnds...)
 	}
 	merged := *first
 	merged.Ends = nil

@@ -40,8 +40,8 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestCauseAwaitsRankThatFailedFirst delays the report of the only rank that knows the cause, until
-// the other rank's exchange of reports has ended without it.
+// TestCauseAwaitsRankThatFailedFirst delays the report of the only rank that knows the cause until
+// the other rank has finished exchanging reports without it.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
@@ -66,8 +66,8 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestDepartedRanksAreCause makes rank 1 leave without a report, and rank 2 leave or die. Rank 0
-// knows only that rank 1 has failed.
+// TestDepartedRanksAreCause makes rank 1 leave without a report, and rank 2 leave or die, while
+// rank 0 knows only that rank 1 has failed.
 func TestDepartedRanksAreCause(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -116,7 +116,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestAdoptedCauseKeepsTextAndType makes a rank without a report adopt various causes.
+// TestAdoptedCauseKeepsTextAndType makes a rank that has no report of its own adopt various causes.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")

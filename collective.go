@@ -95,8 +95,8 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 }
 
 // run queues a collective. A call that has a plan takes a hot path with few function calls and no
-// defer. Between enter and leave, the program's code runs only in Options.OnEvent, whose caller has
-// a defer.
+// defer. This is safe because the program's code runs between enter and leave only in
+// Options.OnEvent, whose caller has a defer.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -209,7 +209,6 @@ func (c *collective) enterOthers() (v otherVisits, err error) {
 	return v, err
 }
 
-// leave ends the visit.
 func (v *otherVisits) leave() {
 	v.second.leave(v.pools[2], v.pools[3])
 	v.first.leave(v.pools[0], v.pools[1])
@@ -231,7 +230,7 @@ func (g *Group) SendTagged(
 // RecvTagged receives count elements from a peer of the group, or from any rank if peer is
 // AnySource. The sender must call SendTagged with the same tag. Receives with the same tag match
 // messages in the order of the calls. A receive from AnySource accepts the message that arrives
-// first. Later receives with the same tag wait for that message. Interop.Do reports the sender to
+// first, and later receives with the same tag wait until one has. Interop.Do reports the sender to
 // Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
@@ -243,9 +242,9 @@ func (g *Group) RecvTagged(
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv, as splits
 // describes. Parts may have any size, including 0, and sizes may differ between ranks. The parts of
-// recv must not overlap. send may be recv.
+// recv must not overlap. send and recv may be the same memory.
 //
-// A rank may send a peer a different number of elements than the peer expects. No buffer is then
+// If a rank sends a peer a different number of elements than the peer expects, no buffer is
 // written, and all ranks return a MessageError that names the pairs. Without CheckEvery, only the
 // ranks of these pairs return it.
 //
@@ -311,19 +310,19 @@ func (g *Group) Scatter(
 	})
 }
 
-// AllReduceRMSNorm fuses the end of a layer that is split over ranks: an all-reduce, an addition to
-// the residual, a norm and, if a.Quant is set, a quantization to 8 bits. It computes for every
-// element
+// AllReduceRMSNorm fuses the operations at the end of a layer that is split across ranks: an
+// all-reduce, an addition to the residual, a norm and, if a.Quant is set, a quantization to 8 bits.
+// It computes for every element
 //
-//	y         = round(the sum of all ranks' Input)      as AllReduce gives it
+//	y         = round(the sum of all ranks' Input)      as AllReduce computes it
 //	Residual  = round(y + Residual)
 //	Output    = round(Residual * (Weight + WeightBias) / sqrt(mean(Residual²) + Epsilon))
 //	Quantized = e4m3(Output / scale)
 //
-// where round rounds to a.Type. Intermediate results are float32, and the mean is over a row.
-// Package driver/formula defines them bit by bit. Every rank and every run produces the same bits.
-// The bits of a row do not depend on the number of rows. Quantized holds the quantized elements of
-// Output, even if Output is unset.
+// where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
+// Package driver/formula defines the results bit by bit: every rank and every run produces the same
+// bits, which for a row do not depend on the number of rows. Quantized holds the quantized elements
+// of Output, even if Output is unset.
 //
 // AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an
 // ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
@@ -352,8 +351,9 @@ func (g *Group) normalize(
 	return g.run(ctx, s, c)
 }
 
-// launchOn queues a plan on any stream, or records it if the owner of an adopted stream captures
-// the stream. wait is set if the caller calls Synchronize next. The stream is then not captured.
+// launchOn queues a plan on any stream, or records it if the owner of an adopted stream is
+// capturing the stream. wait is set if the caller calls Synchronize next, in which case the stream
+// is not being captured.
 func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
@@ -377,8 +377,8 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 }
 
 // Explain returns the path that a collective on these buffers would take now, and the reason. If
-// the tuning table decides, the reason includes the table's limits, which may differ for work in
-// place. Explain assumes Sum for a reduction and even splits for AllToAllV. It queues nothing and
+// the tuning table decides, the reason includes the table's limits, which may differ for in-place
+// calls. Explain assumes Sum for a reduction and even splits for AllToAllV. It queues nothing and
 // does not communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,

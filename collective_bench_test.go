@@ -14,12 +14,12 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// If SYMMEM_TEST_BARS is set, a submission must not exceed these times in nanoseconds. submitOver
-// limits how much longer it takes than the baseline. submitDirect limits its total time on the
-// direct path, which has no baseline in NCCL.
+// If SYMMEM_TEST_BARS is set, the time of a submission must not exceed these limits in nanoseconds.
+// maxOverhead limits the difference from the baseline. maxDirect limits the whole call on the
+// direct path, for which NCCL has no baseline.
 const (
-	submitOver   = 300
-	submitDirect = 5000
+	maxOverhead = 300
+	maxDirect   = 5000
 )
 
 // A batch has submitCalls calls with submitCount float32 elements each.
@@ -29,9 +29,9 @@ const (
 )
 
 // BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32. It alternates
-// batches of calls through the group and batches of a baseline on the same communicator and stream.
-// The baseline is ncclAllReduce on GPUs. On the host it launches the same plan. The two ranks are
-// goroutines. The result is the time of rank 0, without the synchronization after a batch.
+// between batches of calls through the group and batches of a baseline on the same communicator and
+// stream: ncclAllReduce on GPUs, and a launch of the same plan on the host. The two ranks are
+// goroutines. The result is the time on rank 0, without the synchronization after each batch.
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
@@ -82,20 +82,18 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-// submitter submits calls as one rank.
 type submitter struct {
 	*symmem.Runtime
-	send, recv [2]symmem.Buffer // [0] is outside of windows, [1] is in windows
-	hasPath    bool             // whether the path is set
-	// group submits a call through the group. base submits a call of the baseline. inside runs a
-	// batch of base.
+	send, recv [2]symmem.Buffer // [0] is outside windows, [1] is in a window
+	hasPath    bool             // whether the backend has the path
+	// group submits a call through the group and base a call of the baseline. runBase runs a batch of
+	// base.
 	group, base func() error
-	inside      func(batch func() error) error
-	// Each batch adds the time of one call to groupNs and to baseNs.
+	runBase     func(batch func() error) error
+	// Each batch appends its mean time per call to groupNs or baseNs.
 	groupNs, baseNs []float64
 }
 
-// allocate allocates buffers outside windows and buffers in windows.
 func (s *submitter) allocate(b *testing.B) error {
 	for i, o := range []symmem.PoolOptions{{}, {Domain: s.World()}} {
 		pool, err := s.NewPool(o)
@@ -117,7 +115,7 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare makes a call on a path, so that the group has the plan in its cache.
+// prepare makes a call on a path, so that the plan is in the group's cache.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	buffers := 1
 	if path == symmem.PathPlain {
@@ -141,15 +139,15 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	if s.Device().Backend == "nccl" {
 		return s.useNCCL(send.Address(), recv.Address())
 	}
-	s.inside = func(batch func() error) error { return batch() }
+	s.runBase = func(batch func() error) error { return batch() }
 	if s.base = symmem.LaunchPlanned(s.World(), stream); s.base == nil {
 		return errors.New("the group has not cached the plan")
 	}
 	return nil
 }
 
-// useNCCL makes ncclAllReduce the baseline. As in a C program, the current device of the calling
-// thread does not change.
+// useNCCL makes ncclAllReduce the baseline. Its calls run on a thread whose current device is set
+// once per batch, as in a C program.
 func (s *submitter) useNCCL(send, recv uintptr) error {
 	library, err := nccl.Load()
 	if err != nil {
@@ -158,24 +156,24 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	comm, stream := nccl.Comm(s.World().Handle()), cuda.Stream(s.DefaultStream().Handle())
 	call := library.AllReduce(send, recv, submitCount, nccl.Float32, nccl.Sum, comm)
 	s.base = func() error { return call.On(stream) }
-	s.inside = func(batch func() error) error {
+	s.runBase = func(batch func() error) error {
 		return backend.Current(s.Rank(), func(*cuda.Driver) error { return batch() })
 	}
 	return nil
 }
 
-// turn times a batch through the group and a batch of the baseline.
+// turn times one batch through the group and one batch of the baseline.
 func (s *submitter) turn(b *testing.B) error {
 	direct := func(batch func() error) error { return batch() }
 	return errors.Join(
-		s.batch(b, direct, s.group, &s.groupNs), s.batch(b, s.inside, s.base, &s.baseNs))
+		s.batch(b, direct, s.group, &s.groupNs), s.batch(b, s.runBase, s.base, &s.baseNs))
 }
 
-// batch times the calls of a batch and then waits for their completion.
+// batch times a batch of calls, without the wait for their completion.
 func (s *submitter) batch(
-	b *testing.B, inside func(func() error) error, submit func() error, times *[]float64,
+	b *testing.B, run func(func() error) error, submit func() error, times *[]float64,
 ) error {
-	err := inside(func() error {
+	err := run(func() error {
 		begin := time.Now()
 		for range submitCalls {
 			if err := submit(); err != nil {
@@ -188,25 +186,25 @@ func (s *submitter) batch(
 	return errors.Join(err, s.DefaultStream().Synchronize(b.Context()))
 }
 
-// report reports medians over all batches: the time of a call, the time of the baseline, and the
-// difference of the two in a turn.
+// report reports medians over all batches: the time of a call through the group, the time of the
+// baseline, and the difference of the two within a turn.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
-	over := make([]float64, len(s.groupNs))
-	for i := range over {
-		over[i] = s.groupNs[i] - s.baseNs[i]
+	overheads := make([]float64, len(s.groupNs))
+	for i := range overheads {
+		overheads[i] = s.groupNs[i] - s.baseNs[i]
 	}
 	median := func(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 	call := median(s.groupNs)
 	b.ReportMetric(call, "ns/call")
 	b.ReportMetric(median(s.baseNs), "base-ns/call")
-	b.ReportMetric(median(over), "over-ns/call")
+	b.ReportMetric(median(overheads), "over-ns/call")
 	if os.Getenv(barsVariable) == "" {
 		return
 	}
-	if path == symmem.PathDirect && call > submitDirect {
-		b.Errorf("a call takes %.0f ns, want at most %d", call, submitDirect)
+	if path == symmem.PathDirect && call > maxDirect {
+		b.Errorf("a call takes %.0f ns, want at most %d", call, maxDirect)
 	}
-	if path != symmem.PathDirect && median(over) > submitOver {
-		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d", median(over), submitOver)
+	if path != symmem.PathDirect && median(overheads) > maxOverhead {
+		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d", median(overheads), maxOverhead)
 	}
 }

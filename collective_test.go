@@ -15,14 +15,14 @@ type operation struct {
 	kind symmem.Operation
 	// everywhere reports whether every backend has a window path for the operation.
 	everywhere bool
-	// parts returns the lengths of the send and receive buffers in a group of n ranks. The unit is
+	// parts returns the lengths of the send and receive buffers in a group of n ranks, in units of
 	// count elements.
 	parts func(n int) (send, recv int)
 	call  func(r *rank, send, recv symmem.Memory, count int64) error
 	// want returns element i of rank me's result. ok is false if the rank has no result.
 	want func(n, me, i, count int) (element float32, ok bool)
-	// inPlace returns which part of the larger buffer serves as the smaller buffer in an in-place
-	// call. It is nil if the operation cannot run in place.
+	// inPlace returns the index of the part of the larger buffer that serves as the smaller buffer in
+	// an in-place call. It is nil if the operation cannot run in place.
 	inPlace func(me int) int
 }
 
@@ -90,11 +90,11 @@ var operations = []operation{
 	},
 }
 
-// memories allocates the send and receive memory of an operation. For a call in place, the smaller
+// memories allocates the send and receive memory of an operation. For an in-place call, the smaller
 // memory is part number at of the larger one.
 type memories func(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory)
 
-// windows returns two ranges in windows. Neither begins at the beginning of its buffer.
+// windows returns two ranges in windows, neither of which begins at the start of its buffer.
 func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	p := r.pool()
 	const skip = 96
@@ -114,21 +114,19 @@ func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
 	return part, whole
 }
 
-// unregistered returns memory that no group registers.
 func unregistered(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.unregistered(int64(4 * sendLen)), r.unregistered(int64(4 * recvLen))
 }
 
-// goSlices returns Go slices. They are never symmetric. GPUs cannot use them.
+// goSlices returns Go slices, which are never symmetric and which GPUs cannot use.
 func goSlices(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	r.requireAddressable()
 	return symmem.Host(make([]float32, sendLen)), symmem.Host(make([]float32, recvLen))
 }
 
-// part calls Memory.Slice, which must succeed.
-func (r *rank) part(m symmem.Memory, from, bytes int) symmem.Memory {
+func (r *rank) part(m symmem.Memory, offset, bytes int) symmem.Memory {
 	r.t.Helper()
-	p, err := m.Slice(int64(from), int64(bytes))
+	p, err := m.Slice(int64(offset), int64(bytes))
 	r.ok(err)
 	return p
 }
@@ -201,7 +199,7 @@ func TestSendRecv(t *testing.T) {
 		}
 		r.skipUnsupported(r.World().Recv(r.ctx, m, count, symmem.Int64, 0, nil))
 		if got := read[int64](r, m); !slices.Equal(got, v) {
-			r.failf("the received message begins with %v, want %v", got[:10], v[:10])
+			r.failf("got a message that begins with %v, want %v", got[:10], v[:10])
 		}
 	})
 }
@@ -213,7 +211,7 @@ func TestBarrierWaitsForAllRanks(t *testing.T) {
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
 		if len(arrived) != 3 {
-			r.failf("the barrier ended when %d ranks had arrived, want 3", len(arrived))
+			r.failf("the barrier completed when %d ranks had arrived, want 3", len(arrived))
 		}
 	})
 }
@@ -278,13 +276,13 @@ var invalidCollectives = []struct {
 		},
 	},
 	{
-		"a root outside of the group", symmem.ErrInvalid,
+		"a root outside the group", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
 			return r.World().Broadcast(r.ctx, m, m, 1, symmem.Float32, 2, nil)
 		},
 	},
 	{
-		"a peer outside of the group", symmem.ErrInvalid,
+		"a peer outside the group", symmem.ErrInvalid,
 		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
 			return r.World().Send(r.ctx, m, 1, symmem.Float32, -1, nil)
 		},

@@ -10,11 +10,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls in progress that create an object which Runtime.Close must find.
+// creation counts the calls in progress that create an object. Runtime.Close must find these
+// objects.
 type creation struct {
 	mu    *ranked.Mutex[runtimeMu]
 	calls sync.WaitGroup // incremented with mu held, before life ends
-	// life is canceled by end when Close begins, with ErrClosed as its cause.
+	// life is canceled by end, with ErrClosed as its cause, when Close begins.
 	life context.Context
 	end  context.CancelCauseFunc
 }
@@ -22,7 +23,7 @@ type creation struct {
 // usable returns ErrClosed once Close has begun.
 func (c *creation) usable() error { return context.Cause(c.life) }
 
-// begin counts a call that creates an object. The call ends with done.
+// begin counts a call that creates an object. The caller must call done when the call ends.
 func (c *creation) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,11 +34,10 @@ func (c *creation) begin() error {
 	return nil
 }
 
-// done ends a call that begin has counted.
 func (c *creation) done() { c.calls.Done() }
 
-// join is like begin, for a call that creates a group. The context that it returns is canceled when
-// Close begins, and done then replaces the resulting error by ErrClosed.
+// join is like begin, but for a call that creates a group. The returned context is canceled when
+// Close begins, in which case done replaces the resulting error by ErrClosed.
 func (c *creation) join(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -66,16 +66,16 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits for the calls in progress, but no longer than until due. Close may run in a signal
-// handler that has interrupted one of these calls, which then cannot end.
+// await waits until due at the latest for the calls in progress. Close may run in a signal handler
+// that has interrupted one of these calls, which then cannot return.
 func (c *creation) await(due time.Time) {
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		c.calls.Wait()
-		close(ended)
+		close(done)
 	}()
 	select {
-	case <-ended:
+	case <-done:
 	case <-time.After(time.Until(due)):
 	}
 }

@@ -10,14 +10,15 @@ import (
 	"symmem/driver"
 )
 
-// decision encodes the cause of a group's failure for ranks that determine the cause later.
+// decision encodes the cause of a group's failure for ranks that determine the cause later than
+// others.
 type decision struct {
-	// Text holds the text of the cause. It may contain more than the text of Report.
+	// Text is the text of the cause, which may be longer than the text of Report.
 	Text   string `json:"text"`
 	Report report `json:"report"`
 }
 
-// maxDecisionText limits the text of a cause that is too large to encode, in bytes.
+// maxDecisionText limits the text, in bytes, of a cause that is too large to encode in full.
 const maxDecisionText = 64 << 10
 
 // encodeDecision encodes a cause in at most driver.MaxPayload bytes.
@@ -32,26 +33,26 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decide proposes a cause to the group's ranks and returns the cause that the ranks use.
+// decide proposes a cause to the group's ranks and returns the cause on which they agreed.
 func (q *inquiry) decide(cause error) error {
-	mine := encodeDecision(cause)
-	theirs := q.comm.Decide(mine)
-	if bytes.Equal(mine, theirs) {
+	proposed := encodeDecision(cause)
+	decided := q.comm.Decide(proposed)
+	if bytes.Equal(proposed, decided) {
 		return cause
 	}
-	return adopt(cause, theirs)
+	return adopt(cause, decided)
 }
 
-// adopt returns the error that an encoded decision describes. If own is a MismatchError of the same
-// call, adopt returns own, which describes this rank's call.
+// adopt returns the error that an encoded decision describes. If own is a MismatchError for the
+// same call, adopt returns own because it describes this rank's call.
 func adopt(own error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
 		return own
 	}
 	var mismatch *driver.MismatchError
-	if theirs := d.Report.Mismatch; theirs != nil && errors.As(own, &mismatch) &&
-		mismatch.Number == theirs.Number && mismatch.Launch == theirs.Launch {
+	if decided := d.Report.Mismatch; decided != nil && errors.As(own, &mismatch) &&
+		mismatch.Number == decided.Number && mismatch.Launch == decided.Launch {
 		return own
 	}
 	err := d.Report.err()
@@ -61,13 +62,13 @@ func adopt(own error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
-// reporterCheckInterval is the interval at which awaitReporter checks the other ranks.
+// reporterCheckInterval is how often awaitReporter checks the other ranks.
 const reporterCheckInterval = 20 * time.Millisecond
 
 // awaitReporter waits for the report of a late rank that may know the cause, as long as no report
 // names a cause. It returns when another rank decides, when all missing ranks have departed, when
-// one of them is lost, or when three quarters of the group's timeout have passed since begin. It
-// adds the departed ranks to the reports.
+// one of them is lost, or when three quarters of the group's timeout have passed since begin, and
+// it adds the departed ranks to the reports.
 func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()
@@ -82,7 +83,7 @@ func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 }
 
 // explained reports whether some rank has reported a cause. A PeerError does not count, because it
-// reports only that another rank has failed.
+// says only that another rank has failed.
 func (all *reports) explained() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {
@@ -92,7 +93,7 @@ func (all *reports) explained() bool {
 	return false
 }
 
-// common lists the ranks that are in both lists.
+// common returns the ranks that are in both lists.
 func common(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return !slices.Contains(others, r)

@@ -51,17 +51,17 @@ type DivergenceError struct {
 	Position uint64 `json:"position"`
 	// Last is the end of that range, or 0 if Position is exact.
 	Last uint64 `json:"last,omitempty"`
-	// Sides has an entry for each distinct observation, at most 16.
+	// Sides has at most 16 entries, one for each distinct observation.
 	Sides []Side `json:"sides"`
 	// Others lists the ranks whose observations did not fit into Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority, which is more than half of the ranks
-	// that took part. Without a majority, Deviant is empty. If some ranks report different calls,
-	// ranks that report no call are neither counted nor listed.
+	// Deviant lists the ranks that differ from the majority, which is more than half of the ranks that
+	// took part. Without a majority, Deviant is empty. If some ranks are in different calls, ranks
+	// that are in no call are neither counted nor listed.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
-	// Why suggests the cause of a DivergedPlacement, such as "extra event". It is "unknown" if the
+	// Why suggests the cause of a DivergedPlacement, such as "extra event", or is "unknown" if the
 	// histories suggest none.
 	Why string `json:"why"`
 	// Message describes the divergence in one paragraph. It is the same on every rank.
@@ -74,11 +74,11 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the location of the call, as file:line. For values it is always set. For other events
-	// it is set only if Options.CallSites is true.
+	// Site is the location of the call, as file:line. It is always set for values, and for other
+	// events only if Options.CallSites is true.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values of any name, for DivergedValue. The latest comes
-	// first. Call sites are included if they are recorded.
+	// Before describes up to ten earlier values of any name, latest first, for DivergedValue. Call
+	// sites are included if they are recorded.
 	Before []string `json:"before,omitempty"`
 }
 
@@ -102,8 +102,8 @@ func (d *DivergenceError) Ranks() map[int]Side {
 }
 
 // divergenceOf converts the divergence in an outcome, if any, to an error. members maps group ranks
-// to world ranks. A nil members, as for a communicator of another library, leaves the ranks as they
-// are.
+// to world ranks. If members is nil, as for a communicator of another library, the ranks stay as
+// they are.
 func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {

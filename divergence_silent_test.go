@@ -13,8 +13,8 @@ import (
 	"symmem"
 )
 
-// The tests of this file cause faults that must never be silent. After each fault every rank must
-// be able to use a new group. lost_test.go tests the end of a process.
+// The tests in this file cause faults that must never be silent. After each fault, every rank must
+// be able to use a new group. For faults caused by the end of a process, see lost_test.go.
 
 // soon bounds calls that wait for a rank that never arrives.
 const soon = 300 * time.Millisecond
@@ -163,9 +163,10 @@ func TestGroupRegistrationOrderTimesOut(t *testing.T) {
 	})
 }
 
-// displace returns a buffer in a window. Its offset differs between the two ranks although they
-// make equal requests, because blocks are placed by address and the addresses of segments vary.
-func displace(r *rank) symmem.Buffer {
+// displacedBuffer returns a buffer in a window. The buffer's offset differs between the two ranks
+// although they make identical requests, because blocks are placed by address and the addresses of
+// segments vary.
+func displacedBuffer(r *rank) symmem.Buffer {
 	p := r.poolWith(symmem.PoolOptions{
 		Domain: r.World(), FirstSegment: 4 * mib, Placement: symmem.PlaceByAddress,
 	})
@@ -180,7 +181,7 @@ func displace(r *rank) symmem.Buffer {
 	return r.alloc(p, mib/2)
 }
 
-// scatterSeed is a seed of segment addresses for which displace returns different offsets.
+// scatterSeed is a seed of segment addresses for which displacedBuffer returns different offsets.
 const scatterSeed = 5
 
 func TestBuffersAtDifferentOffsets(t *testing.T) {
@@ -188,13 +189,13 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 		var texts errorTexts
 		o := symmem.Options{Scatter: scatterSeed, Check: symmem.CheckEvery}
 		runWithFault(t, 2, o, func(r *rank) {
-			b := displace(r)
+			b := displacedBuffer(r)
 			err := r.sum(r.World(), b)
 			r.wantDivergence(err)
 			texts.add(r, err)
 		})
 		if text := texts.requireSame(t, 2); !strings.Contains(text, "segment") {
-			t.Errorf("the error %q names no segment", text)
+			t.Errorf("got error %q, want one that names a segment", text)
 		}
 	})
 	t.Run("diverge if the ranks have freed different buffers", func(t *testing.T) {
@@ -208,14 +209,14 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 			texts.add(r, err)
 		})
 		if text := texts.requireSame(t, 2); !strings.Contains(text, "free") {
-			t.Errorf("the error %q does not name the free", text)
+			t.Errorf("got error %q, want one that names the free", text)
 		}
 	})
 	t.Run("give wrong sums with checks off", func(t *testing.T) {
 		var mu sync.Mutex
 		places, wrongRanks := map[string]bool{}, 0
 		runWithFault(t, 2, symmem.Options{Scatter: scatterSeed, Check: symmem.CheckOff}, func(r *rank) {
-			b := displace(r)
+			b := displacedBuffer(r)
 			r.fill(b, 1)
 			r.ok(r.World().Barrier(r.ctx, nil))
 			r.ok(r.sum(r.World(), b))
@@ -241,7 +242,7 @@ func TestMemoryPastWindowEndIsRejected(t *testing.T) {
 			err := r.World().AllReduce(r.ctx, m, m, 1025, symmem.Float32, symmem.Sum, nil)
 			r.wantErr(err, symmem.ErrOutOfRange)
 			if paths := r.World().Stats().Paths; len(paths) != 0 {
-				r.failf("%v were launched, want nothing", paths)
+				r.failf("Paths = %v, want none", paths)
 			}
 		}
 		r.checkSum(r.World(), b)
@@ -288,7 +289,7 @@ func TestTrimDeregistersFreedMemory(t *testing.T) {
 		b := r.window(p, mib)
 		r.ok(b.Free())
 		if len(order) != 0 || !r.World().IsSymmetric(b.Memory()) {
-			r.failf("Free deregistered the block: %v", order)
+			r.failf("got %v after Free, want no events", order)
 		}
 		again := r.alloc(p, mib)
 		if again.Address() != b.Address() {
@@ -298,7 +299,7 @@ func TestTrimDeregistersFreedMemory(t *testing.T) {
 		r.ok(again.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		if !slices.Equal(order, []string{"deregister 0", "unmap 0"}) {
-			r.failf("Trim did %v, want deregister 0, unmap 0", order)
+			r.failf("got %v after Trim, want deregister 0, unmap 0", order)
 		}
 		if r.World().IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = true after Trim")

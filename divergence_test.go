@@ -42,17 +42,17 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 }
 
 // TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. The graphs
-// contain equal calls. Only their capture numbers differ.
+// contain identical calls, which differ only in their capture numbers.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			runWithFault(t, ranks, checkEvery, func(r *rank) {
-				from, to := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
+				send, recv := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
 				graphs := make([]*symmem.Graph, 2)
 				for i := range graphs {
 					graphs[i] = r.capture(func(s *symmem.Stream) {
 						for range 2 {
-							r.ok(r.World().AllReduce(r.ctx, from.Memory(), to.Memory(), 1000, symmem.Float32,
+							r.ok(r.World().AllReduce(r.ctx, send.Memory(), recv.Memory(), 1000, symmem.Float32,
 								symmem.Sum, s))
 						}
 					})
@@ -69,7 +69,7 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 				}
 				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
 					if len(d.Sides) != 2 || !strings.Contains(d.Sides[i].Event, want) {
-						r.failf("the sides are %v, want %q in side %d", d.Sides, want, i)
+						r.failf("Sides = %v, want %q in side %d", d.Sides, want, i)
 					}
 				}
 				for _, g := range graphs {
@@ -142,7 +142,7 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 		t.Fatalf("the decoded error differs (-want +got):\n%s", diff)
 	}
 	if got.Ranks()[2].Site != "a.go:7" {
-		t.Errorf("the side of rank 2 is %+v, want the site a.go:7", got.Ranks()[2])
+		t.Errorf("Ranks()[2] = %+v, want site a.go:7", got.Ranks()[2])
 	}
 }
 

@@ -16,8 +16,8 @@
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
 // [Runtime.Interop] serves bindings for other languages, and programs that share streams,
-// communicators or memory with another library. Its methods use [AdoptedCommunicator], [Call] and
-// [Observer].
+// communicators or memory with another library. The methods of [Interop] use [AdoptedCommunicator],
+// [Call] and [Observer].
 //
 // # Collectives
 //
@@ -28,9 +28,9 @@
 //
 // A call may first register memory of a pool that the group has not registered yet, and wait for
 // the other ranks to do the same. The context of a collective bounds that wait; if the context ends
-// first, the call is not queued. The context does not cancel queued work. Queued work ends when it
-// completes or when [Options].Timeout expires. [Stream.Synchronize] takes a context that bounds the
-// wait for queued work. In every call, a nil context stands for context.Background.
+// first, the call is not queued. The context does not cancel queued work, which ends only when it
+// completes or when [Options].Timeout expires, but [Stream.Synchronize] takes a context that bounds
+// the wait for queued work. In every call, a nil context stands for context.Background.
 //
 // A call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported] before anything is queued, so
 // the buffers are untouched and the group remains usable. [ErrClosed] means that the group or its
@@ -44,14 +44,14 @@
 // on each rank, whatever the streams. Two ranks may send to each other at the same time, at any
 // size, because a Send whose Recv has not been called yet buffers the rest of the message and lets
 // the stream continue. If messages are unmatched when the group closes, Close returns a
-// MessageError. Unless Options.UnorderedMessages is set, the next collective reports an unmatched
-// message earlier.
+// MessageError. Unless Options.UnorderedMessages is set, an unmatched message is reported as early
+// as the next collective.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
 // sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory and sends nothing. Each
-// pair of ranks may have 1024 messages in flight; the next Send waits until one of them has been
-// received. A Send in a graph reserves one of these 1024 slots, and memory for the message, for the
-// lifetime of the graph. A replay therefore waits on its stream until the message of the previous
+// pair of ranks may have 1024 messages in flight, and a further Send waits until one of them has
+// been received. A Send in a graph reserves one of these 1024 slots, and memory for the message,
+// for the lifetime of the graph, so a replay waits on its stream until the message of the previous
 // replay has been received. If graphs have reserved all slots, Send returns ErrUnsupported.
 //
 // # Comparison
@@ -82,8 +82,8 @@
 //
 // # Lock order
 //
-// A goroutine acquires the locks of this package in this order, before those of a backend. Builds
-// with the tag invariants panic if a goroutine violates the order.
+// A goroutine acquires the locks of this package in the order below, and before those of a backend.
+// Builds with the tag invariants panic if a goroutine violates this order.
 //
 //	AdoptedCommunicator.mu
 //	Group.mu
@@ -98,13 +98,13 @@
 //	callSites.mu
 //
 // A goroutine may hold AdoptedCommunicator.mu, Group.mu, Graph.mu and valueName.mu while this rank
-// waits for other ranks: during agreements and registrations, in calls on values, and while ranks
-// determine the cause of a fault. With the exception below, no goroutine waits for other ranks
+// waits for other ranks: during agreements and registrations, in operations on [Value], and while
+// ranks determine the cause of a fault. With one exception, no goroutine waits for other ranks
 // while it holds any of the other locks, so an allocation does not wait for a registration.
 //
-// The exception concerns Pool.mu and buffers that several streams use. A Free of a buffer that
-// another stream has used, and an allocation that reuses such memory, hold Pool.mu while they
-// acquire the backend's lock of that stream. If another goroutine is launching a collective on that
-// stream, it may hold the stream's lock until the peers of the collective have arrived or the
-// timeout expires. Pool.mu then remains locked for as long.
+// The exception is that freeing a buffer that another stream has used, or allocating memory that
+// such a buffer occupied, acquires that stream's lock in the backend while Pool.mu is held. If
+// another goroutine is launching a collective on the stream, it may hold that lock, and thereby
+// delay every user of the pool, until the peers of the collective have arrived or the timeout
+// expires.
 package symmem

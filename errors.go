@@ -19,7 +19,7 @@ var (
 	ErrUnsupported = driver.ErrUnsupported
 )
 
-// Errors of memory.
+// Errors about memory.
 var (
 	// ErrOutOfMemory matches every OutOfMemoryError, and any other out-of-memory failure of the
 	// device, of CUDA or of the system.
@@ -44,12 +44,12 @@ var (
 	// ErrCapturing is returned by calls that are not permitted while a stream is being captured. They
 	// return it before they call the backend, so the capture remains valid.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned if a buffer is too short for a collective, or a count is too large
-	// for any. The collective is not launched.
+	// ErrOutOfRange is returned if a buffer is too short for a collective, or if a count is too large
+	// for any buffer. The collective is not launched.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted
-	// ErrInterrupted is returned by a wait that Options.Interrupted has ended.
+	// ErrInterrupted is returned by a wait that Options.Interrupted has interrupted.
 	ErrInterrupted = driver.ErrInterrupted
 )
 
@@ -89,8 +89,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// outOfMemoryError converts an out-of-memory error of the allocator. device is the error of the
-// device, if it refused to map more memory.
+// outOfMemoryError converts an out-of-memory error of the allocator. device is the device's error
+// if the device refused to map more memory, and nil otherwise.
 func outOfMemoryError(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
@@ -102,8 +102,8 @@ func outOfMemoryError(err, device error) error {
 	}
 }
 
-// Errors of waits, and of calls that differ between ranks. Backends create most of them, so package
-// driver defines and documents them. Programs use these aliases.
+// Errors of waits, and of calls that differ between ranks. Most of them are created by backends, so
+// they are defined and documented in package driver; programs use these aliases.
 type (
 	// TimeoutError reports which ranks did not arrive within the deadline, and what they were doing:
 	// see [driver.TimeoutError].
@@ -120,17 +120,18 @@ type (
 	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
 	// group, so that a call can never complete: see [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports that the calls of a collective, or the ends of a message, differ. In most
-	// cases the ranks find the difference and return a DivergenceError: see [driver.MismatchError].
+	// MismatchError reports that the ranks' calls of a collective, or the two ends of a message,
+	// differ. In most cases the ranks find the difference and return a DivergenceError: see
+	// [driver.MismatchError].
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks of a group failed first, for a reason that could not be
 	// determined: see [driver.PeerError].
 	PeerError = driver.PeerError
 	// MessageError reports that the ends of messages do not match. All ranks of the group return the
-	// same one, except for messages that only Group.Close finds: see [driver.MessageError].
+	// same error, except for messages that only Group.Close finds: see [driver.MessageError].
 	MessageError = driver.MessageError
-	// MessageEnds describes both ends of a message, or of all messages of a pair of ranks with one
-	// tag: see [driver.MessageEnds].
+	// MessageEnds describes both ends of a message, or of all messages between a pair of ranks with
+	// one tag: see [driver.MessageEnds].
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
@@ -154,7 +155,7 @@ func asAbsentError(err error) error {
 	return &rendezvousError{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// rendezvousError is an AbsentError with the text of the wrapped error. That text already names the
+// rendezvousError is an AbsentError with the text of the wrapped error, which already names the
 // ranks and the address of their store.
 type rendezvousError struct{ AbsentError }
 
@@ -168,8 +169,8 @@ func (e *rendezvousError) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinDistinct joins errors and drops errors with a duplicate text. One cause often prevents the
-// release of several streams or segments.
+// joinDistinct joins errors but drops those with a duplicate text, because one cause often prevents
+// the release of several streams or segments.
 func joinDistinct(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -182,8 +183,8 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts splits an error into the errors that errors.Join has joined. It does not split other
-// errors, such as those of fmt.Errorf.
+// parts splits an error into the errors that errors.Join joined. It does not split other errors
+// that wrap several errors, such as those of fmt.Errorf.
 func parts(err error) []error {
 	if err == nil {
 		return nil

@@ -11,7 +11,7 @@ type manyErrors []error
 func (m manyErrors) Error() string   { return "several" }
 func (m manyErrors) Unwrap() []error { return m }
 
-func TestOnceDropsRepeatedErrors(t *testing.T) {
+func TestJoinDistinctDropsRepeatedErrors(t *testing.T) {
 	lost, late := errors.New("rank 3 is lost"), errors.New("rank 2 is late")
 	for name, c := range map[string]struct {
 		errs []error

@@ -38,7 +38,7 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 			}
 		}
 		if err := s.Copy(m, four); !strings.Contains(err.Error(), "Slice") {
-			r.t.Errorf("%q does not advise Slice", err)
+			r.t.Errorf("got error %q, want one that advises Slice", err)
 		}
 	})
 }

@@ -18,8 +18,8 @@ func (e *Event) valid() bool { return e != nil && e.mark != nil }
 // Done reports whether the last recorded point has been reached. The zero Event is never done.
 func (e *Event) Done() bool { return e.valid() && e.mark.Done() }
 
-// Synchronize waits until the last recorded point has been reached. Every call
-// returns the first error of the stream's work before that point.
+// Synchronize waits until the last recorded point has been reached. Every call returns the first
+// error of the stream's work before that point.
 func (e *Event) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if !e.valid() {

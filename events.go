@@ -12,8 +12,8 @@ import (
 )
 
 // outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
-// guards the queue. One goroutine at a time delivers the events, without holding the lock. A
-// goroutine begins to deliver if no other goroutine is delivering. It ends when the queue is empty.
+// guards the queue, but is not held while events are delivered. Only one goroutine delivers at a
+// time: it begins if no other goroutine is delivering, and ends when the queue is empty.
 type outbox struct {
 	opts       *Options
 	pool       *ranked.Spin[poolMu]     // lock of the pool; nil for a group
@@ -23,7 +23,7 @@ type outbox struct {
 	count      int
 	delivering bool
 	number     uint64 // next event number; for a pool, the ledger position of its next event
-	// common holds the fields that are equal in all events of the pool or group.
+	// common holds the fields that are the same in all events of the pool or group.
 	common event.Event
 	// The fields below are for a trace. Without an OnEvent, scratch replaces the queue.
 	scratch   event.Event
@@ -42,7 +42,6 @@ func (o *outbox) log(e *event.Event) {
 // silent reports whether there is no OnEvent.
 func (o *outbox) silent() bool { return o.opts.OnEvent == nil }
 
-// lock locks the pool or the group.
 func (o *outbox) lock() {
 	if o.pool != nil {
 		o.pool.Lock()
@@ -70,8 +69,9 @@ func (o *outbox) disconnect() {
 const firstQueue = 128
 
 // add adds an event to the queue and returns a pointer to it. The caller fills in the fields that
-// common does not set, because copying an event would double the cost of the call. These fields may
-// still have the values of an older event. Without an OnEvent, the event stays outside the queue.
+// common does not set, because copying an event would double the cost of the call. Until then,
+// these fields may hold the values of an older event. Without an OnEvent, the event stays outside
+// the queue.
 func (o *outbox) add() *event.Event {
 	if o.silent() {
 		return &o.scratch
@@ -83,7 +83,7 @@ func (o *outbox) add() *event.Event {
 	return &o.events[o.count-1]
 }
 
-// grow moves the queue to new memory, because the latest batch is still being read in the old
+// grow moves the queue to new memory, because the latest batch may still be in use in the old
 // memory.
 func (o *outbox) grow() {
 	waiting := o.events[o.taken:o.count]
@@ -122,8 +122,8 @@ func (o *outbox) putBack(rest []event.Event) {
 	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
 }
 
-// deliver passes a batch, and the events that are queued meanwhile, to Options.OnEvent. The caller
-// holds no lock.
+// deliver passes a batch, and the events that are queued in the meantime, to Options.OnEvent. The
+// caller holds no lock.
 func (o *outbox) deliver(batch []event.Event) {
 	ranked.Unlocked()
 	for batch != nil {
@@ -174,8 +174,8 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue and returns it for the caller to fill in and to log.
-// Group.state is held, and events are recorded.
+// record adds an event to the queue and returns it for the caller to fill in and to log. The caller
+// must hold Group.state and must have checked that events are recorded.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
@@ -206,9 +206,10 @@ func (g *groupEvents) deliver() {
 	}
 }
 
-// submit reports a call that is about to be submitted. Events are recorded.
+// submit reports a call that is about to be submitted. The caller must have checked that events are
+// recorded.
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
-	at := g.rt.sites.named(site)
+	at := g.rt.sites.text(site)
 	g.state.Lock()
 	if box := &g.outbox; box.silent() {
 		if box.trace != nil {
@@ -324,14 +325,14 @@ func (p *poolEvents) collect() {
 			e.Name = "" // left from an older event
 		}
 		if site != 0 || e.Site != "" {
-			e.Site = p.rt.sites.named(site)
+			e.Site = p.rt.sites.text(site)
 		}
 		box.log(e)
 	}
 }
 
-// collectToTrace writes the events that the ledger has recorded since the last call to the trace.
-// It does nothing without a trace. There is no OnEvent. mu is held.
+// collectToTrace writes the events that the ledger has recorded since the last call to the trace,
+// if there is one. It must not be called if there is an OnEvent. mu is held.
 func (p *poolEvents) collectToTrace() {
 	box := &p.outbox
 	if box.trace == nil {
@@ -347,12 +348,12 @@ func (p *poolEvents) collectToTrace() {
 	}
 }
 
-// describe sets the call site of later placements in the trace.
+// describe sets the call site of subsequent placements in the trace.
 func (p *poolEvents) describe(site uint32) {
 	box := &p.outbox
 	box.described, box.site = true, site
 	box.scratch = box.common
-	box.scratch.Site = p.rt.sites.named(site)
+	box.scratch.Site = p.rt.sites.text(site)
 	box.trace.Describe(&box.scratch)
 }
 
@@ -360,7 +361,7 @@ func (p *poolEvents) describe(site uint32) {
 func (p *poolEvents) label(e *event.Event, site uint32) {
 	common := &p.outbox.common
 	e.Pool, e.Rank, e.Group = common.Pool, common.Rank, common.Group
-	e.Site = p.rt.sites.named(site)
+	e.Site = p.rt.sites.text(site)
 }
 
 // record queues an event outside the history that ranks compare. mu is held.

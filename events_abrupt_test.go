@@ -28,12 +28,12 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 			runRanks(t, 1, o, func(r *rank) {
 				p := r.pool()
 				for range 4 {
-					ended := make(chan struct{})
+					done := make(chan struct{})
 					go func() { // runtime.Goexit in OnEvent ends this goroutine
-						defer close(ended)
+						defer close(done)
 						_, _ = p.Alloc(4096)
 					}()
-					<-ended
+					<-done
 				}
 				if seen != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
 					r.failf("OnEvent was called %d times, want 5", seen)
@@ -47,7 +47,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// TestGoexitInOnEventDuringCollective ends the goroutine of a repeated call. The pool and the
+// TestGoexitInOnEventDuringCollective exits the goroutine of a repeated call. The pool and the
 // Runtime must close without waiting for that call.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	exiting := false
@@ -65,12 +65,12 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 			call()
 		}
 		exiting = true
-		ended := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
-			defer close(ended)
+			defer close(done)
 			call()
 		}()
-		<-ended
+		<-done
 		r.synchronize()
 		r.closePool(p)
 	})
@@ -92,8 +92,8 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// TestPanicsInOnEventDoNotNest queues many events while one event is delivered, and panics in each
-// of them.
+// TestPanicsInOnEventDoNotNest queues many events while one event is delivered. OnEvent panics for
+// each of them.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const events = 4000
 	blocked, release := make(chan struct{}), make(chan struct{})
@@ -110,9 +110,9 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	}
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
-		ended := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
-			defer close(ended)
+			defer close(done)
 			_, _ = p.Alloc(512)
 		}()
 		<-blocked
@@ -120,7 +120,7 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 			r.alloc(p, 512)
 		}
 		close(release)
-		<-ended
+		<-done
 		if seen < events || symmem.Undelivered(r.Runtime) != 0 {
 			r.failf("OnEvent was called %d times, want at least %d", seen, events)
 		}

@@ -76,18 +76,18 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of a call on two ranks. Each call causes the given number of
-// events. It reports the difference of the fastest batches and of the medians, because other
+// compareBatches alternates batches of a call on two ranks, where each call causes the given number
+// of events. It reports the difference of the fastest batches and of the medians, because other
 // programs disturb most batches on a busy machine.
 func compareBatches(
-	b *testing.B, before, after *traceBench, events float64, call func(*traceBench) error,
+	b *testing.B, plain, traced *traceBench, events float64, call func(*traceBench) error,
 ) {
 	const calls = 512
 	var without, with []float64
 	for b.Loop() {
 		for range 8 {
-			without = append(without, timeCalls(b, calls, before, call))
-			with = append(with, timeCalls(b, calls, after, call))
+			without = append(without, timeCalls(b, calls, plain, call))
+			with = append(with, timeCalls(b, calls, traced, call))
 		}
 	}
 	slices.Sort(without)
@@ -99,20 +99,20 @@ func compareBatches(
 	b.ReportMetric(without[0], "ns-without-min")
 }
 
-// timeCalls returns the nanoseconds of one call.
+// timeCalls returns the mean time of a call in nanoseconds.
 func timeCalls(
-	b *testing.B, calls int, to *traceBench, call func(*traceBench) error,
+	b *testing.B, calls int, t *traceBench, call func(*traceBench) error,
 ) float64 {
 	begin := time.Now()
 	for range calls {
-		if err := call(to); err != nil {
+		if err := call(t); err != nil {
 			b.Fatal(err)
 		}
 	}
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench represents a rank on which a benchmark measures.
+// traceBench is a rank with a pool and memory for calls.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group

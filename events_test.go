@@ -15,7 +15,6 @@ import (
 	"symmem/event"
 )
 
-// blockPlace identifies a block.
 type blockPlace struct {
 	segment int32
 	offset  int64
@@ -84,7 +83,7 @@ func (r *replay) alloc(e *event.Event, place blockPlace) {
 // one pool, so only the map needs a lock.
 type recorder struct {
 	mu    sync.Mutex
-	pools map[poolKey]*recorded // guarded by mu
+	pools map[poolKey]*poolHistory // guarded by mu
 }
 
 type poolKey struct {
@@ -93,22 +92,22 @@ type poolKey struct {
 	id    uint64
 }
 
-// groupEvents replaces the pool's number in the key of a group. Pools and groups number their
+// groupEvents replaces the pool id in the key of a group, because pools and groups number their
 // events separately.
 const groupEvents = ^uint64(0)
 
-type recorded struct {
+type poolHistory struct {
 	*replay
 	events []event.Event
 }
 
-func newRecorder() *recorder { return &recorder{pools: map[poolKey]*recorded{}} }
+func newRecorder() *recorder { return &recorder{pools: map[poolKey]*poolHistory{}} }
 
-func (r *recorder) history(key poolKey) *recorded {
+func (r *recorder) history(key poolKey) *poolHistory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pools[key] == nil {
-		r.pools[key] = &recorded{replay: newReplay()}
+		r.pools[key] = &poolHistory{replay: newReplay()}
 	}
 	return r.pools[key]
 }
@@ -123,8 +122,8 @@ func (r *recorder) record(e *event.Event) {
 	p.events = append(p.events, *e)
 }
 
-// compare replays the events of p and compares the result with the live blocks of p. p must be the
-// rank's first pool of the world.
+// compare replays the events of p, which must be the rank's first pool of the world, and compares
+// the result with the live blocks of p.
 func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 	t.Helper()
 	replayed := r.history(poolKey{rt.Rank(), "world", 0})
@@ -142,8 +141,8 @@ func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 }
 
 // TestEventsReplayToLiveBlocks runs random programs. After each step, all events must have been
-// delivered. A replay of the events must yield the pool's live blocks, and the two ranks must have
-// equal events.
+// delivered, a replay of the events must yield the pool's live blocks, and the two ranks must have
+// the same events.
 func TestEventsReplayToLiveBlocks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		program, events := drawProgram(rt), newRecorder()
@@ -175,7 +174,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 }
 
 // TestEventsRestartAfterFault aborts a group after rank 1 has made an extra allocation. After the
-// restart, the two ranks must have equal events, and a replay must yield the pool's live blocks.
+// restart, the two ranks must have the same events, and a replay must yield the pool's live blocks.
 func TestEventsRestartAfterFault(t *testing.T) {
 	events := newRecorder()
 	var got [2][]event.Event

@@ -51,7 +51,7 @@ func ExampleOpen() {
 	// Output: rank 0 of 1, ranks compare: every
 }
 
-// Ranks compare a number. If the numbers differ, the group stays usable. In this example, the ranks
+// Ranks compare a number. If the numbers differ, the group stays usable; in this example, the ranks
 // then use the minimum.
 func ExampleGroup_Agree() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -70,8 +70,8 @@ func ExampleGroup_Agree() {
 	// Output: Agree of 8 and Agree of 9 are made 8
 }
 
-// The end of a scope registers the buffers that were allocated in it. Their place is equal on every
-// rank.
+// The end of a scope registers the buffers that were allocated in it. A buffer has the same place
+// on every rank.
 func ExamplePool_Begin() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -128,7 +128,7 @@ func ExampleGroup_AllReduce() {
 	// Output: [3 20] map[window:1]
 }
 
-// Each group registers the memory that it uses.
+// A group created by Split registers the memory that its collectives use.
 func ExampleGroup_Split() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		reversed, err := rt.World().Split(ctx, 0, -rt.Rank())
@@ -188,7 +188,7 @@ func ExampleGroup_Explain() {
 	// Output: AllReduce: plain path: the send buffer is in no window of the group
 }
 
-// Check compares the histories of all ranks. If they differ, every rank gets the same error. It
+// Check compares the histories of all ranks. If they differ, every rank gets the same error, which
 // names the first event that differs.
 func ExampleGroup_Check() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -238,7 +238,7 @@ func ExampleInterop_Observe() {
 }
 
 // Register registers the segments of a pool as windows on all ranks. The end of a scope and the
-// first collective on a buffer also register.
+// first collective on a buffer also register memory.
 func ExamplePool_Register() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

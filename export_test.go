@@ -14,7 +14,8 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Map draws the pool's segments, 32 cells wide. Letters are live blocks. Dots are other memory.
+// Map draws the pool's segments, 32 cells wide, with letters for live blocks and dots for other
+// memory.
 func (p *Pool) Map(w io.Writer) {
 	const width = 32
 	p.mu.Lock()
@@ -83,8 +84,8 @@ func Live(p *Pool) (blocks []alloc.Block) {
 	return blocks
 }
 
-// HoldRegistration simulates a registration of another goroutine. The registration lasts until
-// release is called.
+// HoldRegistration simulates a registration in another goroutine that lasts until release is
+// called.
 func HoldRegistration(rt *Runtime) (release func()) {
 	_, release = rt.captures.hold()
 	return release
@@ -161,8 +162,8 @@ func Reported(err error) error {
 // Fail makes a group fail on this rank, as a failed call of the backend does.
 func Fail(g *Group, cause error) { g.comm.Abort(cause) }
 
-// HoldConnect makes a Runtime call hold whenever its device has joined a group, before the ranks
-// compare anything.
+// HoldConnect makes rt call hold whenever its device has joined a group, before the ranks compare
+// anything.
 func HoldConnect(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		hold()
@@ -170,18 +171,18 @@ func HoldConnect(rt *Runtime, hold func()) {
 	}}
 }
 
-// HoldFill makes a stream call hold before each fill, after the fill's memory has been checked.
+// HoldFill makes s call hold before each fill, after the memory of the fill has been checked.
 func HoldFill(s *Stream, hold func()) { s.queue = hookedStream{Stream: s.queue, beforeFill: hold} }
 
-// HoldSynchronize makes a stream call hold after Synchronize has waited for its work.
+// HoldSynchronize makes s call hold whenever Synchronize has waited for its work.
 func HoldSynchronize(s *Stream, hold func()) {
 	s.queue = hookedStream{Stream: s.queue, afterSynchronize: hold}
 }
 
-// HoldCopy makes a stream call hold after a copy has been queued.
+// HoldCopy makes s call hold whenever a copy has been queued.
 func HoldCopy(s *Stream, hold func()) { s.queue = hookedStream{Stream: s.queue, afterCopy: hold} }
 
-// hookedStream calls the hooks of a test around the calls of a stream.
+// hookedStream is a Stream that calls functions of a test before or after its own work.
 type hookedStream struct {
 	driver.Stream
 	beforeFill, afterSynchronize, afterCopy func()
@@ -210,15 +211,15 @@ func (h hookedStream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// HoldRegister affects the groups that a Runtime joins afterwards. They call hold whenever the
-// backend has registered a segment, before the pool records it.
+// HoldRegister makes the groups that rt joins afterwards call hold whenever the backend has
+// registered a segment, before the pool records it.
 func HoldRegister(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return registerHook{c, hold}
 	}}
 }
 
-// HoldArena makes a Runtime call hold whenever NewPool has reserved the addresses of a pool.
+// HoldArena makes rt call hold whenever NewPool has reserved the addresses of a pool.
 func HoldArena(rt *Runtime, hold func()) { rt.device = arenaHook{rt.device, hold} }
 
 type arenaHook struct {
@@ -232,7 +233,7 @@ func (d arenaHook) NewArena(bytes int64) (driver.Arena, error) {
 	return a, err
 }
 
-// connectHook passes new communicators of a device to a function of a test.
+// connectHook passes each new communicator of a device to joined, whose result replaces it.
 type connectHook struct {
 	driver.Device
 	joined func(driver.Communicator) driver.Communicator
@@ -245,8 +246,8 @@ func (d connectHook) Connect(
 	return d.joined(c), err
 }
 
-// StallStore makes the store of a Runtime stop answering requests of JoinWith. Rank 0 counts as the
-// rank that serves the store.
+// StallStore makes the store of rt stop answering requests of JoinWith, and makes rank 0 count as
+// the rank that serves the store.
 func StallStore(rt *Runtime) { rt.rankLists.store = stalledStore{rt.rankLists.store} }
 
 type stalledStore struct{ driver.Store }
@@ -258,16 +259,16 @@ func (stalledStore) Set(ctx context.Context, _ string, _ []byte) error {
 
 func (stalledStore) ServedBy() int { return 0 }
 
-// Adopt returns the error of a rank that knows the cause own after another rank has decided on a
-// different cause.
+// Adopt returns the error of a rank that takes own for the cause when another rank has decided on
+// cause.
 func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
 
-// HoldReports affects the groups that a Runtime joins afterwards. They call hold before they
-// exchange reports of a fault.
+// HoldReports makes the groups that rt joins afterwards call hold before they exchange reports of a
+// fault.
 func HoldReports(rt *Runtime, hold func()) { HookReports(rt, ReportHooks{Before: hold}) }
 
-// HookControl affects the groups that a Runtime joins afterwards. They call before whenever they
-// exchange messages on the control lane.
+// HookControl makes the groups that rt joins afterwards call before whenever they exchange messages
+// on the control lane.
 func HookControl(rt *Runtime, before func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return controlHook{c, before}
@@ -288,7 +289,7 @@ func (c controlHook) Exchange(
 	return c.Communicator.Exchange(ctx, lane, payload)
 }
 
-// ReportHooks affects the reports that groups exchange after a fault.
+// ReportHooks changes how groups exchange reports after a fault.
 type ReportHooks struct {
 	// Before and After are called before and after each exchange of reports. They may be nil.
 	Before, After func()
@@ -296,7 +297,7 @@ type ReportHooks struct {
 	Lost []int
 }
 
-// HookReports affects the groups that a Runtime joins afterwards.
+// HookReports applies hooks to the groups that rt joins afterwards.
 func HookReports(rt *Runtime, hooks ReportHooks) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return reportHook{c, hooks}
@@ -368,8 +369,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince takes stock of the pool, as a realignment does after it has waited for the streams.
-// During that wait it calls meanwhile, which simulates calls of other goroutines.
+// StockSince takes stock of the pool, as a realignment does after it has waited for the streams. In
+// place of that wait, it calls meanwhile, which simulates calls of other goroutines.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()
@@ -377,8 +378,8 @@ func StockSince(p *Pool, meanwhile func()) error {
 	return err
 }
 
-// CloseDuring makes a pool refuse new calls while a call that has entered the pool waits for the
-// pool's lock, as Close does. It returns the call's error.
+// CloseDuring makes a pool refuse new calls, as Close does, while a call that has entered the pool
+// waits for the pool's lock. It returns the call's error.
 func CloseDuring(p *Pool, call func() error) error {
 	p.mu.Lock()
 	done := make(chan error, 1)
@@ -397,8 +398,8 @@ func CloseDuring(p *Pool, call func() error) error {
 	return err
 }
 
-// CloseBetween makes a norm enter the pools of its input and output. It then makes these pools
-// refuse new calls, and makes the norm enter the pools of its other buffers.
+// CloseBetween makes a norm enter the pools of its input and output, makes these pools refuse new
+// calls, and then makes the norm enter the pools of its other buffers.
 func CloseBetween(a NormArgs) error {
 	c := &collective{send: a.Input, recv: a.Output, norm: &a}
 	in, err := enter(c.send.pool, c.recv.pool)
@@ -415,8 +416,8 @@ func CloseBetween(a NormArgs) error {
 	return err
 }
 
-// AdoptFake adopts a communicator of another library that has the group's ranks. Its windows do
-// nothing.
+// AdoptFake returns an adopted communicator of another library that has the group's ranks and whose
+// windows do nothing.
 func AdoptFake(g *Group) *AdoptedCommunicator {
 	return &AdoptedCommunicator{
 		rt: g.rt, group: g, name: "fake", native: fakeCommunicator{g},
@@ -443,8 +444,8 @@ func LockPool(p *Pool) (unlock func()) {
 	return p.mu.Unlock
 }
 
-// HoldWindow registers a buffer's segment with an adopted communicator, and the communicator with
-// the runtime.
+// HoldWindow registers a buffer's segment with an adopted communicator, and adds the communicator
+// to the runtime.
 func HoldWindow(a *AdoptedCommunicator, b Buffer) {
 	segment := b.Segment()
 	p := b.memory.pool

@@ -79,19 +79,19 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
 		const only = "and no other path can take the call"
 		in, out := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
-		g := symmem.NarrowedTo(r.World(), withoutFormula, withoutFormula, exchange)
+		g := symmem.NarrowedTo(r.World(), withoutFormula, withoutFormula, smallExchange)
 		for _, row := range []struct {
 			m      symmem.Memory
 			count  int64
 			choice symmem.PathChoice
 			want   string
 		}{
-			{in, 1 << 18, symmem.PathDefault, "direct: " + inside + only},
-			{out, 2 << 10, symmem.PathDefault, "direct: " + outside + ", " + only},
-			{out, 1 << 18, symmem.PathDefault, ": NCCL has no formula" + none +
-				"; not direct: 8KiB of exchange memory" + none},
-			{in, 1 << 10, symmem.PathPlain, ": NCCL has no formula" + none},
-			{in, 1 << 10, symmem.PathWindow, ": NCCL has no formula" + none},
+			{in, 1 << 18, symmem.PathDefault, "direct: " + inWindows + only},
+			{out, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + only},
+			{out, 1 << 18, symmem.PathDefault, ": NCCL has no formula" + notSupported +
+				"; not direct: 8KiB of exchange memory" + notSupported},
+			{in, 1 << 10, symmem.PathPlain, ": NCCL has no formula" + notSupported},
+			{in, 1 << 10, symmem.PathWindow, ": NCCL has no formula" + notSupported},
 		} {
 			path, why, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,

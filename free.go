@@ -8,7 +8,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// blockOf returns the live block of a buffer.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -19,7 +18,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 }
 
 // usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended. It
-// is for calls that do not enter the pool, because Close does not wait for them.
+// is for calls that do not enter the pool, for which Close does not wait.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return refusalOf(p)
@@ -27,7 +26,7 @@ func (p *Pool) usable() error {
 	return nil
 }
 
-// free is a hot path. The pool of the zero buffer is nil.
+// free implements Buffer.Free. It is a hot path. p is nil for the zero buffer.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -51,14 +50,15 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that failed, or that a graph or other streams delay. It unlocks p.mu.
+// freeSlowly completes a free that failed or is delayed by a graph or other streams. It unlocks
+// p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
 	defer p.events.release()
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	p.addresses.noteFree(block)
-	err = p.uses.freed(block, state)
+	err = p.uses.noteFree(block, state)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	return err
 }
@@ -75,5 +75,5 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	p.addresses.noteFree(block)
-	return p.segments.freed(p.segments.list[block.Segment])
+	return p.segments.noteFree(p.segments.list[block.Segment])
 }

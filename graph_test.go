@@ -13,7 +13,6 @@ import (
 	"symmem"
 )
 
-// capture records work on the default stream.
 func (r *rank) capture(work func(s *symmem.Stream)) *symmem.Graph {
 	r.t.Helper()
 	s := r.DefaultStream()
@@ -83,14 +82,14 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 		m, err := b.Memory().Slice(0, 4)
 		r.ok(err)
 		given, got := r.alloc(r.pool(), 4), r.alloc(r.pool(), 4)
-		from, err := given.Memory().Slice(0, 4)
+		src, err := given.Memory().Slice(0, 4)
 		r.ok(err)
-		to, err := got.Memory().Slice(0, 4)
+		dst, err := got.Memory().Slice(0, 4)
 		r.ok(err)
 		g := r.capture(func(s *symmem.Stream) {
-			r.ok(s.Copy(m, from))
+			r.ok(s.Copy(m, src))
 			r.ok(r.World().AllReduce(r.ctx, m, m, 1, symmem.Int32, symmem.Sum, s))
-			r.ok(s.Copy(to, m))
+			r.ok(s.Copy(dst, m))
 		})
 		r.ok(b.Free())
 		r.ok(p.Trim(r.ctx, 0))
@@ -98,12 +97,12 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 			r.failf("after Trim with a live graph: got %+v, want the pinned segment", s)
 		}
 		s, sum := r.DefaultStream(), []int32{1}
-		r.ok(s.Copy(from, symmem.Host(sum)))
+		r.ok(s.Copy(src, symmem.Host(sum)))
 		r.ok(g.Launch(s))
-		r.ok(s.Copy(symmem.Host(sum), to))
+		r.ok(s.Copy(symmem.Host(sum), dst))
 		r.synchronize()
 		if sum[0] != 2 {
-			r.failf("the replay after Trim gives %d, want 2", sum[0])
+			r.failf("got %d from the replay after Trim, want 2", sum[0])
 		}
 		r.ok(g.Close())
 		r.ok(p.Trim(r.ctx, 0))
@@ -113,8 +112,8 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 	})
 }
 
-// TestFailedCaptureReleasesMemory forgets a stream that captures. Afterwards the rank can register
-// again, and the buffers of the capture are no longer pinned.
+// TestFailedCaptureReleasesMemory forgets a stream that is being captured. Afterwards, the rank can
+// register again, and the buffers of the capture are no longer pinned.
 func TestFailedCaptureReleasesMemory(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -157,25 +156,25 @@ func TestGraphReplayDuringPoolGrowth(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const replays, batch = 1000, 100
 		p, s := r.pool(), r.DefaultStream()
-		from, to := r.alloc(p, mib), r.window(p, mib)
-		r.fill(from, float32(r.Rank()+1))
+		send, recv := r.alloc(p, mib), r.window(p, mib)
+		r.fill(send, float32(r.Rank()+1))
 		g := r.capture(func(s *symmem.Stream) {
-			r.ok(r.World().AllReduce(r.ctx, from.Memory(), to.Memory(), mib/4, symmem.Float32,
+			r.ok(r.World().AllReduce(r.ctx, send.Memory(), recv.Memory(), mib/4, symmem.Float32,
 				symmem.Sum, s))
 		})
-		r.ok(from.Free())
-		r.ok(to.Free())
+		r.ok(send.Free())
+		r.ok(recv.Free())
 		for range replays / batch {
-			r.ok(s.Fill(symmem.ForeignMemory(to.Address(), mib), 0))
+			r.ok(s.Fill(symmem.ForeignMemory(recv.Address(), mib), 0))
 			for range batch {
 				r.ok(g.Launch(s))
 			}
-			if v := read[float32](r, symmem.ForeignMemory(to.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
-				r.failf("the first and last sums are %v and %v, want 3", v[0], v[mib/4-1])
+			if v := read[float32](r, symmem.ForeignMemory(recv.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
+				r.failf("got %v and %v as the first and last sums, want 3", v[0], v[mib/4-1])
 			}
 			// The pool grows and must not reuse the graph's memory.
 			b := r.alloc(p, 3*mib)
-			for _, pinned := range []symmem.Buffer{from, to} {
+			for _, pinned := range []symmem.Buffer{send, recv} {
 				if b.Address() < pinned.Address()+uintptr(mib) &&
 					pinned.Address() < b.Address()+uintptr(b.Size()) {
 					r.failf("the buffer at %#x overlaps memory of the graph", b.Address())
@@ -208,7 +207,7 @@ func TestCaptureWithoutWindowTakesPlainPath(t *testing.T) {
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
 			r.failf("Paths = %v, want 1 plain", paths)
 		}
-		// The first call outside of a capture registers the memory and takes the window path.
+		// The first call outside a capture registers the memory and takes the window path.
 		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["window"] != 1 {
 			r.failf("Paths = %v, want 1 window", paths)
@@ -245,15 +244,15 @@ func TestInvalidCaptures(t *testing.T) {
 	})
 }
 
-// TestCaptureWaitsForRegistration begins a capture during a registration. It must time out. A
-// capture after the registration succeeds.
+// TestCaptureWaitsForRegistration begins a capture during a registration, which must time out, and
+// another one after the registration, which must succeed.
 func TestCaptureWaitsForRegistration(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 2 * time.Second}, func(r *rank) {
 		s := r.DefaultStream()
 		release := symmem.HoldRegistration(r.Runtime)
 		var late *symmem.TimeoutError
 		if err := s.BeginCapture(); !errors.As(err, &late) ||
-			!strings.Contains(err.Error(), "beginning a capture: a registration") {
+			!strings.Contains(err.Error(), "beginning a capture: another goroutine") {
 			r.failf("got %v, want a TimeoutError about the registration", err)
 		}
 		release()
@@ -264,8 +263,8 @@ func TestCaptureWaitsForRegistration(t *testing.T) {
 	})
 }
 
-// TestMemoryReleaseWaitsForWorkBeforeCapture trims a pool while a stream captures. The capture does
-// not use the pool, but the stream has earlier work on it.
+// TestMemoryReleaseWaitsForWorkBeforeCapture trims a pool while a stream is being captured. The
+// capture does not use the pool, but the stream has earlier work on it.
 func TestMemoryReleaseWaitsForWorkBeforeCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -309,7 +308,7 @@ func TestConcurrentCapturesAndFrees(t *testing.T) {
 			case err := <-work:
 				r.ok(err)
 			case <-time.After(time.Minute):
-				// After a deadlock the world cannot be closed. The process must end here.
+				// After a deadlock the world cannot be closed, so the process must exit here.
 				stacks := make([]byte, 1<<16)
 				panic(fmt.Sprintf("captures and frees wait for each other:\n%s",
 					stacks[:runtime.Stack(stacks, true)]))
@@ -318,7 +317,6 @@ func TestConcurrentCapturesAndFrees(t *testing.T) {
 	})
 }
 
-// captureOften repeatedly captures work on the buffers.
 func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
 	for range times {
 		if err := s.BeginCapture(); err != nil {
@@ -339,7 +337,7 @@ func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
 	return nil
 }
 
-// freeForeignUses frees buffers that another stream has used. It stops when stop is closed.
+// freeForeignUses frees buffers that another stream has used, until stop is closed.
 func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) error {
 	for {
 		select {

@@ -17,9 +17,9 @@ import (
 
 // Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
 //
-// A Group is open until a rank sees a fault or closes it. After a fault of any of its ranks, every
-// call returns the group's first fault, which is the same on every rank. A Group is safe for
-// concurrent use, but collective calls must be made in the same order on every rank.
+// A Group is open until a rank sees a fault or closes it. After a fault on any rank, every call
+// returns the group's first fault, which is the same on every rank. A Group is safe for concurrent
+// use, but collective calls must be made in the same order on every rank.
 //
 // The package documentation describes, under Collectives, what all collectives have in common:
 // streams, errors and contexts.
@@ -61,7 +61,7 @@ func (g *Group) Size() int { return len(g.ranks) }
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
 // Timeout returns the duration that bounds every wait for another rank of the group that has no
-// other deadline.
+// deadline of its own.
 func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 
 // SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in captured
@@ -115,8 +115,8 @@ const noColor = -1
 
 // exchangeColors exchanges every rank's color and key for a Split. Group.mu is held.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
-	// The agreement makes sure that all ranks are in Split. Otherwise a payload of another call
-	// would be decoded as a color.
+	// The agreement makes sure that all ranks are in Split, because otherwise a payload of another
+	// call would be decoded as a color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
 		err = g.comparison.agree(ctx, "split") // the first call that uses the pools realigns them
@@ -124,16 +124,16 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
-	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // cannot fail
-	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
+	local, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // cannot fail
+	messages, err := g.comm.Exchange(ctx, driver.LaneControl, local)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitCause(err))
 	}
-	all := make([][2]int64, len(got))
-	for r, message := range got {
-		if len(message) != len(mine) {
+	all := make([][2]int64, len(messages))
+	for r, message := range messages {
+		if len(message) != len(local) {
 			return nil, fmt.Errorf("splitting group %s: message of rank %d has %d bytes instead of %d",
-				g.id, g.ranks[r], len(message), len(mine))
+				g.id, g.ranks[r], len(message), len(local))
 		}
 		_, _ = binary.Decode(message, binary.LittleEndian, &all[r])
 	}
@@ -166,10 +166,10 @@ func (g *Group) Abort() {
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
-// Close waits for the collective that this rank is running, at most for twice the timeout.
-// After a fault it also waits until the ranks have determined the cause, usually at most 3 s, or
-// three quarters of the timeout if the process of a rank that knows the cause is stopped. It does
-// not wait for other ranks to close the group.
+// Close waits for the collective that this rank is running, at most for twice the timeout. After a
+// fault it also waits until the ranks have determined the cause, which usually takes at most 3 s,
+// or three quarters of the timeout if the process of a rank that knows the cause is stopped. It
+// does not wait for other ranks to close the group.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -189,19 +189,19 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// Err returns the fault that ended the group, the same on every rank. It does not wait, and returns
-// nil until Ended is closed; see Cause.
+// Err returns the fault that ended the group, which is the same on every rank. It does not wait,
+// and returns nil until Ended is closed; see Cause.
 func (g *Group) Err() error { return g.life.err() }
 
 // Cause returns the fault that ended the group, or nil if this rank has seen none. If this rank has
-// seen a fault, Cause waits until the ranks have determined its cause, usually a few seconds; see
-// Close. If the context ends first, Cause returns the context's error.
+// seen a fault, Cause waits until the ranks have determined its cause, which usually takes a few
+// seconds; see Close. If the context ends first, Cause returns the context's error.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
 // CheckOff. It is collective. Every rank must call it at the same point of its program, because
 // histories of different lengths differ. At any level, Check returns the fault of a group that has
-// failed. It does so even if a kernel has reported the fault and no call has returned it yet.
+// failed, even if only a kernel has reported the fault and no call has returned it yet.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -273,7 +273,7 @@ func (g *Group) Stats() GroupStats {
 // SetPath changes how the paths of the group's later collectives are chosen, for benchmarks and
 // performance analysis. A group starts with Options.Path. Graphs that have been captured keep their
 // paths. SetPath is collective over the group, and every rank must pass the same choice. If any
-// rank captures a stream, SetPath returns ErrCapturing on all ranks and changes nothing.
+// rank is capturing a stream, SetPath returns ErrCapturing on all ranks and changes nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -321,8 +321,8 @@ func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	return err
 }
 
-// AgreeFloat compares a floating-point number; see Agree. Values are equal if their bits are equal,
-// except that all NaNs are equal.
+// AgreeFloat compares a floating-point number; see Agree. Values agree if their bits are the same,
+// except that all NaNs agree.
 func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
 	c := valueCall{operation: ValueAgreeFloat, name: name, value: floatBits(value)}
 	_, err := g.values.combine(ctx, c)

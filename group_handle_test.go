@@ -12,14 +12,14 @@ func TestGroupHandlesAreUnique(t *testing.T) {
 		world, second := r.World().Handle(), g.Handle()
 		if r.Device().Addressable {
 			if world != 0 || second != 0 {
-				r.failf("handles %#x and %#x, want 0", world, second)
+				r.failf("got handles %#x and %#x, want 0", world, second)
 			}
 		} else if world == 0 || second == 0 || world == second || r.World().Handle() != world {
-			r.failf("handles %#x and %#x, want two different, stable ones", world, second)
+			r.failf("got handles %#x and %#x, want two different, stable ones", world, second)
 		}
 		r.ok(g.Close())
 		if handle := g.Handle(); handle != 0 {
-			r.failf("handle %#x of a closed group, want 0", handle)
+			r.failf("Handle() = %#x for a closed group, want 0", handle)
 		}
 	})
 }
@@ -30,7 +30,7 @@ func TestFailedGroupHasNoHandle(t *testing.T) {
 		g.Abort()
 		<-g.Ended()
 		if handle := g.Handle(); handle != 0 {
-			r.failf("handle %#x of a failed group, want 0", handle)
+			r.failf("Handle() = %#x for a failed group, want 0", handle)
 		}
 	})
 }

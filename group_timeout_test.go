@@ -10,11 +10,11 @@ import (
 	"symmem"
 )
 
-// TestGroupTimeoutNamesLateRank makes calls of a group whose timeout is short in a world whose
-// timeout is long. Rank 1 makes no call until rank 0 has the error.
+// TestGroupTimeoutNamesLateRank makes each call in a group with a short timeout, in a world with a
+// long one. Rank 1 makes no call until rank 0 has the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
-	// The groups are created with a long timeout, because on a busy machine the creation may take
-	// longer than the short timeout.
+	// On a busy machine, creating a group may take longer than the short timeout, so the groups are
+	// created with a long one.
 	const long, short = time.Hour, 300 * time.Millisecond
 	calls := map[string]func(r *rank, g *symmem.Group) error{
 		"AllReduce": func(r *rank, g *symmem.Group) error {
@@ -76,7 +76,6 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	}
 }
 
-// TestJoinTimeoutNamesLateRank joins a group that another rank does not join.
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
 	reported := make(chan struct{})
 	runRanks(t, 3, symmem.Options{Timeout: time.Hour}, func(r *rank) {
@@ -107,8 +106,8 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// TestJoinTimeoutCoversStore joins a group whose timeout is short. The rank that serves the store
-// does not answer.
+// TestJoinTimeoutCoversStore joins a group with a short timeout while the rank that serves the
+// store does not answer.
 func TestJoinTimeoutCoversStore(t *testing.T) {
 	const short = 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: time.Minute}, func(r *rank) {

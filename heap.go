@@ -11,7 +11,7 @@ import (
 )
 
 // heap provides memory for allocations that no free block satisfies. It reclaims blocks, maps
-// segments, and reassigns free memory of other streams. Pool.mu is held during its methods.
+// segments, and reassigns free memory of other streams. Callers of its methods hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
@@ -21,8 +21,8 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation that needs more than a free block. Its arguments are the request
-// and the results of core.Alloc.
+// alloc completes an allocation that no free block satisfies. Its arguments are the request and the
+// results of core.Alloc.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -35,7 +35,7 @@ func (h *heap) alloc(
 		}
 		if err != nil {
 			err = outOfMemoryError(err, nil)
-		} else if err = h.growOrLess(s, growth, site); err != nil {
+		} else if err = h.growOrShrink(s, growth, site); err != nil {
 			err = h.growFailed(s, bytes, err)
 		}
 		if err = h.seize(s, bytes, err); err != nil {
@@ -46,11 +46,11 @@ func (h *heap) alloc(
 }
 
 // sizeError adds the requested size to an error, unless the core's error contains it.
-func sizeError(doing string, bytes int64, err error) error {
+func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
 	}
-	return fmt.Errorf("%s %s: %w", doing, driver.Plural(bytes, "byte"), err)
+	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
 // reserve maps memory for further allocations of a stream.
@@ -73,9 +73,9 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.growFailed(s, bytes, err)
 }
 
-// growOrLess maps a segment or, if the device has too little memory, a smaller one that satisfies
+// growOrShrink maps a segment or, if the device has too little memory, a smaller one that satisfies
 // the request.
-func (h *heap) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
+func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
 		if !errors.Is(err, driver.ErrOutOfMemory) || !h.core.Shrink(&growth) {
@@ -84,7 +84,7 @@ func (h *heap) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growFailed adds the pool's sizes to an ErrOutOfMemory of the device.
+// growFailed adds the pool's sizes to an ErrOutOfMemory that the device returned.
 func (h *heap) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -92,7 +92,6 @@ func (h *heap) growFailed(s *Stream, bytes int64, err error) error {
 	return outOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
-// grow maps a segment for a stream.
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	memory, err := h.segments.mapNext(growth.Bytes)
 	if err != nil {
@@ -112,11 +111,10 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// seize assigns free memory of other streams to s if err is an ErrOutOfMemory. It returns err if
-// the other streams have no free memory. On the device, s waits for the work queued on these
-// streams. A stream that is being captured neither gets nor loses memory, because the wait would
-// become part of the graph. An adopted stream loses no memory while its owner may have destroyed
-// it.
+// seize assigns free memory of other streams to s if err is an ErrOutOfMemory, and makes s wait on
+// the device for the work queued on these streams. It returns err if the other streams have no free
+// memory. A stream that is being captured neither gets nor loses memory, because the wait would
+// become part of the graph. An adopted stream whose owner may have destroyed it loses no memory.
 func (h *heap) seize(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.records() {
 		return err
@@ -161,7 +159,7 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
-// liveCounts counts the live blocks of each segment. It omits segments without live blocks.
+// liveCounts returns the number of live blocks in each segment that has any.
 func (h *heap) liveCounts() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

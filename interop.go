@@ -9,7 +9,7 @@ import (
 )
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
-// memory with another library of the same process. The C library and the Python package are built
+// memory with another library in the same process. The C library and the Python package are built
 // on it. A program written only in Go needs at most Do, which has two arguments that the methods of
 // Group lack: a path for one call, and a function that receives the sender of a message from
 // AnySource.
@@ -24,19 +24,19 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but the context ends its wait for other ranks to leave, though not
-// before a second has passed. It is for a rank that has failed or must not wait. If this rank
-// serves the store, the other ranks cannot create groups afterwards.
+// Close is like Runtime.Close, but stops waiting for other ranks to leave when the context ends,
+// although not before a second has passed. It is for a rank that has failed or must not wait. If
+// this rank serves the store, the other ranks cannot create groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
-// Site returns the number of a location that is not in Go code, such as "model.py:120", for At. The
-// same text has the same number in this Runtime. After 65,536 locations, further locations have the
-// number 0. Callers should call Site only if call sites are wanted.
+// Site returns the number of a location that is not in Go code, such as "model.py:120", for At.
+// Within a Runtime, the same text always has the same number. After 65,536 locations, further
+// locations have the number 0. Callers should call Site only if call sites are wanted.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
 // At returns an Interop that attributes its calls to a call site. The argument is a number that
-// Site has returned, or 0 for no call site. If ranks make different calls, the error contains the
-// call site of each rank.
+// Site has returned, or 0 for no call site. If ranks make different calls, the error contains each
+// rank's call site.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is like Pool.AllocOn.
@@ -52,9 +52,9 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
-// Value compares or combines a value of all ranks, like the method of Group for its operation. The
-// result of ValueAny and ValueAll is 0 or 1. For an operation that only compares, the result is the
-// value.
+// Value compares or combines a value across all ranks, as the method of Group for its operation
+// does. The result of ValueAny and ValueAll is 0 or 1. For an operation that only compares, the
+// result is the value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
 	if g == nil || !c.Operation.known() {
 		return 0, invalid("%v on value %q", c.Operation, c.Name)
@@ -90,8 +90,8 @@ type ValueCall struct {
 }
 
 // Note adds an event to a pool's history. The event consists of kind and value, two non-negative
-// numbers whose meaning the caller defines. They must be the same on all ranks of the domain.
-// Otherwise the next comparison of histories reports the event and its position. Note does not
+// numbers whose meaning the caller defines, and which must be the same on all ranks of the domain.
+// Otherwise, the next comparison of histories reports the event and its position. Note does not
 // wait.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
@@ -110,13 +110,13 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 
 // Memory returns the memory at an address, for callers that know only the addresses of their
 // tensors. If the address lies in a live buffer of a pool, calls register and check the memory like
-// Buffer.Memory. For an address outside the open pools, the memory belongs to no pool. It may be
+// Buffer.Memory. For an address outside the open pools, the memory belongs to no pool: it may be
 // memory of another library, or of a buffer that was live when its pool was closed.
 //
-// The caller must keep the memory alive until the work on it is complete. Unlike for Buffer.Memory,
-// its use on other streams and in captures is not recorded.
+// The caller must keep the memory alive until the work on it is complete, because, unlike for
+// Buffer.Memory, its use on other streams and in captures is not recorded.
 //
-// A lookup is ordered with the Alloc and Free calls of other goroutines. Once the buffer has been
+// A lookup is ordered with the Alloc and Free calls of other goroutines: once the buffer has been
 // freed, calls that use the memory return ErrFreed, even if the address belongs to another buffer
 // by then.
 //
@@ -186,7 +186,7 @@ func (Interop) Pending(p *Pool, g *Group) bool {
 }
 
 // Registers reports whether a collective on a stream would first register memory or realign its
-// pool, as Pool.Register does. Such a collective waits for the other ranks of the group. Registers
+// pool, as Pool.Register does, and would therefore wait for the other ranks of the group. Registers
 // itself does not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
@@ -199,8 +199,8 @@ type Call struct {
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
-	// Factor is the factor of PremulSum: finite, not 0, and equal on all ranks. Ranks compare it. It
-	// is 0 for other reductions.
+	// Factor is the factor of PremulSum: finite, not 0, and the same on all ranks, which compare it.
+	// It is 0 for other reductions.
 	Factor float64
 	// Root is the root, or the peer of Send and Recv, which may be AnySource.
 	Root int
@@ -210,9 +210,9 @@ type Call struct {
 	Count int64
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
-	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
-	// arrived. The stream waits for Arrived, so it must return soon. It must not call symmem. A
-	// panic in Arrived fails the group.
+	// Arrived, if set, is called with the sender's group rank when the message of a Recv has arrived.
+	// The stream waits for Arrived, so it must return soon. It must not call symmem. A panic in
+	// Arrived fails the group.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
@@ -258,12 +258,11 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if err != nil && g.comm.Cause() == nil {
 		return err // nothing was queued
 	}
-	ended := s.queue.Synchronize(orBackground(ctx))
+	syncErr := s.queue.Synchronize(orBackground(ctx))
 	deliverAll(i.rt)
-	return cmp.Or(err, awaitStreamCause(ended))
+	return cmp.Or(err, awaitStreamCause(syncErr))
 }
 
-// queue queues the collective, and attributes it to a call site.
 func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) error {
 	if len(c.More) > 0 {
 		return c.queueAll(ctx, g, s, site)

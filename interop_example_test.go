@@ -12,9 +12,9 @@ import (
 // stream once, and must forget it before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		const theirs = 0x5eed // a cudaStream_t on GPUs, and any number on the host
+		const foreign = 0x5eed // a cudaStream_t on GPUs, and any number on the host
 		interop := rt.Interop()
-		s, err := interop.AdoptStream(theirs)
+		s, err := interop.AdoptStream(foreign)
 		if err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func ExampleInterop_AdoptStream() {
 			return err
 		}
 		if rt.Rank() == 0 {
-			fmt.Println(v[0], interop.Captured(theirs))
+			fmt.Println(v[0], interop.Captured(foreign))
 		}
 		return tensor.Free()
 	})

@@ -104,7 +104,6 @@ func TestPremulSumNeedsFactor(t *testing.T) {
 	})
 }
 
-// TestDifferentFactorsDiverge passes a different factor on each rank.
 func TestDifferentFactorsDiverge(t *testing.T) {
 	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 2, options, func(r *rank) {
@@ -124,8 +123,8 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod makes a norm as a Call and as a method, and compares the errors. The
-// host has no kernels for norms, so both forms fail there.
+// TestNormCallMatchesMethod runs a norm through Do and through its method, and compares the errors.
+// Both fail on the host, which has no kernels for norms.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)
@@ -138,7 +137,7 @@ func TestNormCallMatchesMethod(t *testing.T) {
 			Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
 		}, nil)
 		if (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
-			r.failf("Do returns %v, the method %v", got, want)
+			r.failf("Do = %v, want %v as from AllReduceRMSNorm", got, want)
 		}
 		r.synchronize()
 	})

@@ -20,7 +20,7 @@ import (
 const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order, as other libraries define their
-// groups. It is collective over these ranks. They must pass the same list and the same id. The id
+// groups. It is collective over these ranks, which must pass the same list and the same id. The id
 // has at most MaxGroupID bytes and must never be used for another group. Ranks that two groups have
 // in common must join the two groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
@@ -29,9 +29,10 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout bounds every wait for another rank of the group that has no other deadline, including
-	// those of JoinWith. 0 selects Options.Timeout. Group.SetTimeout changes it. Ranks should pass
-	// the same value. If they do not, the rank with the shortest timeout fails the group first.
+	// Timeout bounds every wait for another rank of the group that has no deadline of its own,
+	// including the waits of JoinWith. 0 selects Options.Timeout, and Group.SetTimeout changes the
+	// value later. Ranks should pass the same value, because otherwise the rank with the shortest
+	// timeout fails the group first.
 	Timeout time.Duration
 }
 
@@ -50,7 +51,7 @@ func (rt *Runtime) JoinWith(
 	}
 	rank := slices.Index(ranks, rt.rank)
 	if len(id) > MaxGroupID {
-		return nil, invalid("joining group %.40q...: an id of %d bytes, at most %d", id, len(id),
+		return nil, invalid("joining group %.40q...: the id has %d bytes, at most %d are allowed", id, len(id),
 			MaxGroupID)
 	}
 	if id == "" || rank < 0 {
@@ -58,7 +59,7 @@ func (rt *Runtime) JoinWith(
 	}
 	sorted := slices.Sorted(slices.Values(ranks))
 	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
-		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
+		return nil, invalid("joining group %q: ranks %v are not distinct ranks of a world of %d", id, ranks, rt.size)
 	}
 	full := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, full, ranks, limit.Get())
@@ -75,15 +76,15 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// The full id of a group that Join or Split creates begins with a prefix. The prefixes keep these
-// ids distinct from each other and from "world".
+// The full id of a group that Join or Split creates begins with one of these prefixes, which keep
+// such ids distinct from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins the group that the roster describes with its full id, ranks and timeout. If the
-// process of one of these ranks ends meanwhile, connect returns a RankLostError.
+// connect joins the group whose full id, ranks and timeout r contains. If the process of one of
+// these ranks ends in the meantime, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
@@ -93,8 +94,8 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 		err = done(err)
 		rt.monitor.note(err)
 	}()
-	doing := "joining group " + driver.GroupConfig{ID: r.full}.Name()
-	err = rt.monitor.withRanks(ctx, doing, r.ranks, func(ctx context.Context) (err error) {
+	operation := "joining group " + driver.GroupConfig{ID: r.full}.Name()
+	err = rt.monitor.withRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, r)
 		return err
 	})
@@ -122,7 +123,6 @@ func (rt *Runtime) connectUnguarded(ctx context.Context, r roster) (*Group, erro
 	return g, nil
 }
 
-// newGroup returns a group that uses a communicator.
 func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
@@ -171,8 +171,8 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	return g.aligner.alignFirst(ctx, suspect)
 }
 
-// discard closes a group that could not be created. If its communicator has failed, the ranks
-// determine the cause, as they do for a group in use.
+// discard closes a group that could not be created. If the group's communicator has failed, the
+// ranks first determine the cause, as they do for a group in use.
 func discard(g *Group, err error) error {
 	if g.life.owns(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
@@ -186,7 +186,7 @@ func discard(g *Group, err error) error {
 // the same error.
 func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	rt := g.rt
-	mine := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{
+	local := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{
 		{What: "check level", Value: rt.Check().String()},
 		{What: "path choice", Value: rt.opts.Path.String()},
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
@@ -194,25 +194,25 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	}}
 	table, err := tableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {
-		mine.TableError = err.Error()
+		local.TableError = err.Error()
 	} else {
 		digest := digestText(table)
-		mine.Terms = append(mine.Terms, term{
+		local.Terms = append(local.Terms, term{
 			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
 	}
-	encoded, err := json.Marshal(mine)
+	encoded, err := json.Marshal(local)
 	if err != nil {
 		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
 	}
-	got, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
+	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return false, err
 	}
-	all := make([]settings, len(got))
-	for r := range got {
-		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return false, invalid("settings of rank %d are %.40q", g.ranks[r], got[r])
+	all := make([]settings, len(replies))
+	for r := range replies {
+		if err := json.Unmarshal(replies[r], &all[r]); err != nil {
+			return false, invalid("settings of rank %d are %.40q", g.ranks[r], replies[r])
 		}
 		suspect = suspect || all[r].Suspect
 	}
@@ -221,8 +221,8 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 }
 
 // tableFor returns the tuning table with the given name. If name is empty, it returns the table
-// that symmem tune has written for this device and number of ranks or, without one, the built-in
-// table.
+// that symmem tune has written for this device and number of ranks or, if there is none, the
+// built-in table.
 func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

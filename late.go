@@ -26,8 +26,8 @@ func (o Options) late() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs that a function of the user has panicked or ended its goroutine. It does nothing if
-// err is nil.
+// logFault logs that a function of the user has panicked or exited its goroutine. It does nothing
+// if err is nil.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
@@ -46,14 +46,14 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// lateTo returns a function that warns about ranks that have not arrived at Open or have not left
-// yet. The function returns the time at which to call it again.
-func (o Options) lateTo(doing string) func(missing []int, waited time.Duration) time.Duration {
+// absenceWarner returns a function that warns about ranks that have not arrived at Open, or have
+// not left yet. The function returns the time at which to call it again.
+func (o Options) absenceWarner(operation string) func(missing []int, waited time.Duration) time.Duration {
 	late := o.late()
 	return func(missing []int, waited time.Duration) time.Duration {
 		if len(missing) > 0 {
 			late.Warn(LateWarning{
-				Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: missing,
+				Doing: operation, Waited: waited.Round(time.Millisecond), Ranks: missing,
 			})
 		}
 		if waited == 0 {

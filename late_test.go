@@ -95,7 +95,6 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 	}
 }
 
-// TestLateRankIsReportedDuringJoin checks that warnings name only the late rank.
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	warnings := make(chan symmem.LateWarning, 1000)
 	o := symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
@@ -121,7 +120,6 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	})
 }
 
-// safeBuffer is a buffer for concurrent use.
 type safeBuffer struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu

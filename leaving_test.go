@@ -14,11 +14,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// leavingTimeout is the timeout of the ranks. Their calls must end much earlier.
+// leavingTimeout is the timeout of the ranks, whose calls must return much earlier.
 const leavingTimeout = time.Minute
 
-// TestTimeoutBlamesOnlyAbsentRank opens a world. Rank 2 connects and then does nothing, like a
-// stopped process. Another rank times out first and closes.
+// TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 connects and then does nothing,
+// like a stopped process. One of the other ranks times out first and closes.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
 	needRanks(t, 3)
@@ -65,7 +65,7 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 }
 
 // connectOnly starts a rank that connects to the other ranks but makes no call. The rank closes
-// once after has been closed and rank 0 has ended.
+// once after has been closed and rank 0 has left.
 func connectOnly(
 	t *testing.T, store string, number, size int, after <-chan struct{},
 ) (closed <-chan error) {
@@ -94,8 +94,8 @@ func connectOnly(
 	return done
 }
 
-// TestClosedRankIsNotReportedDead joins a group with a rank that has closed its Runtime. The
-// process of that rank is still alive. The error must report only that the rank has closed.
+// TestClosedRankIsNotReportedDead joins a group with a rank that has closed its Runtime but whose
+// process is still alive. The error must report only that the rank has closed.
 func TestClosedRankIsNotReportedDead(t *testing.T) {
 	t.Parallel()
 	needRanks(t, 2)

@@ -42,7 +42,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	return g.life.awaitCause(err)
 }
 
-// checkList returns an error if the calls cannot be a list on any rank.
+// checkList returns an error if the calls can never form a list.
 func checkList(g *Group, s *Stream, list []*collective) error {
 	if s.rt != g.rt {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
@@ -58,8 +58,8 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 	return nil
 }
 
-// planList returns the plans of all calls of a list. It validates all calls before it prepares the
-// first one. It records the use of other streams' buffers even if the list is refused later.
+// planList returns the plans of all calls of a list. It validates all of them before it prepares
+// the first one, but records the use of other streams' buffers even if the list is refused later.
 func planList(
 	ctx context.Context, g *Group, s *Stream, list []*collective,
 ) (plans []*collective, err error) {

@@ -39,7 +39,7 @@ func listCall(u *unevenCall) (call symmem.Call, check func()) {
 	}
 }
 
-// TestListOfCalls compares random lists with a reference, in memory with and without windows.
+// TestListOfCalls compares random lists with a reference, on memory inside and outside windows.
 func TestListOfCalls(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

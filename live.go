@@ -20,8 +20,8 @@ import (
 // envHTTP is the variable that provides Options.HTTP if the program does not set it.
 const envHTTP = "SYMMEM_HTTP"
 
-// envHTTPToken is the variable with the token of the live view. If it is not set, the token is
-// random.
+// envHTTPToken is the variable that holds the token of the live view. If it is not set, the token
+// is random.
 const envHTTPToken = "SYMMEM_HTTP_TOKEN"
 
 // checkHTTP returns an error for an invalid Options.HTTP.
@@ -40,7 +40,7 @@ type liveView struct {
 	rt     *Runtime
 	opened time.Time
 	server *live.Server // nil without Options.HTTP
-	// counting reports whether the calls of new plans are counted.
+	// counting reports whether new plans count their calls.
 	counting atomic.Bool
 	// ready reports whether the fields of the Runtime are set.
 	ready atomic.Bool
@@ -67,7 +67,7 @@ func (v *liveView) open(ctx context.Context) {
 	}
 }
 
-// agreeOnJob returns a random name for the job. The first rank with a live view chooses it.
+// agreeOnJob returns the job's random name, which the first rank with a live view chooses.
 func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
 	store, ok := v.rt.rankLists.store.(driver.Chooser)
 	if !ok {
@@ -80,7 +80,8 @@ func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. The Runtime is open, so all ranks have their sockets.
+// start begins to serve the TCP address. It is called when the Runtime is open, so all ranks have
+// created their sockets.
 func (v *liveView) start() {
 	v.ready.Store(true)
 	if v.server != nil {
@@ -128,7 +129,7 @@ type clocks struct {
 	timed atomic.Bool
 }
 
-// attach makes a new plan measure its calls with the clocks of their key.
+// attach makes the calls of a new plan update the clocks of their key.
 func (m *callClocks) attach(c *collective, path driver.Path) {
 	bytes := c.described.Bytes
 	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}
@@ -141,7 +142,7 @@ func (m *callClocks) attach(c *collective, path driver.Path) {
 	}
 }
 
-// read returns the calls in a fixed order.
+// read returns the readings of all clocks in a fixed order.
 func (m *callClocks) read() []live.Calls {
 	all := []live.Calls{}
 	m.all.Range(func(key, value any) bool {

@@ -26,7 +26,7 @@ import (
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
 // runWatchedRank runs this process as a rank of the test. It repeats a collective until a rank is
-// lost. It ends when its standard input ends.
+// lost, and returns when its standard input is closed.
 func runWatchedRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -71,8 +71,8 @@ func scrape(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// living lists the ranks that answer, and returns the rank that serves them.
-func living(m live.Machine) (ranks []int, servedBy int) {
+// answeringRanks lists the ranks that answer and returns the rank that served m.
+func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
 	for i := range m.Ranks {
 		if m.Ranks[i].Error == "" {
 			ranks = append(ranks, m.Ranks[i].Rank)
@@ -81,7 +81,6 @@ func living(m live.Machine) (ranks []int, servedBy int) {
 	return ranks, m.ServedBy
 }
 
-// freeAddress returns an address that no process uses.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -93,8 +92,7 @@ func freeAddress(t *testing.T) string {
 }
 
 // TestLiveViewSurvivesKilledRanks kills the rank that serves the view, twice. Each time, the next
-// rank must serve the view, show which ranks are left, and show that the remaining ranks have lost
-// a rank.
+// rank must serve the view and show which ranks are left and that they have lost a rank.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	needRanks(t, lostRanks)
 	useLiveFolder(t)
@@ -115,7 +113,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 			if err != nil || json.Unmarshal([]byte(text), &m) != nil {
 				return false
 			}
-			answering, servedBy := living(m)
+			answering, servedBy := answeringRanks(m)
 			return servedBy == number && slices.Equal(answering, left) &&
 				(number == 0 || strings.Contains(faults(m), "lost"))
 		})
@@ -133,10 +131,10 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 	_ = inputs[lostRanks-1].Close()
 	if err := ranks[lostRanks-1].Wait(); err != nil {
-		t.Errorf("the last rank failed: %v; its output is %s", err, ranks[lostRanks-1].Stdout)
+		t.Errorf("the last rank failed: %v\n%s", err, ranks[lostRanks-1].Stdout)
 	}
 	if text, err := scrape(address, "/metrics", ""); err == nil {
-		t.Errorf("after all ranks have ended, the address serves %q, want no answer", text)
+		t.Errorf("got metrics %q after all ranks have exited, want an error", text)
 	}
 }
 
@@ -151,7 +149,7 @@ func jobToken(token string) string {
 	return token
 }
 
-// startWatchedRank starts a rank, which ends when the result is closed.
+// startWatchedRank starts a rank, which exits when the returned Closer is closed.
 func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
 	t.Helper()
 	c := rankCommand(t, store, "", number, lostRanks, -1, watchedVariable+"="+address)

@@ -28,7 +28,7 @@ type rankWatcher interface {
 	// ended ranks, or until the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores the reason why for the other ranks. why is empty if nothing
+	// Leave leaves the world and stores why, the reason, for the other ranks; why is empty if nothing
 	// has failed. The rank that serves the store waits until the other ranks have left or the context
 	// ends.
 	Leave(ctx context.Context, why string) error
@@ -50,8 +50,8 @@ const (
 	endDelay = time.Second
 )
 
-// leave leaves the world. It waits for other ranks until the given time or the end of the context,
-// but for at least leaveTimeout.
+// leave leaves the world. It waits for other ranks until due or until the context ends, but at
+// least for leaveTimeout.
 func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
 	earliest := time.Now().Add(leaveTimeout)
 	if due.Before(earliest) {
@@ -66,7 +66,7 @@ func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
 // withRanks runs a step that needs the given ranks of the world, such as joining a group. If one of
 // them ends, the step soon fails with a RankLostError that names that rank.
 func (m *rankMonitor) withRanks(
-	ctx context.Context, doing string, ranks []int, step func(context.Context) error,
+	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
 	guarded, stop := m.watcher.Guard(ctx, ranks)
 	defer stop()
@@ -74,13 +74,13 @@ func (m *rankMonitor) withRanks(
 	if err == nil || isCause(err) {
 		return err
 	}
-	return m.explainLost(ctx, doing, ranks, err)
+	return m.explainLost(ctx, operation, ranks, err)
 }
 
-// explainLost returns why a step that needs the given ranks failed. If one of these ranks has ended
-// and this may be the cause, it returns a RankLostError. Otherwise it returns err. It waits a
-// moment, because an ended rank may be detected late.
-func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
+// explainLost returns the reason why a step that needs the given ranks failed: a RankLostError if
+// one of these ranks has ended and that may be the cause, or else err. It first waits a moment,
+// because the end of a rank may be detected late.
+func (m *rankMonitor) explainLost(ctx context.Context, operation string, ranks []int, err error) error {
 	var lost *RankLostError
 	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
 	if seen || broken {
@@ -101,13 +101,13 @@ func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int
 	// Some ranks may have left because others died, so a dead rank is the better explanation.
 	switch dead := m.addObserved(ranks, died(ended)); {
 	case len(dead) > 0 && (seen || broken):
-		return lostError(doing, dead)
+		return lostError(operation, dead)
 	case len(dead) > 0:
-		return fmt.Errorf("%w; this rank got: %w", lostError(doing, dead), err)
+		return fmt.Errorf("%w; this rank got: %w", lostError(operation, dead), err)
 	case awaitsOthers(err, ended):
 		return err
 	case len(ended) > 0 && broken && !seen:
-		return leftError(doing, ended)
+		return leftError(operation, ended)
 	}
 	return err
 }
@@ -119,8 +119,8 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds those of the given ranks whose end this rank has observed. The rank that serves
-// the store may have ended before it could record them.
+// addObserved adds those of the given ranks whose end this rank has observed itself, because the
+// rank that serves the store may have ended before it could record them.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -158,27 +158,27 @@ func covers(known []*rendezvous.EndedError, ranks []int) bool {
 }
 
 // lostError returns the error for ranks that have ended.
-func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
+func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError {
 	var ranks []int
 	var how []string
 	for _, e := range ended {
 		ranks, how = append(ranks, e.Rank), append(how, e.How)
 	}
 	return &RankLostError{
-		Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", doing, strings.Join(how, "; ")),
+		Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", operation, strings.Join(how, "; ")),
 		Left: len(died(ended)) == 0,
 	}
 }
 
-// mayBeRankLoss reports whether an error may be the consequence of another rank's end. That end may
+// mayBeRankLoss reports whether err may be the consequence of the end of another rank, which may
 // not have been detected yet.
 func mayBeRankLoss(err error) bool {
-	for _, sign := range []error{
+	for _, target := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
 		syscall.ECONNREFUSED, syscall.EPIPE, syscall.ESRCH, handoff.ErrUnknownKey,
 		context.Canceled, context.DeadlineExceeded, os.ErrDeadlineExceeded,
 	} {
-		if errors.Is(err, sign) {
+		if errors.Is(err, target) {
 			return true
 		}
 	}
@@ -194,8 +194,8 @@ func asRankError(err error) error {
 	return asAbsentError(err)
 }
 
-// localWorld implements rankWatcher for a world whose ranks share one process and end with it. It
-// closes the store when the last rank leaves.
+// localWorld implements rankWatcher for a world whose ranks share one process and therefore end
+// together. It closes the store when the last rank leaves.
 type localWorld struct {
 	store     io.Closer
 	remaining atomic.Int32
@@ -206,7 +206,7 @@ func (m *localWorld) Guard(ctx context.Context, _ []int) (context.Context, func(
 	return ctx, func() {}
 }
 
-// Ended returns nothing.
+// Ended returns nil.
 func (m *localWorld) Ended(
 	context.Context, []int, func([]*rendezvous.EndedError) bool,
 ) []*rendezvous.EndedError {

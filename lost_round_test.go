@@ -15,7 +15,7 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// round describes an operation that all ranks repeat until the victim dies in it.
+// round describes an operation that all ranks repeat until the victim dies in the middle of it.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
 	// killsVictim reports whether do kills the victim. If not, another goroutine kills it.
@@ -31,17 +31,17 @@ var rounds = map[string]round{
 		do: collectiveRound(symmem.PathDirect, bulk), direct: true,
 	},
 	"a collective in lines": {do: collectiveRound(symmem.PathDirect, few), direct: true},
-	"a collective that it has launched": {
+	"a launched collective": {
 		do: launchedRound(symmem.PathWindow, many), killsVictim: true,
 	},
-	"a kernel that it has launched": {
+	"a launched kernel": {
 		do: launchedRound(symmem.PathDirect, few), killsVictim: true, direct: true,
 	},
-	"a large kernel that it has launched": {
+	"a launched large kernel": {
 		do: launchedRound(symmem.PathDirect, bulk), killsVictim: true, direct: true,
 	},
-	"a kernel that waits for the others": {do: insideRound, killsVictim: true, direct: true},
-	"a kernel that has ended":            {do: afterRound, killsVictim: true, direct: true},
+	"a kernel that waits for the others": {do: inKernelRound, killsVictim: true, direct: true},
+	"a kernel that has ended":            {do: afterKernelRound, killsVictim: true, direct: true},
 	"a registration": {do: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		b, err := p.Alloc(8 * mib)
 		if err != nil {
@@ -64,9 +64,9 @@ var rounds = map[string]round{
 	}},
 }
 
-// These are element counts. NCCL's collectives use many. Direct collectives that access peers'
-// buffers use bulk, and direct collectives in lines use few. A buffer of bulk elements fills the
-// first segment.
+// These element counts select the kernel: NCCL's collectives use many, direct collectives that
+// access peers' buffers use bulk, and direct collectives in lines use few. A buffer of bulk
+// elements fills the first segment.
 const (
 	many = 1 << 20
 	bulk = 2 << 20
@@ -74,7 +74,7 @@ const (
 )
 
 // TestDirectRoundsLaunchNamedKernels checks which kernels the backend chooses for the direct
-// rounds. Large calls outside of windows do not use peers' buffers.
+// rounds. Large calls outside windows do not use peers' buffers.
 func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 	for _, row := range []struct {
 		count           int64
@@ -119,12 +119,12 @@ func collectiveRound(
 }
 
 // launchedRound returns a round in which the victim dies while the other ranks wait in the
-// collective. The victim's stream kills the process before its part of the collective.
+// collective: the victim's stream kills the process before it reaches the collective.
 func launchedRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
 	return func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
-		if isVictim() && isTime(rt) {
+		if isVictim() && timeToDie(rt) {
 			if err := rt.DefaultStream().Host(die); err != nil {
 				return err
 			}
@@ -133,15 +133,15 @@ func launchedRound(
 	}
 }
 
-// insideRound kills the victim while its kernel waits for the kernels of the other ranks, which
+// inKernelRound kills the victim while its kernel waits for the kernels of the other ranks, which
 // start only after the victim's death.
-func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+func inKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() {
-		if _, err := victimLives(); err != nil {
+		if _, err := victimListener(); err != nil {
 			return err
 		}
 	}
-	if isTime(rt) {
+	if timeToDie(rt) {
 		end, s := awaitVictim, rt.DefaultStream()
 		if isVictim() {
 			other, err := rt.NewStream()
@@ -157,8 +157,8 @@ func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error 
 	return collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 }
 
-// victimLives makes the victim listen on a socket. The other ranks detect its death there.
-var victimLives = sync.OnceValues(func() (net.Listener, error) {
+// victimListener is a socket of the victim. Other ranks connect to it to detect the victim's death.
+var victimListener = sync.OnceValues(func() (net.Listener, error) {
 	return net.Listen("unix", victimAddress())
 })
 
@@ -176,11 +176,11 @@ func awaitVictim() {
 	_, _ = c.Read(make([]byte, 1))
 }
 
-// afterRound kills the victim when its part of the collective has ended. The other ranks may still
-// be executing the collective.
-func afterRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+// afterKernelRound kills the victim when its kernel has completed, at which point the other ranks
+// may still be executing the collective.
+func afterKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	err := collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
-	if isVictim() && isTime(rt) {
+	if isVictim() && timeToDie(rt) {
 		die()
 	}
 	return err
@@ -192,8 +192,8 @@ func yield(times int) {
 	}
 }
 
-// isTime reports whether this rank's world has run enough collectives for the victim to die.
-func isTime(rt *symmem.Runtime) bool {
+// timeToDie reports whether this rank's world has run enough collectives for the victim to die.
+func timeToDie(rt *symmem.Runtime) bool {
 	var launched uint64
 	for _, n := range rt.World().Stats().Paths {
 		launched += n

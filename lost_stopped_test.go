@@ -23,8 +23,8 @@ import (
 // that the ranks repeat: "join" or "split".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// stoppedTimeout limits the waits for the stopped rank. It is long enough for the other ranks to
-// arrive, even on a busy machine.
+// stoppedTimeout limits the waits for the stopped rank, but is long enough for the other ranks to
+// arrive even on a busy machine.
 const stoppedTimeout = 4 * time.Second
 
 // runStoppingRank runs this process as a rank of the test. The victim stops itself at a random time
@@ -71,9 +71,9 @@ func runStoppingRank() int {
 	return 0
 }
 
-// TestErrorNamesStoppedRank checks that the timeout of every other rank names the stopped rank. A
-// rank may wait for it indirectly, through another rank. The stopped rank may be rank 0, which
-// serves the store.
+// TestErrorNamesStoppedRank checks that the timeout of every other rank names the stopped rank,
+// even if a rank waits for it only indirectly, through another rank. The stopped rank may be rank
+// 0, which serves the store.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	if withBackend(symmem.Options{}).Backend != "host" {
@@ -90,7 +90,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 				}
 				for _, number := range []int{1, 2, 3, 0} {
 					if number == 0 {
-						// Rank 0 serves the store and waits for the end of the other ranks.
+						// Rank 0 serves the store and waits until the other ranks have exited.
 						_ = all[victim].Process.Kill()
 						_ = all[victim].Wait()
 					}
@@ -103,7 +103,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	}
 }
 
-// checkStoppedReport waits for the end of a rank. The rank's error must name the victim.
+// checkStoppedReport waits until a rank exits and checks that the rank's error names the victim.
 func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	t.Helper()
 	err := c.Wait()

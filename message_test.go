@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// plainOptions returns options that select the plain path. Ranks compare every call.
 func plainOptions() symmem.Options {
 	return symmem.Options{
 		Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning, Check: symmem.CheckEvery,
@@ -62,7 +61,7 @@ func TestMessageTagsAndSources(t *testing.T) {
 		got := r.intsIn(x, 4)
 		for i := range got {
 			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
-				r.failf("got the values %v from the ranks %v, want equal lists with both ranks for each tag",
+				r.failf("got values %v and sources %v, want identical lists with both ranks for each tag",
 					got, sources)
 			}
 		}
@@ -92,9 +91,9 @@ func TestInvalidMessages(t *testing.T) {
 }
 
 // stepsWithMessages runs four steps and returns the first error. In each step, rank 0 sends a
-// message to the last rank on a separate stream, and all ranks then run a collective. leaveOut
-// reports whether a rank skips its end of the message.
-func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
+// message to the last rank on a separate stream, and all ranks then run a collective. skip reports
+// whether a rank leaves out its end of the message.
+func stepsWithMessages(r *rank, skip func(step, rank int) bool) error {
 	g, s := r.World(), r.DefaultStream()
 	p, last := r.pool(), r.Size()-1
 	x, y := r.ints(p, make([]int32, 100)...), r.ints(p, make([]int32, 10)...)
@@ -103,7 +102,7 @@ func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 	defer func() { _ = messages.Synchronize(r.ctx) }() // Synchronize fails if the group has failed
 	for step := range 4 {
 		switch {
-		case leaveOut(step, r.Rank()):
+		case skip(step, r.Rank()):
 		case r.Rank() == 0:
 			err = g.SendTagged(r.ctx, x, 100, symmem.Int32, last, 5, messages)
 		case r.Rank() == last:
@@ -195,14 +194,14 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 }
 
 // TestMismatchedMessageNamesBothEnds receives a message with the wrong size or type. Every rank
-// must get an error that describes the Send and the Recv. It must blame neither rank.
+// must get an error that describes the Send and the Recv and blames neither rank.
 func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		for _, expected := range []struct {
-			count int64
-			as    symmem.DataType
-			fault symmem.MessageFault
-			ends  symmem.MessageEnds
+			count    int64
+			recvType symmem.DataType
+			fault    symmem.MessageFault
+			ends     symmem.MessageEnds
 		}{
 			{13, symmem.Int32, symmem.MessagesDiffer, symmem.MessageEnds{Sent: 28, Received: 52}},
 			{7, symmem.Float32, symmem.MessageTypesDiffer, symmem.MessageEnds{
@@ -222,7 +221,7 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 					case 0:
 						r.ok(g.SendTagged(r.ctx, m, 7, symmem.Int32, 1, 5, nil))
 					case 1:
-						_ = g.RecvTagged(r.ctx, m, expected.count, expected.as, 0, 5, nil)
+						_ = g.RecvTagged(r.ctx, m, expected.count, expected.recvType, 0, 5, nil)
 					}
 					_ = g.Barrier(r.ctx, nil)
 					_ = r.DefaultStream().Synchronize(r.ctx)

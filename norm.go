@@ -8,13 +8,13 @@ import "symmem/driver"
 // rows do not fit into exchange memory (about 7 MiB), Input and Output must be symmetric.
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. Type and all other
-	// fields that are not tensors must be equal on all ranks.
+	// fields that are not tensors must be the same on all ranks.
 	Type DataType
 	// Input and Output have the shape [Rows, Hidden]. They may be the same memory, but must not
 	// overlap otherwise. If Quant is set, Output may be unset; Input may then be overwritten.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden] and is both read and written. Its contents must be equal
-	// on all ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
+	// Residual has the shape [Rows, Hidden] and is both read and written. Its contents must be the
+	// same on all ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
 	Residual, Weight Memory
 	// Rows may be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
@@ -81,8 +81,8 @@ func (a *NormArgs) others() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// normLike returns a pointer to a copy of the arguments. If the arguments of a kept plan are equal,
-// it returns the plan's pointer, so that a repeated call allocates nothing.
+// normLike returns a pointer to a copy of the arguments. If a kept plan has the same arguments, it
+// returns the plan's pointer, so that a repeated call allocates nothing.
 func normLike(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm

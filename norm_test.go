@@ -11,16 +11,15 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// normRank holds the tensors of a norm on one rank.
 type normRank struct {
 	*rank
 	args symmem.NormArgs
 	pool *symmem.Pool
 }
 
-// norms runs a function on two ranks if the backend has the direct path. The host backend lacks it.
-// There, a norm must return ErrUnsupported.
-func norms(t *testing.T, f func(r *normRank)) {
+// runNorms runs f on two ranks if the backend has the direct path. On the host, which lacks it,
+// runNorms only checks that a norm returns ErrUnsupported.
+func runNorms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
 		tensor := func(bytes int64) symmem.Memory { return r.alloc(n.pool, bytes).Memory() }
@@ -34,7 +33,7 @@ func norms(t *testing.T, f func(r *normRank)) {
 			err := r.World().AllReduceRMSNorm(r.ctx, n.args, nil)
 			r.wantErr(err, symmem.ErrUnsupported)
 			if !strings.Contains(err.Error(), "no GPU kernels") {
-				r.failf("the error is %q, want one that contains the reason, no GPU kernels", err)
+				r.failf("got error %q, want one that says that there are no GPU kernels", err)
 			}
 			return
 		}
@@ -69,7 +68,7 @@ func (r *normRank) numbers(m symmem.Memory) []float32 {
 }
 
 func TestNormMatchesThreeSteps(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		sums, norms := r.numbers(r.args.Residual), r.numbers(r.args.Output)
 		hidden := int(r.args.Hidden)
@@ -96,13 +95,13 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 }
 
 func TestInvalidNorms(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		small, err := r.args.Residual.Slice(0, 2048)
 		r.ok(err)
 		misaligned, err := r.args.Output.Slice(2, 2)
 		r.ok(err)
 		short := r.alloc(r.pool, 16).Memory()
-		between, err := r.args.Residual.Slice(8, 2048)
+		unaligned, err := r.args.Residual.Slice(8, 2048)
 		r.ok(err)
 		for _, c := range []struct {
 			name   string
@@ -128,7 +127,7 @@ func TestInvalidNorms(t *testing.T) {
 			{"a small residual", func(a *symmem.NormArgs) { a.Residual = small }, symmem.ErrOutOfRange},
 			{"a small output", func(a *symmem.NormArgs) { a.Output = short }, symmem.ErrOutOfRange},
 			{"a misaligned residual", func(a *symmem.NormArgs) {
-				a.Residual, a.Rows = between, 1
+				a.Residual, a.Rows = unaligned, 1
 			}, symmem.ErrInvalid},
 			{"a misaligned output without rows", func(a *symmem.NormArgs) {
 				a.Output, a.Rows, a.Hidden = misaligned, 0, 8
@@ -149,7 +148,7 @@ func TestInvalidNorms(t *testing.T) {
 }
 
 func TestDifferentNormsDiverge(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		r.args.Epsilon *= float32(1 + r.Rank())
 		err := r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
 		if err == nil {
@@ -163,7 +162,7 @@ func TestDifferentNormsDiverge(t *testing.T) {
 }
 
 func TestNormRejectsFreedResidual(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // no other buffer of this pool is freed
 		r.args.Residual = b.Memory()
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
@@ -174,7 +173,7 @@ func TestNormRejectsFreedResidual(t *testing.T) {
 }
 
 func TestRepeatedNormDoesNotAllocate(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		call := func() { r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil)) }
 		call()
 		r.expectNoAllocations(0, call)
@@ -183,10 +182,10 @@ func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 }
 
 // TestNormRowIndependentOfRowCount computes a norm of one row, and a norm of many rows whose first
-// row is the same. The kernel for few rows uses more registers than the kernel for many rows. The
-// results for the common row must have the same bits.
+// row is the same. The kernel for few rows uses more registers than the kernel for many rows, but
+// both must produce the same bits for the common row.
 func TestNormRowIndependentOfRowCount(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
 		a := &r.args
 		a.Rows = rows
@@ -212,7 +211,7 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 // TestNormOfManyRowsReadsPeerBuffers computes a norm of more rows than fit into exchange memory.
 // Such a norm needs symmetric buffers, which the call registers.
 func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		const rows, hidden = 512, 8192
 		a, symmetric := &r.args, r.rank.pool()
 		a.Rows, a.Hidden = rows, hidden
@@ -240,7 +239,7 @@ func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 }
 
 func TestNormAtDifferentOffsetsDiverges(t *testing.T) {
-	norms(t, func(r *normRank) {
+	runNorms(t, func(r *normRank) {
 		symmetric := r.rank.pool()
 		input := r.alloc(symmetric, 2*r.args.Input.Bytes()).Memory()
 		r.args.Output = r.alloc(symmetric, r.args.Output.Bytes()).Memory()

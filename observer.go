@@ -39,7 +39,7 @@ type WindowEvent struct {
 // observers holds the observers of a Runtime. The list is replaced rather than modified, so events
 // need no lock.
 type observers struct {
-	mu   *ranked.Mutex[runtimeMu] // serializes changes of the list
+	mu   *ranked.Mutex[runtimeMu] // serializes changes to the list
 	list atomic.Pointer[[]*Observer]
 }
 
@@ -51,7 +51,6 @@ func (o *observers) all() []*Observer {
 	return nil
 }
 
-// add adds an observer and returns a function that removes it.
 func (o *observers) add(added *Observer) (remove func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

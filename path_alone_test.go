@@ -69,8 +69,8 @@ func sumInIsolation(ctx context.Context) error {
 }
 
 // TestIsolatedGPUsExplainMissingDirectPath starts ranks that see one GPU each, as some launchers
-// do. The ranks cannot find out how their GPUs are connected. Paths other than the direct path must
-// work.
+// do, so that the ranks cannot find out how their GPUs are connected. Paths other than the direct
+// path must still work.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {

@@ -29,9 +29,9 @@ func directTable(t *testing.T) string {
 	return file
 }
 
-// exchange simulates a direct path whose exchange memory holds 8 KiB and which has no kernel for
-// products. Larger calls need windows.
-func exchange(call *driver.Call) error {
+// smallExchange simulates a direct path whose exchange memory holds 8 KiB, so that larger calls
+// need windows, and which has no kernel for products.
+func smallExchange(call *driver.Call) error {
 	send, _ := call.Spans(2, 0)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
 	case call.ReduceOp == driver.Prod:
@@ -42,8 +42,8 @@ func exchange(call *driver.Call) error {
 	return nil
 }
 
-// everything allows every call on a path.
-func everything(*driver.Call) error { return nil }
+// allowAll allows every call on a path.
+func allowAll(*driver.Call) error { return nil }
 
 // directRow describes a call and the path that it must take. TABLE in the reason stands for the
 // table's name.
@@ -58,67 +58,67 @@ type directRow struct {
 }
 
 const (
-	inside  = "both buffers lie in windows of the group, "
-	outside = "the send buffer is in no window of the group"
-	says    = "TABLE says "
-	none    = ": not supported by this backend"
+	inWindows    = "both buffers lie in windows of the group, "
+	notInWindow  = "the send buffer is in no window of the group"
+	tableSays    = "TABLE says "
+	notSupported = ": not supported by this backend"
 )
 
 var directRows = []directRow{
 	{
 		"symmetric buffers up to the limit", symmem.PathDefault, true, symmem.Sum, 16 << 10, "direct",
-		inside + "and " + says + "direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
+		inWindows + "and " + tableSays + "direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
 		"symmetric buffers above the limit take the best other path",
 		symmem.PathDefault, true, symmem.Sum, 32 << 10, "window",
-		inside + "and " + says + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
-			says + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
+		inWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
+			tableSays + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
 		"any buffers have another limit", symmem.PathDefault, false, symmem.Sum, 4 << 10,
-		"direct", outside + ", and " + says + "direct up to 4KiB for all operations, any buffers",
+		"direct", notInWindow + ", and " + tableSays + "direct up to 4KiB for all operations, any buffers",
 	},
 	{
 		"any buffers above that limit take the plain path", symmem.PathDefault, false, symmem.Sum,
-		5 << 10, "plain", outside + "; not direct: " + says + "another path than direct above 4KiB for " +
+		5 << 10, "plain", notInWindow + "; not direct: " + tableSays + "another path than direct above 4KiB for " +
 			"all operations, any buffers",
 	},
 	{
 		"a call without a kernel takes another path", symmem.PathDefault, true,
-		symmem.Prod, 4 << 10, "window", inside + "and " + says +
-			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
+		symmem.Prod, 4 << 10, "window", inWindows + "and " + tableSays +
+			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
 		"a call without a kernel above the limit gives no reason", symmem.PathDefault, true,
 		symmem.Prod, 32 << 10, "window",
-		inside + "and " + says + "window up to 32KiB for AllReduce on 2 ranks",
+		inWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks",
 	},
 	{
 		"a call may ask for the direct path against the table", symmem.PathDirect, true, symmem.Sum,
-		64 << 10, "direct", inside + "and the call asks for the direct path",
+		64 << 10, "direct", inWindows + "and the call asks for the direct path",
 	},
 	{
 		"a call may ask for the direct path on any buffers", symmem.PathDirect, false, symmem.Sum,
-		8 << 10, "direct", outside + ", and the call asks for the direct path",
+		8 << 10, "direct", notInWindow + ", and the call asks for the direct path",
 	},
 	{
 		"a failed request for the direct path is routed as by auto", symmem.PathDirect, true,
-		symmem.Prod, 64 << 10, "plain", inside + "but " + says +
-			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
+		symmem.Prod, 64 << 10, "plain", inWindows + "but " + tableSays +
+			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
 		"a failed request outside of windows takes the plain path",
 		symmem.PathDirect, false, symmem.Sum, 16 << 10,
-		"plain", outside + "; not direct: 8KiB of exchange memory" + none,
+		"plain", notInWindow + "; not direct: 8KiB of exchange memory" + notSupported,
 	},
 	{
 		"a call may ask for the window path", symmem.PathWindow, true, symmem.Sum, 4 << 10, "window",
-		inside + "and the call asks for the window path",
+		inWindows + "and the call asks for the window path",
 	},
 	{
 		"a call may ask for the plain path", symmem.PathPlain, true, symmem.Sum, 4 << 10, "plain",
-		inside + "but the call asks for the plain path",
+		inWindows + "but the call asks for the plain path",
 	},
 	{
 		"an empty call takes the plain path", symmem.PathDirect, true, symmem.Sum, 0, "plain",
@@ -131,7 +131,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		in := r.window(r.pool(), 128<<10).Memory()
 		out := r.alloc(r.pool(), 128<<10).Memory()
-		g := symmem.Narrowed(r.World(), everything, exchange)
+		g := symmem.Narrowed(r.World(), allowAll, smallExchange)
 		for _, row := range directRows {
 			m := out
 			if row.windows {
@@ -151,7 +151,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 
 func TestBarriersPreferDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		supported := symmem.Narrowed(r.World(), nil, everything)
+		supported := symmem.Narrowed(r.World(), nil, allowAll)
 		unsupported := symmem.Narrowed(r.World(), nil, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
 		})
@@ -182,7 +182,7 @@ func TestBarriersPreferDirectPath(t *testing.T) {
 				Operation: symmem.OpSend, Type: symmem.Uint8, Count: 1, Root: 1, Path: row.choice,
 			}
 			if path, _, _ := symmem.Route(row.g, call); path != "plain" {
-				r.failf("%v: a message takes the %s path, want plain", row.choice, path)
+				r.failf("%v: got the %s path for a message, want plain", row.choice, path)
 			}
 		}
 	})
@@ -195,13 +195,13 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 		p, other := r.pool(), r.pool()
 		a, b := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
 		c, d := r.alloc(other, 4096).Memory(), r.alloc(other, 4096).Memory()
-		g := symmem.Narrowed(r.World(), everything, everything)
+		g := symmem.Narrowed(r.World(), allowAll, allowAll)
 		digest := func(send, recv symmem.Memory) uint64 {
 			path, _, d := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: 64, Send: send, Recv: recv, Path: symmem.PathDirect,
 			})
 			if path != "direct" {
-				r.failf("the call takes the %s path, want direct", path)
+				r.failf("got the %s path, want direct", path)
 			}
 			return d
 		}
@@ -209,20 +209,20 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 			r.failf("buffers at different places in windows have the same digest, want different digests")
 		}
 		if digest(c, d) != digest(d, c) || digest(c, d) != digest(c, c) {
-			r.failf("the digest depends on places outside windows, want it not to")
+			r.failf("the digest depends on offsets outside windows")
 		}
 		if digest(a, b) == digest(c, d) {
 			r.failf("calls in and outside windows have the same digest, want different digests")
 		}
 		if digest(a, c) != digest(c, d) {
-			r.failf("the digest depends on the place of send, although recv is in no window")
+			r.failf("the digest depends on the offset of send although recv is in no window")
 		}
 	})
 }
 
 func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		g := symmem.Narrowed(r.World(), everything, exchange)
+		g := symmem.Narrowed(r.World(), allowAll, smallExchange)
 		m := r.alloc(r.pool(), 16<<10).Memory()
 		e, err := g.Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.ok(err)

@@ -95,7 +95,7 @@ func kernelNames(t *testing.T) (names []string) {
 // maxCallBytes is the size of the largest buffer. It suffices for the bulk kernels of four ranks.
 const maxCallBytes = 12 << 20
 
-// kernelCalls makes calls on symmetric memory. Together they launch all kernels for the group's
+// kernelCalls makes calls on symmetric memory that together launch all kernels for the group's
 // size.
 type kernelCalls struct {
 	*rank
@@ -130,7 +130,7 @@ func (c *kernelCalls) window() {
 	c.ok(c.World().AllReduce(c.ctx, c.in, c.out, 1024, symmem.Float32, symmem.Sum, nil))
 }
 
-// choose records the first call that launches each kernel.
+// choose records call if it is the first call that launches its kernel.
 func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	planned := driver.Call{
 		Operation: call.Operation, DataType: call.Type, ReduceOp: call.Op, Count: call.Count,
@@ -165,7 +165,7 @@ func (c *kernelCalls) rows() {
 	}
 }
 
-// norms makes a norm of many short rows, and one with a row of the maximal length.
+// norms computes norms of few and of many short rows, and one of a row of the maximum length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
 	const most = 1 << 18 // elements
 	residual, weight := c.alloc(p, 2*most).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()

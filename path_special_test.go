@@ -12,10 +12,11 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// TestPathsGiveEqualResults reduces each pair of special numbers of each type on every path of the
-// backend, in and outside windows. It compares the results with the formula. Results of symmem must
-// be equal bit by bit. Results of NCCL may differ as described in docs/reference/deterministic.md.
-func TestPathsGiveEqualResults(t *testing.T) {
+// TestPathsGiveSameResults reduces each pair of special numbers of each type on every path of the
+// backend, inside and outside windows, and compares the results with the formula. Results of symmem
+// must match it bit by bit, whereas results of NCCL may differ as described in
+// docs/reference/deterministic.md.
+func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
 		symmetric := r.pool()
@@ -24,11 +25,11 @@ func TestPathsGiveEqualResults(t *testing.T) {
 		}
 		s := symmetric.BeginDisabled()
 		defer s.Abandon()
-		from, err := s.Alloc(mib)
+		plainSend, err := s.Alloc(mib)
 		r.ok(err)
-		to, err := s.Alloc(mib)
+		plainRecv, err := s.Alloc(mib)
 		r.ok(err)
-		buffers = append(buffers, [2]symmem.Memory{from.Memory(), to.Memory()})
+		buffers = append(buffers, [2]symmem.Memory{plainSend.Memory(), plainRecv.Memory()})
 		for _, choice := range []symmem.PathChoice{
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {
@@ -101,9 +102,9 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 }
 
-// allowed reports whether a result of NCCL differs from the formula only as documented. The bits of
-// a NaN and the sign of a zero may differ. A minimum or maximum may ignore a NaN. The last bits of
-// an average may differ because NCCL divides before it adds.
+// allowed reports whether a result of NCCL differs from the formula only as documented: the bits of
+// a NaN and the sign of a zero may differ, a minimum or maximum may ignore a NaN, and the last bits
+// of an average may differ because NCCL divides before it adds.
 func (c *specialCase) allowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {

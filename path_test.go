@@ -250,7 +250,7 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 		b := r.window(r.pool(), 64<<10)
 		segment := symmem.ForeignMemory(b.Address()-uintptr(b.Offset()), 8*mib)
 		for bytes, want := range map[int64]string{4 * mib: "window", 4*mib + 4: "plain"} {
-			path, why, _ := symmem.Route(symmem.Narrowed(r.World(), everything, nil), symmem.Call{
+			path, why, _ := symmem.Route(symmem.Narrowed(r.World(), allowAll, nil), symmem.Call{
 				Type: symmem.Float32, Count: bytes / 4, Send: segment, Recv: segment,
 			})
 			if path != want {

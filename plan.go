@@ -68,7 +68,7 @@ func (pl *planner) init(g *Group) {
 }
 
 // latestSite returns the call site of the group's latest call, or "" if it is not known.
-func (pl *planner) latestSite() string { return pl.rt.sites.named(pl.site.Load()) }
+func (pl *planner) latestSite() string { return pl.rt.sites.text(pl.site.Load()) }
 
 // planSlots is the maximum number of plans that a group keeps. It must be a power of two.
 const planSlots = 256
@@ -182,10 +182,10 @@ func (c *collective) keepable() bool {
 		return false
 	}
 	if c.splits != nil {
-		return (c.send.extent|c.recv.extent)&ofHost == 0
+		return (c.send.extent|c.recv.extent)&hostFlag == 0
 	}
 	return c.count == 0 || c.send.pool != nil || c.recv.pool != nil ||
-		(c.send.extent|c.recv.extent)&ofHost == 0
+		(c.send.extent|c.recv.extent)&hostFlag == 0
 }
 
 // call converts the call for the backend, without windows, path and digest.
@@ -195,7 +195,7 @@ func (c *collective) call() driver.Call {
 		Count: c.count, Send: c.send.Address(), Recv: c.recv.Address(),
 		Tag: c.tag, Arrived: c.arrived, Splits: c.splits.WithOffsets(), Factor: c.factor,
 	}
-	if (c.send.extent|c.recv.extent)&ofHost != 0 {
+	if (c.send.extent|c.recv.extent)&hostFlag != 0 {
 		call.Keep = [2]unsafe.Pointer{c.send.start, c.recv.start}
 	}
 	if c.norm != nil {
@@ -324,7 +324,7 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	if m.Address() == 0 {
 		return invalid("%s buffer has no address", what)
 	}
-	if m.extent&ofHost != 0 && !pl.rt.device.Info().Addressable {
+	if m.extent&hostFlag != 0 && !pl.rt.device.Info().Addressable {
 		return fmt.Errorf("%s buffer is a Go slice, which the device cannot reach: copy it to a "+
 			"buffer with Stream.Copy: %w", what, ErrUnsupported)
 	}

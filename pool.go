@@ -169,7 +169,7 @@ func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream
 func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	var site uint32
 	if p.rt.opts.CallSites {
-		site = p.rt.sites.ofCaller()
+		site = p.rt.sites.callerSite()
 	}
 	return p.alloc(s, bytes, site)
 }
@@ -231,7 +231,7 @@ func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) 
 	ctx = orBackground(ctx)
 	var site uint32
 	if p.rt.opts.CallSites {
-		site = p.rt.sites.ofCaller()
+		site = p.rt.sites.callerSite()
 	}
 	return p.reserveFor(ctx, s, bytes, g, site)
 }

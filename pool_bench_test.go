@@ -12,9 +12,9 @@ import (
 	"symmem/internal/alloc"
 )
 
-// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger. It runs the
-// same requests on a naive best-fit allocator, and on the placement core with PyTorch's policy and
-// sizing, both without a lock and a ledger.
+// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger. For
+// comparison, it runs the same requests on a naive best-fit allocator, and on the placement core
+// with PyTorch's policy and sizing, both without a lock and a ledger.
 func BenchmarkAlloc(b *testing.B) {
 	for _, w := range workloads(10_000) {
 		b.Run(w.name, func(b *testing.B) {
@@ -63,8 +63,8 @@ type workload struct {
 	limit float64
 }
 
-// players returns a function for each allocator. The function runs the given number of pairs and
-// continues where its previous call stopped. Before the first call, all slots are filled.
+// players returns a function for each allocator that runs the given number of pairs, continuing
+// where its previous call stopped. All slots have been filled.
 func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
@@ -108,7 +108,7 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is large, so caches do not learn the sequence.
+// randomSteps is large, so that caches do not learn the sequence.
 const randomSteps = 1 << 17
 
 // randomVictims returns a workload that frees a random block and allocates a random size.
@@ -200,7 +200,7 @@ func (a naiveAllocator) free(e extent) error {
 	return nil
 }
 
-// coreAllocator uses a placement core. Its segments have no memory.
+// coreAllocator uses a placement core whose segments have no memory.
 type coreAllocator struct{ core *alloc.Core }
 
 func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {

@@ -16,10 +16,10 @@ import (
 const maxWindows = 8
 
 // BenchmarkGrowth measures how long it takes to register memory that grows, as when a model is
-// loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, and the end of
-// the scope registers new segments. Segments grow with the pool. The alternative is PyTorch's
-// sizing, which needs a segment and a window for nearly every request. The result is the time of
-// all registrations on the slowest rank.
+// loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, whose end
+// registers new segments. The segments grow with the pool. The alternative is PyTorch's sizing,
+// which needs a segment and a window for nearly every request. The result is the time of all
+// registrations on the slowest rank.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -73,8 +73,8 @@ func growAll(
 	return windows
 }
 
-// growBy allocates each request in a scope. It returns the total time that the ends of the scopes
-// take.
+// growBy allocates each request in a scope of its own and returns the total time that it takes to
+// end the scopes.
 func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
 	b.Helper()
 	for _, bytes := range sizes {
@@ -98,8 +98,8 @@ const (
 	maxRequest = 48 << 20
 )
 
-// requests generates sizes of requests that add up to the given sum. The last request may be
-// smaller than minRequest.
+// requests generates sizes of requests that add up to sum. The last one may be smaller than
+// minRequest.
 func requests(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
@@ -124,7 +124,7 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 			}
 		}
 		if sum != bytes {
-			t.Fatalf("the sum of the requests = %d, want %d", sum, bytes)
+			t.Fatalf("the requests add up to %d, want %d", sum, bytes)
 		}
 		if !slices.Equal(all, requests(bytes, seed)) {
 			t.Fatal("the same seed draws different requests")

@@ -8,13 +8,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive implements a simple best-fit allocator, the baseline of placement. Its list of free blocks
-// is sorted by size and then by address. Two maps find the neighbors of a freed block. It keeps no
+// naive is a simple best-fit allocator, the baseline for placement. Its list of free blocks is
+// sorted by size and then by address, and two maps find the neighbors of a freed block. It keeps no
 // history and has no lock.
 type naive struct {
-	// free is sorted by size, then by start.
 	free []extent
-	// starts maps the start of a free block to the block. ends maps its end.
+	// starts and ends map the start and the end of a free block to the block.
 	starts, ends map[int64]extent
 }
 

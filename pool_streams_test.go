@@ -7,8 +7,7 @@ import (
 	"symmem"
 )
 
-// TestStreamsShareSegments allocates on many streams. The pool must not map a segment for each of
-// them.
+// TestStreamsShareSegments allocates on many streams. The pool must not map a segment for each.
 func TestStreamsShareSegments(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
@@ -63,7 +62,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		release := r.hold(other)
 		if r.Rank() == 1 {
-			release() // on this rank, the other stream ends early
+			release() // on this rank, the other stream's work completes early
 		}
 		r.ok(other.Fill(b.Memory(), 7))
 		r.ok(b.Free())
@@ -75,7 +74,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		r.synchronize()
 		v := read[uint8](r, c.Memory())
 		if v[0] != 9 || v[len(v)-1] != 9 {
-			r.failf("the elements are %d, want 9: the earlier use wrote later", v[0])
+			r.failf("got elements %d, want 9: the fill of the freed buffer ran last", v[0])
 		}
 		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
@@ -83,9 +82,9 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestCaptureAvoidsMemoryInUse fills a pool on one stream. Other streams cannot reuse the memory
-// during a capture, because the wait for the memory would become part of the graph. Either the
-// first stream captures or another one.
+// TestCaptureAvoidsMemoryInUse fills a pool on one stream and captures on the same or another
+// stream. No other stream can reuse the memory during the capture, because the wait for the memory
+// would become part of the graph.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -105,14 +104,14 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// TestIdleSparesMemoryOfAdoptedStreams checks that a pool does not reuse memory of an adopted
-// stream while SetIdle is on. To reuse it, the pool would have to query the stream.
-func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
+// TestSetIdleProtectsMemoryOfAdoptedStreams checks that a pool does not reuse memory of an adopted
+// stream while SetIdle is on, because it would have to query the stream first.
+func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
-		theirs, err := r.Interop().AdoptStream(r.stream().Handle())
+		adopted, err := r.Interop().AdoptStream(r.stream().Handle())
 		r.ok(err)
-		b, err := p.AllocOn(theirs, 4*mib)
+		b, err := p.AllocOn(adopted, 4*mib)
 		r.ok(err)
 		r.ok(b.Free())
 		r.Interop().SetIdle(true)
@@ -120,13 +119,13 @@ func TestIdleSparesMemoryOfAdoptedStreams(t *testing.T) {
 		r.wantErr(err, symmem.ErrOutOfMemory)
 		r.Interop().SetIdle(false)
 		r.alloc(p, mib)
-		r.Interop().ForgetStream(theirs)
+		r.Interop().ForgetStream(adopted)
 		r.alloc(p, mib)
 	})
 }
 
 // TestReserveTakesCleanMemory exhausts the capacity of the pool or the memory of the device and
-// then reserves memory. The pool must take clean memory from other streams.
+// then reserves memory, which the pool must take from other streams' clean memory.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
@@ -162,8 +161,8 @@ func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	})
 }
 
-// TestShortCapturesOnNewStreams captures on many streams. The mapped memory must depend on the
-// captured tensors, not on the number of streams.
+// TestShortCapturesOnNewStreams captures on many streams. The amount of mapped memory must depend
+// on the captured tensors, not on the number of streams.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-func TestPlacementEqualOnAllRanks(t *testing.T) {
+func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
@@ -136,7 +136,7 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		// Ordinals are never reused, so new memory cannot be mistaken for old.
 		d := r.alloc(p, 4*mib)
 		if d.Segment() != 3 {
-			r.failf("the new segment has the ordinal %d, want 3", d.Segment())
+			r.failf("the new segment has ordinal %d, want 3", d.Segment())
 		}
 		r.checkSum(r.World(), d)
 		newer := r.split(r.World(), 0)

@@ -109,7 +109,8 @@ func (m *machine) compute(s step) {
 }
 
 // TestRandomPrograms runs random programs with segments at random addresses. Sums must be correct,
-// and places must be equal on all ranks. If the test fails, rapid prints a minimal failing program.
+// and buffers must have the same places on all ranks. If the test fails, rapid prints a minimal
+// failing program.
 func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// realigner makes a pool equal on all ranks after a fault.
+// realigner gives a pool the same layout on all ranks after a fault.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -18,41 +18,41 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// raise marks the pool suspect. because is the failed group, or nil if another rank has reported
-// the pool suspect. In every group, the next use of the pool then starts with a registration.
-func (r *realigner) raise(because *lifetime) {
+// raise marks the pool suspect. failed is the failed group, or nil if another rank has reported the
+// pool suspect. The next use of the pool in any group then starts with a registration.
+func (r *realigner) raise(failed *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.suspicion
-	if because != nil {
-		if because.fault.Load() == resolved {
+	if failed != nil {
+		if failed.fault.Load() == resolved {
 			return
 		}
 		if d.faults == nil {
 			d.faults = map[*lifetime]bool{}
 		}
-		d.faults[because] = true
+		d.faults[failed] = true
 	}
 	if !d.raised {
-		d.before = r.heap.liveBlocks()
+		d.preFault = r.heap.liveBlocks()
 	}
 	d.raised, d.aligned = true, nil
 	r.heap.registrar.setPending() // also invalidates plans that refer to memory by address only
 }
 
 // mustAlign reports whether a collective of a group must realign the pool before it uses this
-// memory. Buffers from before the fault need no realignment. Through them, ranks that have seen the
-// fault can still communicate with ranks that have not.
+// memory. Buffers from before the fault need no realignment, so ranks that have seen the fault can
+// still communicate through them with ranks that have not.
 func (r *realigner) mustAlign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.concerns(g) && !r.fromBefore(address, bytes)
+	return r.suspicion.concerns(g) && !r.isPreFault(address, bytes)
 }
 
-// fromBefore reports whether memory lies in a block that was live when the suspicion was raised
-// and still is. mu is held.
-func (r *realigner) fromBefore(address uintptr, bytes int64) bool {
-	return slices.ContainsFunc(r.suspicion.before, func(b alloc.View) bool {
+// isPreFault reports whether memory lies in a block that was live when the suspicion was raised and
+// still is. mu is held.
+func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
+	return slices.ContainsFunc(r.suspicion.preFault, func(b alloc.View) bool {
 		s := r.heap.segments.list[b.Segment]
 		if s == nil {
 			return false
@@ -67,7 +67,7 @@ func (r *realigner) fromBefore(address uintptr, bytes int64) bool {
 }
 
 // takeStock ends the uses that were recorded before a mark and returns the inventory of the pool.
-// The caller has waited for the work before the mark.
+// The caller must have waited for the work before the mark.
 func (r *realigner) takeStock(before alloc.Mark) (stock, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
@@ -90,7 +90,7 @@ func (r *realigner) takeStock(before alloc.Mark) (stock, error) {
 }
 
 // rebuild replaces the free space of the pool, restarts its history and returns the segments to
-// unmap. If another goroutine has changed the pool meanwhile, the pool stays suspect.
+// unmap. If another goroutine has changed the pool in the meantime, the pool stays suspect.
 func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()

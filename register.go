@@ -107,8 +107,8 @@ func (r *registrar) setPending() {
 	}
 }
 
-// registerInCall implements Pool.Register for a call that has already entered the pool. Close waits
-// for such a call.
+// registerInCall implements Pool.Register for a call that has already entered the pool, for which
+// Close waits.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	m, err := r.member(g)
 	if err != nil {
@@ -176,8 +176,9 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 	return nil
 }
 
-// holdPending adds a hold to each pending segment and returns the segments. With the holds, no lock
-// is needed while ranks wait for each other. Segments that are mapped meanwhile remain pending.
+// holdPending adds a hold to each pending segment and returns the segments. Because of the holds,
+// no lock is needed while ranks wait for each other. Segments mapped in the meantime remain
+// pending.
 func (r *registrar) holdPending(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()

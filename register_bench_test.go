@@ -39,15 +39,15 @@ func BenchmarkRegister(b *testing.B) {
 // registeredWorld is a world of two ranks with a number of registered segments.
 type registeredWorld struct {
 	segments int
-	pools    []*grown
+	pools    []*grownPool
 }
 
 func newRegisteredWorld(b *testing.B, segments int) *registeredWorld {
 	b.Helper()
-	w := &registeredWorld{segments: segments, pools: make([]*grown, 2)}
+	w := &registeredWorld{segments: segments, pools: make([]*grownPool, 2)}
 	runtimes := local(b, 2)
 	each(b, runtimes, func(i int, rt *symmem.Runtime) error {
-		w.pools[i] = newGrown(b, rt, 1)
+		w.pools[i] = newGrownPool(b, rt, 1)
 		w.pools[i].grow(b, segments)
 		return nil
 	})
@@ -78,7 +78,7 @@ func (w *registeredWorld) register(b *testing.B, fresh int) time.Duration {
 }
 
 // shrink frees and trims the newest segments until the given number remains.
-func (g *grown) shrink(ctx context.Context, segments int) error {
+func (g *grownPool) shrink(ctx context.Context, segments int) error {
 	for len(g.blocks) > 2*segments {
 		last := len(g.blocks) - 1
 		if err := g.blocks[last].Free(); err != nil {

@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// TestCloseDuringRegister closes the pool, trims it or closes the group during a registration,
-// after the backend has registered the segment and before the pool has recorded this. The segment
-// must stay mapped while the registration may use it.
+// TestCloseDuringRegister trims the pool or closes the group during a registration, after the
+// backend has registered the segment and before the pool has recorded this. The segment must stay
+// mapped while the registration may use it.
 func TestCloseDuringRegister(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
 		"Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
@@ -30,9 +30,9 @@ func TestCloseDuringRegister(t *testing.T) {
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 				})()
 				symmem.HoldRegister(r.Runtime, func() {
-					ended := make(chan error)
-					go func() { ended <- end(r.ctx, p, g) }()
-					r.ok(<-ended)
+					done := make(chan error)
+					go func() { done <- end(r.ctx, p, g) }()
+					r.ok(<-done)
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
@@ -51,8 +51,8 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// TestCloseDuringTrimUnmapsOnce closes a pool during Trim. At that time, Trim has deregistered the
-// segment and waits for the other rank before it unmaps the segment.
+// TestCloseDuringTrimUnmapsOnce closes a pool during Trim, while Trim has deregistered the segment
+// and waits for the other rank before it unmaps the segment.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	closed := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -68,18 +68,18 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 			},
 			SegmentFree: func(symmem.SegmentEvent) { freed.Add(1) },
 		})()
-		ended := make(chan error, 1)
+		done := make(chan error, 1)
 		if r.Rank() == 1 {
 			go func() {
 				<-deregistered
-				ended <- p.Close()
+				done <- p.Close()
 				close(closed)
 			}()
 		} else {
-			ended <- nil
+			done <- nil
 		}
 		r.ok(p.Trim(r.ctx, 0))
-		r.ok(<-ended)
+		r.ok(<-done)
 		if n := freed.Load(); n != 1 {
 			r.failf("the segment was freed %d times, want 1", n)
 		}

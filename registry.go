@@ -11,7 +11,7 @@ import (
 // registry lists the open groups and pools of a Runtime.
 type registry struct {
 	mu     *ranked.Mutex[runtimeMu]
-	life   context.Context // ends when Runtime.Close begins, after which the lists do not change
+	life   context.Context // canceled when Runtime.Close begins; the lists then no longer change
 	world  *Group
 	groups []*Group // guarded by mu
 	pools  []*Pool  // guarded by mu
@@ -116,8 +116,8 @@ func (r *registry) poolID(domain *Group) uint64 {
 	return domain.key&^(poolNumbers-1) | count%poolNumbers
 }
 
-// poolName returns a name for the pool with an id. The ids of the world's pools are small. The ids
-// of another domain's pools begin with the group's key.
+// poolName returns a name for the pool with the given id. Ids of the world's pools are small. Ids
+// of another domain's pools begin with the key of the domain.
 func (r *registry) poolName(id uint64) string {
 	if id < poolNumbers {
 		return fmt.Sprintf("pool %d", id)

@@ -35,7 +35,7 @@ type report struct {
 	from    int  // the world rank that sent the report
 }
 
-// The kinds of a report. Each kind can be the cause of the kinds that follow it. Ranks are late,
+// The kinds of a report. Each kind can be the cause of the kinds that follow it: ranks are late,
 // for example, because a rank is lost or because ranks wait in different calls.
 const (
 	kindLost     = "lost"
@@ -49,8 +49,8 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf returns the report of an error. It checks for a PriorError first, because that wraps
-// other errors.
+// reportOf returns the report of an error. It checks for a PriorError first, because a PriorError
+// wraps other errors.
 func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) {
@@ -137,8 +137,8 @@ func (r *report) err() error {
 	return errors.New(cmp.Or(r.Text, r.Doing))
 }
 
-// peerReportError represents an error of another rank. It has the text of that error and wraps the
-// part of it that could be encoded.
+// peerReportError is an error of another rank. It has the text of that error and wraps the part of
+// it that could be encoded.
 type peerReportError struct {
 	text string
 	err  error

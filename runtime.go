@@ -83,7 +83,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
-	w.Late, w.LateToLeave = opts.lateTo("meeting all ranks"), opts.lateTo("leaving, with the store "+
+	w.Late, w.LateToLeave = opts.absenceWarner("meeting all ranks"), opts.absenceWarner("leaving, with the store "+
 		"that this rank serves for the others")
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		for range 3 {
 			s, err := r.NewStream()
 			r.ok(err)
-			// The host function delays the collective. The call itself launches nothing then.
+			// The host function delays the collective, so the call itself launches nothing.
 			r.ok(s.Host(func() { <-begin }))
 			m := b.Memory()
 			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
@@ -93,8 +93,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes a rank during a Join. One rank is already waiting in the Join, and
-// another joins later. Both errors must name the closed rank.
+// TestJoinNamesClosedRank closes a rank during a Join in which one rank already waits and which
+// another rank joins later. Both errors must name the closed rank.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})
@@ -131,7 +131,7 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	}
 }
 
-// TestCloseAbortsAllStreamsAtOnce closes a Runtime with four busy streams. Their timeouts must not
+// TestCloseAbortsAllStreamsAtOnce closes a Runtime with four busy streams, whose timeouts must not
 // add up.
 func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 4
@@ -193,8 +193,8 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// TestCloseDuringJoinClosesGroup closes a Runtime during a Join that has connected its group. Close
-// times out waiting for the Join.
+// TestCloseDuringJoinClosesGroup closes a Runtime during a Join that has connected its group, so
+// that Close times out waiting for the Join.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
@@ -204,7 +204,7 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 }
 
 // TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work. The memory that the work uses
-// must stay mapped. TestMain checks that it is released after the work has ended.
+// must stay mapped until the work has ended; TestMain checks that it is then released.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would remain allocated in this process

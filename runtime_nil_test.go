@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// excludedMethods lists methods that end their receiver, and Map, which is a test helper.
+// excludedMethods lists methods after which the receiver is no longer usable, and Map, which is a
+// test helper.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
 // TestNilArgumentsDoNotPanic calls every method of the public types with zero values. A nil context
@@ -63,13 +64,13 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 
 // TestNilContext passes a nil context to calls that wait for other ranks.
 func TestNilContext(t *testing.T) {
-	var none context.Context
+	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		b := r.alloc(r.pool(), 4096)
-		r.ok(r.World().Check(none))
-		r.ok(r.World().AllReduce(none, b.Memory(), b.Memory(), 4, symmem.Float32, symmem.Sum, nil))
-		r.ok(r.World().Agree(none, "a value", 1))
-		r.ok(r.DefaultStream().Synchronize(none))
+		r.ok(r.World().Check(nilCtx))
+		r.ok(r.World().AllReduce(nilCtx, b.Memory(), b.Memory(), 4, symmem.Float32, symmem.Sum, nil))
+		r.ok(r.World().Agree(nilCtx, "a value", 1))
+		r.ok(r.DefaultStream().Synchronize(nilCtx))
 	})
 }
 

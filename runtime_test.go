@@ -89,7 +89,6 @@ func TestOpenNamesMissingRank(t *testing.T) {
 	}
 }
 
-// TestHotCallsDoNotAllocate counts allocations on the Go heap.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()

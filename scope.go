@@ -7,9 +7,9 @@ import (
 	"symmem/event"
 )
 
-// Scope represents a section of code. Allocations in the section come from a pool, and the end of
-// the section registers the pool's new segments with a group. Scopes may be nested: each End
-// registers segments with the scope's group.
+// Scope represents a section of code whose allocations come from a pool. The end of the section
+// registers the pool's new segments with a group. Scopes may be nested: each End registers segments
+// with the scope's group.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -40,8 +40,8 @@ func (p *Pool) Begin(g *Group) *Scope {
 	return s
 }
 
-// beginScope reports the beginning of a scope and returns the group's membership. If the group is
-// already a member, it avoids the call of registrar.member.
+// beginScope reports the beginning of a scope and returns the group's membership. It calls
+// registrar.member only if the group is not a member yet.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.active() {
 		p.events.scope(event.KindScopeBegin, g)
@@ -55,7 +55,7 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 }
 
 // BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
-// registered. It is for code that uses symmetric memory in some calls only. In other calls, tensors
+// registered. It is for code that uses symmetric memory only in some calls; in the others, tensors
 // may have different shapes on different ranks.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.scope(event.KindScopeBegin, nil)
@@ -74,11 +74,11 @@ func (s *Scope) Alloc(bytes int64) (Buffer, error) {
 }
 
 // AllocOn returns a buffer for use on a stream. See Pool.AllocOn.
-func (s *Scope) AllocOn(on *Stream, bytes int64) (Buffer, error) {
+func (s *Scope) AllocOn(stream *Stream, bytes int64) (Buffer, error) {
 	if err := s.usable(); err != nil {
 		return Buffer{}, err
 	}
-	return s.pool.AllocOn(on, bytes)
+	return s.pool.AllocOn(stream, bytes)
 }
 
 func (s *Scope) usable() error {
@@ -91,9 +91,9 @@ func (s *Scope) usable() error {
 	return s.err
 }
 
-// End ends the scope and registers new segments. If there are new segments, it is collective over
-// the group. Otherwise it takes a few nanoseconds and does not communicate. Pool.Register describes
-// its errors. If the scope has already ended, End returns ErrClosed.
+// End ends the scope and registers new segments. If there are any, it is collective over the group;
+// otherwise it takes a few nanoseconds and does not communicate. Pool.Register describes its
+// errors. If the scope has already ended, End returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.usable(); err != nil {

@@ -12,11 +12,11 @@ import (
 
 // BenchmarkScope begins and ends scopes without new memory, for each group in turn. A scope must
 // take at most 50 ns, whatever the number of registered segments. The alternative is a snapshot
-// walk, as in SGLang before #21392. It copies the list of all segments and their blocks, and looks
-// up each segment in the map of registered segments.
+// walk, as in SGLang before #21392, which copies the list of all segments and their blocks, and
+// looks up each segment in the map of registered segments.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
-		g := newGrown(b, openAlone(b), groups)
+		g := newGrownPool(b, openAlone(b), groups)
 		for _, segments := range []int{10, 100, 1000, 10_000} {
 			if segments*groups > 64_000 || testing.Short() && segments*groups > 1000 {
 				continue // the registration would take too long
@@ -29,7 +29,7 @@ func BenchmarkScope(b *testing.B) {
 	}
 }
 
-func (g *grown) scopes(b *testing.B) {
+func (g *grownPool) scopes(b *testing.B) {
 	b.ReportAllocs()
 	next := 0
 	for b.Loop() {
@@ -64,7 +64,7 @@ type record struct {
 	blocks  []symmem.Buffer
 }
 
-func (g *grown) snapshots(b *testing.B) {
+func (g *grownPool) snapshots(b *testing.B) {
 	source, registered := g.records(), map[uintptr]bool{}
 	for _, r := range source {
 		registered[r.address] = true
@@ -84,10 +84,10 @@ func (g *grown) snapshots(b *testing.B) {
 	}
 }
 
-// BenchmarkIsSymmetric queries ranges in and outside windows. A query must take at most 50 ns. The
-// alternative is a walk over the list of windows.
+// BenchmarkIsSymmetric queries ranges inside and outside windows. A query must take at most 50 ns.
+// The alternative is a walk over the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
-	g := newGrown(b, openAlone(b), 1)
+	g := newGrownPool(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
 		if testing.Short() && segments > 1000 {
 			continue
@@ -107,7 +107,6 @@ func BenchmarkIsSymmetric(b *testing.B) {
 	}
 }
 
-// benchmarkQueries repeats the queries and checks each result.
 func benchmarkQueries(
 	b *testing.B, name string, limit float64, addresses []uintptr, want bool, query func(uintptr) bool,
 ) {
@@ -126,10 +125,10 @@ func benchmarkQueries(
 // queryBytes is the length of queried ranges.
 const queryBytes = 64 << 10
 
-// queries returns addresses to query. If hit is set, the range at each address lies in a window.
+// queries returns addresses to query. If hit is true, the range at each address lies in a window.
 // Otherwise, each address lies before the first window, after the last one, or so close to the end
-// of a window that the range exceeds the window.
-func (g *grown) queries(hit bool) []uintptr {
+// of a window that the range extends past it.
+func (g *grownPool) queries(hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr
 	last := g.blocks[len(g.blocks)-1]
@@ -149,7 +148,6 @@ func (g *grown) queries(hit bool) []uintptr {
 	return addresses
 }
 
-// walkFinds reports whether a walk over the windows finds the range at a.
 func walkFinds(windows []record, a uintptr) bool {
 	for i := range windows {
 		w := &windows[i]
@@ -160,30 +158,30 @@ func walkFinds(windows []record, a uintptr) bool {
 	return false
 }
 
-// grown represents a rank's pool with a given number of segments, which have been registered with
-// each of its groups. With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of
+// grownPool is a rank's pool with a given number of segments, which have been registered with each
+// of its groups. With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of
 // segments is exact.
-type grown struct {
+type grownPool struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
 	groups []*symmem.Group
 	blocks []symmem.Buffer
 }
 
-// errSegments reports that a pool has the wrong number of segments.
 var errSegments = errors.New("the pool has the wrong number of segments")
 
-// halfSegment is the size of a block. Two blocks fill a segment.
+// Two blocks of halfSegment bytes fill a segment.
 const halfSegment = 1 << 20
 
-// newGrown creates an empty pool and a number of groups of all ranks.
-func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
+// newGrownPool creates an empty pool and the given number of groups, each of which contains all
+// ranks.
+func newGrownPool(tb testing.TB, rt *symmem.Runtime, groups int) *grownPool {
 	tb.Helper()
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g := &grown{rt: rt, pool: pool, groups: []*symmem.Group{rt.World()}}
+	g := &grownPool{rt: rt, pool: pool, groups: []*symmem.Group{rt.World()}}
 	for len(g.groups) < groups {
 		group, err := rt.World().Split(tb.Context(), 0, rt.Rank())
 		if err != nil {
@@ -194,8 +192,8 @@ func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	return g
 }
 
-// allocate allocates until the pool has the given number of segments.
-func (g *grown) allocate(segments int) error {
+// allocate allocates blocks until the pool has the given number of segments.
+func (g *grownPool) allocate(segments int) error {
 	for len(g.blocks) < 2*segments {
 		b, err := g.pool.Alloc(halfSegment)
 		if err != nil {
@@ -209,8 +207,8 @@ func (g *grown) allocate(segments int) error {
 	return nil
 }
 
-// grow maps segments and registers them with every group.
-func (g *grown) grow(tb testing.TB, segments int) {
+// grow maps segments up to the given number and registers them with every group.
+func (g *grownPool) grow(tb testing.TB, segments int) {
 	tb.Helper()
 	if err := g.allocate(segments); err != nil {
 		tb.Fatal(err)
@@ -222,7 +220,7 @@ func (g *grown) grow(tb testing.TB, segments int) {
 	}
 }
 
-func (g *grown) records() []record {
+func (g *grownPool) records() []record {
 	var source []record
 	for s := range g.pool.Segments() {
 		source = append(source, record{address: s.Address, bytes: s.Bytes})

@@ -66,7 +66,7 @@ func TestNestedScopes(t *testing.T) {
 	})
 }
 
-func TestEndedScope(t *testing.T) {
+func TestEndedScopeRejectsCalls(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		for name, end := range map[string]func(s *symmem.Scope){

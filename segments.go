@@ -67,7 +67,6 @@ type segmentTable struct {
 	kept    map[*segment]int // number of live buffers after Close; guarded by mu
 }
 
-// event describes a segment for observers.
 func (t *segmentTable) event(s *segment) SegmentEvent {
 	return SegmentEvent{
 		Pool: t.pool, Segment: int(s.ordinal), Address: uintptr(s.start), Bytes: s.bytes,
@@ -110,12 +109,12 @@ func (t *segmentTable) mapped() []*segment {
 	return all
 }
 
-// hold adds a hold to the registrable segments from an ordinal upwards that a filter selects, and
-// returns them. mu is held.
-func (t *segmentTable) hold(from int32, selects func(*segment) bool) []*segment {
+// hold adds a hold to each registrable segment that match accepts, starting with ordinal first, and
+// returns these segments. mu is held.
+func (t *segmentTable) hold(first int32, match func(*segment) bool) []*segment {
 	var held []*segment
-	for _, s := range t.list[from:] {
-		if s.registrable() && selects(s) {
+	for _, s := range t.list[first:] {
+		if s.registrable() && match(s) {
 			s.holds++
 			held = append(held, s)
 		}
@@ -123,8 +122,8 @@ func (t *segmentTable) hold(from int32, selects func(*segment) bool) []*segment 
 	return held
 }
 
-// releaseAll removes a hold on each segment of a list. Trim may have retired some of the segments
-// meanwhile. The caller does not hold mu.
+// releaseAll removes a hold on each segment of a list, some of which Trim may have retired in the
+// meantime. The caller does not hold mu.
 func (t *segmentTable) releaseAll(held []*segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,8 +140,8 @@ func (t *segmentTable) release(s *segment) error {
 	return t.unmap(s)
 }
 
-// retire applies a step to each segment, except those that Close has unmapped meanwhile. The caller
-// does not hold mu.
+// retire applies a step to each segment, except those that Close has unmapped in the meantime. The
+// caller does not hold mu.
 func (t *segmentTable) retire(idle []*segment, step func(*segment) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +168,7 @@ func (t *segmentTable) unmap(s *segment) error {
 // it panics if the window or segment was already closed, which is a bug in this package.
 func closedOnce(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
-		panic("symmem: ended twice: " + err.Error())
+		panic("symmem: closed twice: " + err.Error())
 	}
 	return err
 }
@@ -195,9 +194,9 @@ func (t *segmentTable) close(live map[*segment]int) error {
 	return errors.Join(append(errs, t.arena.Keep(t.next))...)
 }
 
-// freed records that a buffer has been freed after Close. The last free of a segment unmaps the
-// segment. The last free of the pool releases the pool's addresses. mu is held.
-func (t *segmentTable) freed(s *segment) error {
+// noteFree records that a buffer has been freed after Close. The last free in a segment unmaps the
+// segment, and the last free in the pool also releases the pool's addresses. mu is held.
+func (t *segmentTable) noteFree(s *segment) error {
 	if t.kept[s]--; t.kept[s] > 0 {
 		return nil
 	}

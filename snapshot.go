@@ -11,8 +11,8 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime for the live view, with up to the given number
-// of the latest events of each pool.
+// snapshot returns the current state of the Runtime for the live view, with at most the given
+// number of latest events of each pool.
 func (v *liveView) snapshot(events int) live.Snapshot {
 	rt := v.rt
 	s := live.Snapshot{
@@ -85,8 +85,8 @@ const (
 	poolPause = time.Millisecond
 )
 
-// poolSnapshot returns the current state of a pool, with up to the given number of its latest
-// events. It copies the events while it holds the pool's lock. Each copy takes about 10 ns.
+// poolSnapshot returns the current state of a pool, with at most the given number of latest events.
+// It copies the events while it holds the pool's lock, which takes about 10 ns per event.
 func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {

@@ -10,18 +10,18 @@ import (
 	"symmem"
 )
 
-// rows returns counts[to] numbers for each rank to. Each number encodes the ranks from and to.
-func rows(from int, counts []int64) (all []int32) {
-	for to, n := range counts {
+// rows returns counts[dst] numbers for each rank dst. Each number encodes src and dst.
+func rows(src int, counts []int64) (all []int32) {
+	for dst, n := range counts {
 		for i := range n {
-			all = append(all, int32(from)<<20|int32(to)<<16|int32(i))
+			all = append(all, int32(src)<<20|int32(dst)<<16|int32(i))
 		}
 	}
 	return all
 }
 
-// uneven returns the number of elements that one rank sends to another.
-func uneven(from, to, round int) int64 { return int64((from*5 + to*3 + round*7) % 11 * 100) }
+// uneven returns the number of elements that src sends to dst.
+func uneven(src, dst, round int) int64 { return int64((src*5 + dst*3 + round*7) % 11 * 100) }
 
 func TestSplits(t *testing.T) {
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
@@ -89,7 +89,7 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 	})
 }
 
-// unevenCall checks operations whose parts have the given sizes.
+// unevenCall checks operations whose parts have the given counts of elements.
 type unevenCall struct {
 	*rank
 	pool   *symmem.Pool
@@ -97,16 +97,16 @@ type unevenCall struct {
 	root   int
 }
 
-// part returns the numbers that a rank contributes to another rank's part.
-func (u *unevenCall) part(from, to int, count int64) []int32 {
+// part returns the numbers that src contributes to the part of dst.
+func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	numbers := make([]int32, count)
 	for i := range numbers {
-		numbers[i] = int32(from+1)<<24 + int32(to)<<20 + int32(i)
+		numbers[i] = int32(src+1)<<24 + int32(dst)<<20 + int32(i)
 	}
 	return numbers
 }
 
-// parts returns the parts of all ranks.
+// parts concatenates the parts of all ranks.
 func (u *unevenCall) parts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)
@@ -114,7 +114,6 @@ func (u *unevenCall) parts(part func(r int) []int32) (all []int32) {
 	return all
 }
 
-// filled returns memory with the given numbers.
 func (u *unevenCall) filled(numbers []int32) symmem.Memory {
 	if len(numbers) == 0 {
 		return symmem.Memory{}
@@ -126,7 +125,6 @@ func (u *unevenCall) filled(numbers []int32) symmem.Memory {
 	return m
 }
 
-// expect compares memory with the wanted numbers.
 func (u *unevenCall) expect(call string, m symmem.Memory, want []int32) {
 	u.t.Helper()
 	if len(want) == 0 {
@@ -175,7 +173,6 @@ func (u *unevenCall) checkRooted(count int64) {
 	u.expect("Scatter", back, u.part(me, 0, count))
 }
 
-// TestDifferentCountsDiverge passes different counts on one rank.
 func TestDifferentCountsDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}
 	runRanks(t, 2, o, func(r *rank) {

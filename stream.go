@@ -313,7 +313,7 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 // other streams or the call is captured. The compiler inlines it.
 func (s *Stream) borrows(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
-		c.send.extent.isOther(s.number) || c.recv.extent.isOther(s.number)
+		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
 }
 
 // useBoth records that this stream uses memory. Buffers of other streams are not reused until the

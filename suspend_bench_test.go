@@ -124,7 +124,7 @@ func benchmarkCycles(
 	})
 }
 
-// inParallel runs a function on all ranks at once. If one fails, the benchmark ends.
+// inParallel runs f on all ranks concurrently. If it fails on any of them, the benchmark fails.
 func inParallel(b *testing.B, runtimes []*symmem.Runtime, f func(*symmem.Runtime) error) {
 	b.Helper()
 	errs := make([]error, len(runtimes))

@@ -20,8 +20,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// unfinished lists segments that have been removed from the core, but not unmapped, because a Trim
-	// could not wait for the work on them. The next Trim unmaps them. It is guarded by mu.
+	// unfinished lists segments that have been removed from the core but not unmapped, because a Trim
+	// could not wait for the work on them. The next Trim unmaps them. Guarded by mu.
 	unfinished []*segment
 }
 
@@ -42,7 +42,7 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	defer g.mu.Unlock()
 	history := t.registrar.history
 	err := g.aligner.meet(ctx, &meeting{
-		tag: "trim", pools: []*Pool{t.pool}, reason: keepsMemory,
+		tag: "trim", pools: []*Pool{t.pool}, needsAlign: keepsMemory,
 		ledgers: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
 	})
 	if err != nil {
@@ -67,8 +67,8 @@ func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
 		t.segments.retire(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the core and waits for the work on them. Since trim has
-// waited, other goroutines may have queued such work and freed its buffers.
+// takeIdle removes the idle segments from the core and waits for the work on them. Other goroutines
+// may have queued such work, and freed its buffers, since trim waited.
 func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := t.removeIdle(keep)
 	if len(idle) == 0 {

@@ -34,9 +34,9 @@ type Tuning struct {
 }
 
 // TuningFile returns the file to which symmem tune writes the table for a device and a number of
-// ranks, and from which Open reads it. The file is below $XDG_CONFIG_HOME, or .config in the home
-// directory. If neither is known, TuningFile returns an error and Open uses no file. Open also uses
-// no file if it may not read the directory.
+// ranks, and from which Open reads it. The file is below $XDG_CONFIG_HOME, or below .config in the
+// home directory. If neither is known, TuningFile returns an error and Open uses no file. Open also
+// uses no file if it may not read the directory.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -84,8 +84,7 @@ type term struct {
 }
 
 // machineName identifies the machine as NCCL does: by NCCL_HOSTID, or by the host name and the boot
-// id. Host names alone do not suffice: containers of different machines may have the same host
-// name.
+// id, because containers on different machines may have the same host name.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id

@@ -68,7 +68,7 @@ func (u *uses) unpin(m Memory) error {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
 	if state == alloc.Deferred {
-		return u.freed(block, state)
+		return u.noteFree(block, state)
 	}
 	u.noteReturns()
 	return nil
@@ -80,8 +80,8 @@ var freeKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// freed records that the core's latest call has freed a block. mu is held.
-func (u *uses) freed(b alloc.Block, state alloc.State) error {
+// noteFree records that the core's latest call has freed a block. mu is held.
+func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 	u.ledger.Note(freeKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
 		return u.recordPoints()
@@ -90,8 +90,8 @@ func (u *uses) freed(b alloc.Block, state alloc.State) error {
 }
 
 // recordPoints records an event on every stream that used the block that was just deferred. A
-// closed stream has no work left and gets a nil event, because ranks may forget a stream at
-// different times. mu is held.
+// closed stream has no work left; it gets a nil event instead of an error, because ranks may forget
+// a stream at different times. mu is held.
 func (u *uses) recordPoints() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
@@ -107,9 +107,9 @@ func (u *uses) recordPoints() error {
 	return errors.Join(errs...)
 }
 
-// reclaim returns deferred blocks to the pool when memory is short. On the device, s waits for the
-// uses that were recorded when the blocks were freed. A failure of those uses does not affect s. mu
-// is held.
+// reclaim returns deferred blocks to the pool when memory is short, and makes s wait on the device
+// for the uses that were recorded when the blocks were freed. A failure of those uses does not
+// affect s. mu is held.
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.await(s, point); err != nil {
@@ -144,7 +144,7 @@ func (u *uses) mark() alloc.Mark {
 }
 
 // reclaimIdle is called when the stream's work before a mark is complete. It frees the blocks that
-// were deferred because of that work, and makes the stream's unused memory available to other
+// were deferred because of that work and makes the stream's unused memory available to other
 // streams.
 func (u *uses) reclaimIdle(s *Stream, before alloc.Mark) {
 	u.mu.Lock()
@@ -158,7 +158,7 @@ func (u *uses) reclaimIdle(s *Stream, before alloc.Mark) {
 	}
 }
 
-// synced ends the uses by a stream that happened before a mark. mu is held.
+// synced ends the uses by a stream that were recorded before a mark. mu is held.
 func (u *uses) synced(s *Stream, before alloc.Mark) {
 	u.core.Synced(s.number, before)
 	u.noteReturns()

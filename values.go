@@ -90,7 +90,7 @@ type values struct {
 
 // beginStep records the step that begins, for the reports of faults in it.
 func (v *values) beginStep(c *valueCall) {
-	text := fmt.Sprintf("%s at %s", c.what, v.rt.sites.named(c.site))
+	text := fmt.Sprintf("%s at %s", c.what, v.rt.sites.text(c.site))
 	v.state.Lock()
 	defer v.state.Unlock()
 	v.latestStep = text
@@ -114,7 +114,7 @@ const lastValues = 10
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
 	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
-		c.site = v.rt.sites.ofCaller()
+		c.site = v.rt.sites.callerSite()
 	}
 	n, err := v.named(c.name)
 	if err != nil {
@@ -318,7 +318,7 @@ func (v *values) known() map[string]*valueName {
 // note records a call for errors and events.
 func (v *values) note(c *valueCall) {
 	e := c.event()
-	e.Name, e.Site = c.name, v.rt.sites.named(c.site)
+	e.Name, e.Site = c.name, v.rt.sites.text(c.site)
 	v.state.Lock()
 	defer v.state.Unlock()
 	v.last[v.count%lastValues] = e

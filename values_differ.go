@@ -14,7 +14,7 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call. Ranks exchange reports after they have detected that their
+// valueReport describes a rank's call. Ranks exchange reports once they have detected that their
 // calls differ.
 type valueReport struct {
 	Event  string   `json:"event"`
@@ -42,11 +42,11 @@ func (v *values) failInvalid(n *valueName, err error) error {
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
-		site = v.rt.sites.ofCaller()
+		site = v.rt.sites.callerSite()
 	}
 	words := slices.Clone(n.all)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
-		Event: c.event().String(), Site: v.rt.sites.named(site), Before: v.before(),
+		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.before(),
 	})
 	if err != nil {
 		return err
@@ -87,7 +87,8 @@ func decodeValueReport(text []byte) (r valueReport) {
 	return r
 }
 
-// printable replaces characters that could garble a terminal. The text comes from another rank.
+// printable replaces characters that could garble a terminal, because the text comes from another
+// rank.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -98,11 +99,12 @@ func printable(text string) string {
 }
 
 // exchangeReports sends this rank's report to the others and returns all reports by group rank. The
-// ranks first exchange the sizes, then as many pieces as the longest report has. n.mu is held.
+// ranks first exchange the sizes, and then as many pieces as the longest report needs. n.mu is
+// held.
 func (v *values) exchangeReports(
-	ctx context.Context, n *valueName, mine valueReport,
+	ctx context.Context, n *valueName, own valueReport,
 ) ([]valueReport, error) {
-	text := mine.encode()
+	text := own.encode()
 	sizes := make([]uint64, len(n.all))
 	texts := make([][]byte, len(n.all))
 	gather := func(w driver.Words) error {
@@ -170,7 +172,7 @@ func (v *values) divergence(
 			side.Ranks = []int{v.ranks[r]}
 			d.Sides = append(d.Sides, side)
 		}
-		if most, ok := majority(words); ok && w != most {
+		if common, ok := majority(words); ok && w != common {
 			d.Deviant = append(d.Deviant, v.ranks[r])
 		}
 	}
@@ -185,14 +187,14 @@ func (v *values) divergence(
 }
 
 // majority returns the words that more than half of the ranks sent, if there is such a majority.
-func majority(words []driver.Words) (most driver.Words, ok bool) {
+func majority(words []driver.Words) (common driver.Words, ok bool) {
 	count := map[driver.Words]int{}
 	for _, w := range words {
 		if count[w]++; 2*count[w] > len(words) {
 			return w, true
 		}
 	}
-	return most, false
+	return common, false
 }
 
 // sidesText formats the value and the call site of each side of a divergence.

@@ -83,7 +83,7 @@ func TestRandomStepMismatch(t *testing.T) {
 	const ranks = 3
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
-			same := rand.New(rand.NewPCG(23, uint64(program))) // draws equal numbers on every rank
+			same := rand.New(rand.NewPCG(23, uint64(program))) // draws the same numbers on every rank
 			steps, wrong, kind := 1+same.IntN(6), same.IntN(ranks), same.IntN(3)
 			at := same.IntN(steps)
 			g := r.split(r.World(), 0)

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable is an immutable snapshot of a group's windows. Queries read it without a lock. A
-// registration replaces it.
+// windowTable is an immutable snapshot of a group's windows, which a registration replaces, so that
+// queries need no lock.
 //
 // For each pool, the table divides the arena into granules, the unit of segment sizes, and stores
 // the window of each granule in chunks. A query takes two lookups, whatever the number of windows.
@@ -61,8 +61,7 @@ func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	return nil, false
 }
 
-// covers returns the entry and whether its window contains a range. The range must begin in the
-// window.
+// covers returns the entry and whether its window contains a range that begins in the window.
 func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
 	if p == nil {
 		return nil, false
@@ -126,7 +125,7 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 
 func (w *windows) remove(p *Pool, s *segment) { w.set(p, s, nil, -1) }
 
-// set publishes a table with a new entry for a segment's granules, and makes every plan stale.
+// set publishes a table with a new entry for a segment's granules and makes every plan stale.
 // change is added to the number of windows.
 func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.state.Lock()
@@ -146,8 +145,8 @@ func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.revision.Add(1)
 }
 
-// forget removes a closed pool. A new arena may have the same addresses, and a plan that uses the
-// pool's memory would access memory that is no longer mapped.
+// forget removes a closed pool, because a new arena may have the same addresses, and a plan that
+// still used the pool's memory would access memory that is no longer mapped.
 func (w *windows) forget(p *Pool) {
 	w.state.Lock()
 	defer w.state.Unlock()

@@ -14,7 +14,7 @@ var readmePromises = []struct{ quote, test string }{
 	},
 	{
 		"places tensors at the same offset on every rank",
-		"go test . -run 'TestPlacementEqualOnAllRanks|TestReuseUnderPressure'",
+		"go test . -run 'TestPlacementIsSameOnAllRanks|TestReuseUnderPressure'",
 	},
 	{
 		"by rules that do not depend on addresses",
