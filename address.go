@@ -50,8 +50,8 @@ func (a *arenas) all() []arenaRange {
 	return nil
 }
 
-// set records the size of a pool's address range, or removes the range if bytes is 0. Runtime.mu is
-// held.
+// set records the size of a pool's address range, or removes the range if bytes is 0. The caller
+// must hold Runtime.mu.
 func (a *arenas) set(p *Pool, bytes int64) {
 	list := slices.DeleteFunc(slices.Clone(a.all()), func(r arenaRange) bool { return r.pool == p })
 	if bytes > 0 {
@@ -126,7 +126,7 @@ func (a *addresses) live() (buffers int, bytes int64) {
 }
 
 // ready returns the index of live buffers. The first call builds it; every later Alloc and Free of
-// the pool updates it. mu is held.
+// the pool updates it. The caller must hold mu.
 func (a *addresses) ready() *addressIndex {
 	if !a.built {
 		a.build()
@@ -144,14 +144,16 @@ func (a *addresses) build() {
 	a.built, a.events.active = true, true
 }
 
-// noteAlloc adds a newly allocated buffer to the index if the index has been built. mu is held.
+// noteAlloc adds a newly allocated buffer to the index if the index has been built. The caller must
+// hold mu.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.built {
 		a.index.insert(b)
 	}
 }
 
-// noteFree removes the buffer of a freed block from the index if it is there. mu is held.
+// noteFree removes the buffer of a freed block from the index if it is there. The caller must hold
+// mu.
 func (a *addresses) noteFree(b alloc.Block) {
 	if !a.built {
 		return

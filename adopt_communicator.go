@@ -155,7 +155,8 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	})
 }
 
-// agree checks that all ranks are about to register the same segments. The group's lock is held.
+// agree checks that all ranks are about to register the same segments. The caller must hold the
+// group's lock.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
@@ -249,7 +250,7 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 }
 
 // sortedWindows lists the windows in the order of their registration, in which NCCL requires them
-// to be deregistered. a.windowsMu is held.
+// to be deregistered. The caller must hold a.windowsMu.
 func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {

@@ -145,7 +145,7 @@ func (c *comparison) sharedHistories(
 }
 
 // agree compares ledgers over the control lane. All ranks must call it at the same point of their
-// programs. Group.mu is held.
+// programs. The caller must hold Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err
@@ -256,8 +256,8 @@ func (c *comparison) names() agreement.Names {
 }
 
 // agreeOnCaptures tells the other ranks whether a capture has prevented a step on this rank. If one
-// has on any rank, every rank returns an ErrCapturing that names the capturing ranks. Group.mu is
-// held.
+// has on any rank, every rank returns an ErrCapturing that names the capturing ranks. The caller
+// must hold Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var local []byte
 	if refused != nil {

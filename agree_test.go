@@ -87,7 +87,7 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 				texts.add(r, r.wantDivergence(call(r, p)))
 			})
 			if text := texts.requireSame(t, 2); !strings.Contains(text, "alloc 512 B") {
-				t.Errorf("the error is %q, want one that names the first event", text)
+				t.Errorf("got error %q, want one that names the first event", text)
 			}
 		})
 	}
@@ -159,7 +159,7 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 		texts.add(r, err)
 	})
 	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank_test.go:") {
-		t.Errorf("the error is %q, want one that names a line", text)
+		t.Errorf("got error %q, want one that names a line", text)
 	}
 }
 

@@ -47,7 +47,7 @@ type suspicion struct {
 	guests map[string]bool
 }
 
-// concerns reports whether the pool may differ between ranks of a group. mu is held.
+// concerns reports whether the pool may differ between ranks of a group. The caller must hold mu.
 func (d *suspicion) concerns(g *roster) bool {
 	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
@@ -97,7 +97,7 @@ func (d *suspicion) affectedBy(g *roster) bool {
 	return d.domain.contains(g) || d.guests[g.full]
 }
 
-// trust records that the ranks of a group have realigned the pool. mu is held.
+// trust records that the ranks of a group have realigned the pool. The caller must hold mu.
 func (d *suspicion) trust(g *roster) {
 	d.rebuilds++
 	for failed := range d.faults {
@@ -133,7 +133,8 @@ const maxRealignments = 3
 // flagAlign is set in the flags of an agreement to request a realignment.
 const flagAlign = 1
 
-// meet realigns the pools if some rank requests it, and then compares histories. Group.mu is held.
+// meet realigns the pools if some rank requests it, and then compares histories. The caller must
+// hold Group.mu.
 func (a *aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {

@@ -242,7 +242,7 @@ func (g *groupEvents) submitEntered(p, c *collective, s *Stream, in visit) {
 	returned = true
 }
 
-// value records a call on a value. Group.state is held.
+// value records a call on a value. The caller must hold Group.state.
 func (g *groupEvents) value(v *event.Event) {
 	if !g.rt.recording.active() {
 		return
@@ -315,7 +315,8 @@ func (p *poolEvents) releaseOne() {
 	p.release()
 }
 
-// collect queues the events that the ledger has recorded since the last call. mu is held.
+// collect queues the events that the ledger has recorded since the last call. The caller must hold
+// mu.
 func (p *poolEvents) collect() {
 	box := &p.outbox
 	for end := p.ledger.Position(); box.number < end; box.number++ {
@@ -332,7 +333,7 @@ func (p *poolEvents) collect() {
 }
 
 // collectToTrace writes the events that the ledger has recorded since the last call to the trace,
-// if there is one. It must not be called if there is an OnEvent. mu is held.
+// if there is one. It must not be called if there is an OnEvent. The caller must hold mu.
 func (p *poolEvents) collectToTrace() {
 	box := &p.outbox
 	if box.trace == nil {
@@ -364,7 +365,7 @@ func (p *poolEvents) label(e *event.Event, site uint32) {
 	e.Site = p.rt.sites.text(site)
 }
 
-// record queues an event outside the history that ranks compare. mu is held.
+// record queues an event outside the history that ranks compare. The caller must hold mu.
 func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.active() {
 		return
@@ -383,7 +384,7 @@ func (p *poolEvents) record(e event.Event) {
 	box.described = false
 }
 
-// use records that a stream uses a live block of another stream. mu is held.
+// use records that a stream uses a live block of another stream. The caller must hold mu.
 func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
 	if !p.rt.recording.active() {
 		return
@@ -396,7 +397,8 @@ func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
 	}
 }
 
-// window records that a segment has been registered with a group, or deregistered. mu is held.
+// window records that a segment has been registered with a group, or deregistered. The caller must
+// hold mu.
 func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
 	p.record(event.Event{
 		Kind: kind, Segment: s.ordinal, Size: s.bytes, Stream: s.stream, Name: g.id,
@@ -417,7 +419,7 @@ func (p *poolEvents) scope(kind event.Kind, g *Group) {
 	p.release()
 }
 
-// restart records that the history continues at a position. mu is held.
+// restart records that the history continues at a position. The caller must hold mu.
 func (p *poolEvents) restart(position uint64) {
 	p.outbox.number = position
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})

@@ -79,8 +79,8 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent implements recordEvent for a stream that is not being captured. s.recording is
-// held.
+// recordNewEvent implements recordEvent for a stream that is not being captured. The caller must
+// hold s.recording.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// stopRecording ends the backend's capture. s.pinning is held.
+// stopRecording ends the backend's capture. The caller must hold s.pinning.
 func (s *Stream) stopRecording() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()

@@ -113,7 +113,7 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 // noColor is the color of ranks that join no group.
 const noColor = -1
 
-// exchangeColors exchanges every rank's color and key for a Split. Group.mu is held.
+// exchangeColors exchanges every rank's color and key for a Split. The caller must hold Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
 	// The agreement makes sure that all ranks are in Split, because otherwise a payload of another
 	// call would be decoded as a color.
@@ -352,14 +352,14 @@ func (g *Group) Step(ctx context.Context, what string) error {
 
 // Any reports whether the value of any rank is true. See Agree.
 func (g *Group) Any(ctx context.Context, name string, value bool) (bool, error) {
-	c := valueCall{operation: ValueAny, name: name, value: truth(value)}
+	c := valueCall{operation: ValueAny, name: name, value: boolToInt(value)}
 	got, err := g.values.combine(ctx, c)
 	return got != 0, err
 }
 
 // All reports whether the values of all ranks are true. See Agree.
 func (g *Group) All(ctx context.Context, name string, value bool) (bool, error) {
-	c := valueCall{operation: ValueAll, name: name, value: truth(value)}
+	c := valueCall{operation: ValueAll, name: name, value: boolToInt(value)}
 	got, err := g.values.combine(ctx, c)
 	return got != 0, err
 }

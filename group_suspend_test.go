@@ -128,7 +128,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 		}
 	})
 	if text := texts.requireSame(t, 2); !strings.Contains(text, "has not been received") {
-		t.Errorf("the error is %q, want one about an unreceived message", text)
+		t.Errorf("got error %q, want one about an unreceived message", text)
 	}
 }
 

@@ -66,7 +66,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 	case ValueAgreeString:
 		return 0, g.values.agreeString(ctx, c.Name, c.Text, i.site)
 	case ValueAny, ValueAll:
-		value = truth(value != 0)
+		value = boolToInt(value != 0)
 	case ValueAgreeFloat:
 		value = floatBits(c.Float)
 	default:

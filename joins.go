@@ -190,7 +190,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 		{What: "check level", Value: rt.Check().String()},
 		{What: "path choice", Value: rt.opts.Path.String()},
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
-		{What: "order of messages", Value: rt.opts.messages()},
+		{What: "order of messages", Value: rt.opts.messageOrder()},
 	}}
 	table, err := tableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {

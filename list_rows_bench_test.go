@@ -82,9 +82,9 @@ func (e *exchangeShape) tokens() (all int64) {
 	return all
 }
 
-// sent returns the maximum number of bytes that a rank sends to its peers, or receives from them,
-// in one exchange.
-func (e *exchangeShape) sent() int64 {
+// maxTraffic returns the maximum number of bytes that a rank sends to its peers, or receives from
+// them, in one exchange.
+func (e *exchangeShape) maxTraffic() int64 {
 	width := 2 * e.hidden
 	for _, w := range e.widths {
 		width += w
@@ -93,7 +93,7 @@ func (e *exchangeShape) sent() int64 {
 	return width * max(most*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
 }
 
-// exchangeBench represents a rank of BenchmarkExchange.
+// exchangeBench is a rank of BenchmarkExchange.
 type exchangeBench struct {
 	*symmem.Runtime
 	ctx context.Context
@@ -110,7 +110,7 @@ const (
 	exchangeVariants
 )
 
-// exchangeMemory suffices for 4096 tokens of 4 ranks.
+// exchangeMemory suffices for 4096 tokens on each of 4 ranks.
 const exchangeMemory = 320 << 20
 
 // exchangeBenches opens a rank on each GPU. It may skip the benchmark.
@@ -170,15 +170,15 @@ func (r *exchangeBench) allocate() error {
 	if err != nil {
 		return err
 	}
-	for to, from := range map[*symmem.Memory]*symmem.Pool{
+	for dst, pool := range map[*symmem.Memory]*symmem.Pool{
 		&r.symmetric: shared, &r.loose: own, &r.input: own,
 	} {
-		buffer, err := from.Alloc(exchangeMemory)
+		buffer, err := pool.Alloc(exchangeMemory)
 		if err != nil {
 			return err
 		}
-		*to = buffer.Memory()
-		if err := r.DefaultStream().Fill(*to, 0); err != nil {
+		*dst = buffer.Memory()
+		if err := r.DefaultStream().Fill(*dst, 0); err != nil {
 			return err
 		}
 	}
@@ -232,12 +232,12 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 		r.Interop().Do(r.ctx, r.World(), combine, nil))
 }
 
-// slice returns a part of memory, or the zero Memory if the part is empty.
-func slice(m symmem.Memory, from, bytes int64) symmem.Memory {
+// slice returns a range of memory, or the zero Memory if the range is empty.
+func slice(m symmem.Memory, offset, bytes int64) symmem.Memory {
 	if bytes == 0 {
 		return symmem.Memory{}
 	}
-	part, err := m.Slice(from, bytes)
+	part, err := m.Slice(offset, bytes)
 	if err != nil {
 		panic(err)
 	}
@@ -289,7 +289,6 @@ func slowestBatch(b *testing.B, ranks []*exchangeBench, graph, calls, replays in
 	return slices.Max(times)
 }
 
-// closeGraphs closes all graphs.
 func (r *exchangeBench) closeGraphs() error {
 	errs := []error{r.DefaultStream().Synchronize(r.ctx)}
 	for _, g := range r.graphs {
@@ -345,16 +344,16 @@ func measureExchange(
 	var ratios []float64
 	turn := func(n int) (slowest [exchangeVariants]float64) {
 		for i := range exchangeVariants {
-			which := (i + n) % exchangeVariants
-			slowest[which] = slowestBatch(b, ranks, which, calls, replays)
+			variant := (i + n) % exchangeVariants
+			slowest[variant] = slowestBatch(b, ranks, variant, calls, replays)
 		}
 		return slowest
 	}
 	turn(0) // warms up
 	for n := 0; b.Loop(); n++ {
 		slowest := turn(n)
-		for which, us := range slowest {
-			times[which] = append(times[which], us)
+		for variant, us := range slowest {
+			times[variant] = append(times[variant], us)
 		}
 		ratios = append(ratios, slowest[exchangeNCCL]/slowest[exchangeRows])
 	}
@@ -365,5 +364,5 @@ func measureExchange(
 	b.ReportMetric(median(times[exchangeLoose]), "us-loose")
 	b.ReportMetric(median(times[exchangeNCCL]), "us-nccl")
 	b.ReportMetric(median(ratios), "ratio")
-	b.ReportMetric(rows/(float64(e.sent())/link+2*barrier), "limit")
+	b.ReportMetric(rows/(float64(e.maxTraffic())/link+2*barrier), "limit")
 }

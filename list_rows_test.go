@@ -18,7 +18,7 @@ type rowsCase struct {
 	*rank
 	draw   *rand.Rand // generates the same numbers on all ranks
 	counts []int64
-	// pools holds the pools from which memory is drawn. Only the second pool is registered. Its
+	// pools holds the pools from which memory is drawn. Only the second pool is registered, so its
 	// buffers have the same size on all ranks.
 	pools [2]*symmem.Pool
 }
@@ -38,21 +38,21 @@ var dataTypes = []symmem.DataType{
 // newTensor returns a tensor of a type with random contents.
 func (c *rowsCase) newTensor(t symmem.DataType, most int64) tensor {
 	x := tensor{width: (1 + c.draw.Int64N(most)) * int64(t.Size())}
-	pool, inPlace, own, before := c.pools[c.draw.IntN(2)], c.draw.IntN(3) == 0, []uint8(nil), int64(0)
+	pool, inPlace, own, offset := c.pools[c.draw.IntN(2)], c.draw.IntN(3) == 0, []uint8(nil), int64(0)
 	for r, n := range c.counts {
 		part := make([]uint8, n*x.width)
 		for i := range part {
 			part[i] = uint8(c.draw.Uint32())
 		}
 		if r == c.Rank() {
-			own, before = part, int64(len(x.want))
+			own, offset = part, int64(len(x.want))
 		}
 		x.want = append(x.want, part...)
 	}
 	x.recv = c.memory(pool, make([]uint8, len(x.want)))
 	if inPlace && len(own) > 0 {
 		var err error
-		x.send, err = x.recv.Slice(before, int64(len(own)))
+		x.send, err = x.recv.Slice(offset, int64(len(own)))
 		c.ok(err)
 		write(c.rank, x.send, own)
 	} else {
@@ -121,12 +121,12 @@ func (c *rowsCase) scatter(most int64) (call symmem.Call, check func()) {
 	for r := range u.counts {
 		u.counts[r] *= width
 	}
-	send := u.filled(u.parts(func(to int) []int32 { return u.part(c.Rank(), to, u.counts[to]) }))
+	send := u.filled(u.parts(func(dst int) []int32 { return u.part(c.Rank(), dst, u.counts[dst]) }))
 	u.pool = c.pools[0]
 	recv := u.filled(make([]int32, u.counts[c.Rank()]))
 	want := make([]int32, u.counts[c.Rank()])
-	for from := range u.counts {
-		for i, v := range u.part(from, c.Rank(), int64(len(want))) {
+	for src := range u.counts {
+		for i, v := range u.part(src, c.Rank(), int64(len(want))) {
 			want[i] += v
 		}
 	}
@@ -161,7 +161,7 @@ func runRows(t *testing.T, test func(c *rowsCase)) {
 	}
 }
 
-// drawCounts draws the number of rows of each rank. Often some ranks have none.
+// drawCounts draws the number of rows of each rank, which is often 0.
 func (c *rowsCase) drawCounts(most int64) {
 	for r := range c.counts {
 		if c.counts[r] = 0; c.draw.IntN(3) > 0 {
@@ -170,8 +170,8 @@ func (c *rowsCase) drawCounts(most int64) {
 	}
 }
 
-// TestRows makes gathers of several tensors and reduce-scatters with random numbers of rows, in
-// memory with and without windows. It compares the results with a reference.
+// TestRows makes gathers of several tensors and reduce-scatters with random numbers of rows, on
+// memory inside and outside windows, and compares the results with a reference.
 func TestRows(t *testing.T) {
 	runRows(t, func(c *rowsCase) {
 		for i := range 12 {
@@ -223,10 +223,10 @@ func TestCapturedRows(t *testing.T) {
 	})
 }
 
-// TestMissingRankOfRowsIsNamed makes a gather on all ranks but the last. On GPUs, the other ranks
-// must find poison in place of its rows.
-func TestMissingRankOfRowsIsNamed(t *testing.T) {
-	ready, ended := newGate(3), newGate(3)
+// TestRowsErrorNamesMissingRank makes a gather on all ranks but the last. On GPUs, the other ranks
+// must find poison in place of the last rank's rows.
+func TestRowsErrorNamesMissingRank(t *testing.T) {
+	ready, done := newGate(3), newGate(3)
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g, err := r.Join(r.ctx, "late", r.World().Ranks())
 		r.ok(err)
@@ -243,7 +243,7 @@ func TestMissingRankOfRowsIsNamed(t *testing.T) {
 			}
 			r.wantTimeout(err, 2)
 		}
-		ended.wait(r)
+		done.wait(r)
 		if r.Rank() < 2 && os.Getenv(backendVariable) != "" {
 			checkPoison(c, call)
 		}
@@ -252,8 +252,8 @@ func TestMissingRankOfRowsIsNamed(t *testing.T) {
 	})
 }
 
-// checkPoison checks that each output of a gather ends with poison, where the last rank's rows
-// should be.
+// checkPoison checks that each output of a gather ends with poison, in place of the last rank's
+// rows.
 func checkPoison(c *rowsCase, call symmem.Call) {
 	for i, one := range append([]symmem.Call{call}, call.More...) {
 		got := read[uint8](c.rank, one.Recv)
@@ -263,8 +263,7 @@ func checkPoison(c *rowsCase, call symmem.Call) {
 	}
 }
 
-// TestUnevenSumsHaveTheBitsOfAllReduce compares ReduceScatterV with AllReduce bit by bit.
-func TestUnevenSumsHaveTheBitsOfAllReduce(t *testing.T) {
+func TestUnevenSumsMatchAllReduceBitwise(t *testing.T) {
 	runRows(t, func(c *rowsCase) {
 		for _, dataType := range []symmem.DataType{symmem.Float32, symmem.Float16, symmem.BFloat16} {
 			for _, op := range []symmem.ReduceOp{symmem.Sum, symmem.Avg, symmem.Max} {
@@ -276,13 +275,13 @@ func TestUnevenSumsHaveTheBitsOfAllReduce(t *testing.T) {
 	})
 }
 
-// compareSums compares a reduce-scatter of random elements with an all-reduce.
+// compareSums compares a reduce-scatter of random elements with an all-reduce bit by bit.
 func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, most int64) {
 	c.drawCounts(most)
-	var all, before int64
+	var all, preceding int64
 	for r, n := range c.counts {
 		if all += n; r < c.Rank() {
-			before += n
+			preceding += n
 		}
 	}
 	if all == 0 {
@@ -297,26 +296,26 @@ func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, most int64
 		}
 	}
 	send := c.memory(c.pools[c.draw.IntN(2)], bytes)
-	mine := c.counts[c.Rank()]
-	recv := c.memory(c.pools[0], make([]uint8, mine*size))
+	ownCount := c.counts[c.Rank()]
+	recv := c.memory(c.pools[0], make([]uint8, ownCount*size))
 	sum := c.memory(c.pools[0], make([]uint8, len(bytes)))
 	g := c.World()
 	c.ok(g.SetPath(c.ctx, symmem.PathDirect))
 	c.ok(g.ReduceScatterV(c.ctx, send, recv, c.counts, t, op, nil))
 	c.ok(g.AllReduce(c.ctx, send, sum, all, t, op, nil))
 	c.synchronize()
-	if mine == 0 {
+	if ownCount == 0 {
 		return
 	}
-	got, want := read[uint8](c.rank, recv), read[uint8](c.rank, sum)[before*size:][:mine*size]
+	got, want := read[uint8](c.rank, recv), read[uint8](c.rank, sum)[preceding*size:][:ownCount*size]
 	if !slices.Equal(got, want) {
 		c.failf("%v of %v, counts %v: element %d differs from AllReduce's", op, t, c.counts,
 			int64(firstDifference(got, want))/size)
 	}
 }
 
-// TestRowsThatDifferAreNamed gathers a list on ranks of which one expects an additional row.
-func TestRowsThatDifferAreNamed(t *testing.T) {
+// TestDifferentRowsDiverge gathers a list on two ranks, one of which expects an additional row.
+func TestDifferentRowsDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		c := &rowsCase{rank: r, draw: rand.New(rand.NewPCG(1, 1)), counts: []int64{3, 4}}
 		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})

@@ -7,9 +7,8 @@ import (
 	"symmem"
 )
 
-// BenchmarkLive measures the overhead of a live view for a collective of 64 bytes. One collective
-// in 128 is timed. The benchmark alternates batches with and without a live view, as BenchmarkTrace
-// does.
+// BenchmarkLive measures the overhead of a live view for a collective of 64 bytes, of which one
+// call in 128 is timed. It alternates batches with and without a live view, as BenchmarkTrace does.
 func BenchmarkLive(b *testing.B) {
 	folder, err := os.MkdirTemp("/tmp", "live") // a short path, as in useLiveFolder
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"symmem/internal/live"
 )
 
-// useLiveFolder creates a folder for the live views of a test. Its path is short, because the
-// kernel limits the length of socket paths.
+// useLiveFolder creates a folder for the live views of a test. The folder has a short path, because
+// the kernel limits the length of socket paths.
 func useLiveFolder(t *testing.T) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live")
@@ -31,8 +31,8 @@ func useLiveFolder(t *testing.T) {
 	t.Setenv("TMPDIR", folder)
 }
 
-// look returns the contents of a rank's live view.
-func look(t *testing.T, rt *symmem.Runtime) live.Machine {
+// viewOf returns the contents of a rank's live view.
+func viewOf(t *testing.T, rt *symmem.Runtime) live.Machine {
 	t.Helper()
 	w := httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/symmem", nil)
@@ -66,7 +66,7 @@ func TestLiveViewShowsWaits(t *testing.T) {
 		r.checkSum(r.World(), b)
 		if r.Rank() == 1 {
 			await(t, "the wait of rank 0 for rank 1", func() bool {
-				m := look(t, r.Runtime)
+				m := viewOf(t, r.Runtime)
 				if len(m.Ranks) != 2 || len(m.Ranks[0].Waits) == 0 {
 					return false
 				}
@@ -89,7 +89,7 @@ func TestLiveViewShowsValues(t *testing.T) {
 	runRanks(t, 2, symmem.Options{HTTP: "unix"}, func(r *rank) {
 		if r.Rank() == 1 {
 			await(t, "the wait of rank 0 in Agree", func() bool {
-				m := look(t, r.Runtime)
+				m := viewOf(t, r.Runtime)
 				return len(m.Ranks) == 2 && len(m.Ranks[0].Waits) == 1 &&
 					strings.Contains(m.Ranks[0].Waits[0].Doing, "batch")
 			})
@@ -98,18 +98,18 @@ func TestLiveViewShowsValues(t *testing.T) {
 	})
 }
 
-// calls returns the calls of a rank's world that the view shows, and the number of collectives.
+// calls returns the calls in a rank's world that the view shows, and the number of collectives.
 func calls(t *testing.T, rt *symmem.Runtime) (all []live.Calls, collectives uint64) {
 	t.Helper()
-	world := look(t, rt).Ranks[0].Groups[0]
+	world := viewOf(t, rt).Ranks[0].Groups[0]
 	for _, n := range world.Paths {
 		collectives += n
 	}
 	return world.Calls, collectives
 }
 
-// TestHandlerCountsCalls counts calls from the first call of Handler, even if the group has already
-// kept their plan. Replays are counted, but not timed.
+// TestHandlerCountsCalls checks that calls are counted from the first call of Handler on, even if
+// the group already keeps their plan. Replays count as collectives, but are not timed.
 func TestHandlerCountsCalls(t *testing.T) {
 	rt := openAlone(t)
 	sum := sumAlone(t, rt, 4096)
@@ -172,7 +172,7 @@ func sumAlone(tb testing.TB, rt *symmem.Runtime, bytes int64) func() {
 }
 
 // TestLiveViewAllocatesNothing repeats a collective with and without a live view. Without one,
-// package live runs no goroutine.
+// package live must run no goroutine.
 func TestLiveViewAllocatesNothing(t *testing.T) {
 	useLiveFolder(t)
 	for _, address := range []string{"", "unix"} {
@@ -200,12 +200,12 @@ func TestLiveViewDoesNotWaitForPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock := symmem.LockPool(p)
-	pools := look(t, rt).Ranks[0].Pools
+	pools := viewOf(t, rt).Ranks[0].Pools
 	unlock()
 	if last := pools[len(pools)-1]; !last.Busy {
 		t.Errorf("pool = %+v; want Busy", last)
 	}
-	pools = look(t, rt).Ranks[0].Pools
+	pools = viewOf(t, rt).Ranks[0].Pools
 	if last := pools[len(pools)-1]; last.Busy {
 		t.Errorf("pool = %+v; want its sizes", last)
 	}
@@ -231,8 +231,8 @@ func TestUnusableFolderDisablesLiveView(t *testing.T) {
 	useLiveFolder(t)
 	t.Setenv("TMPDIR", os.Getenv("TMPDIR")+"/missing")
 	rt := openAloneWith(t, symmem.Options{HTTP: "unix"})
-	if m := look(t, rt); len(m.Ranks) != 1 || m.Ranks[0].Error != "" {
-		t.Errorf("the view of the rank itself = %+v; want one rank without an error", m)
+	if m := viewOf(t, rt); len(m.Ranks) != 1 || m.Ranks[0].Error != "" {
+		t.Errorf("view = %+v; want one rank without an error", m)
 	}
 }
 
@@ -249,14 +249,14 @@ func TestLiveViewSurvivesFaults(t *testing.T) {
 			g.Abort()
 			r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 			await(t, "the fault of the group", func() bool {
-				return strings.Contains(faults(look(t, r.Runtime)), "aborted")
+				return strings.Contains(faults(viewOf(t, r.Runtime)), "aborted")
 			})
 			return
 		}
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		for ctx.Err() == nil {
-			look(t, r.Runtime)
+			viewOf(t, r.Runtime)
 		}
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 	})

@@ -22,10 +22,10 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// These environment variables describe a rank to its process.
+// These environment variables tell a process which rank it is.
 const (
 	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that dies
-	insideVariable = "SYMMEM_TEST_INSIDE" // the round in which it dies
+	roundVariable  = "SYMMEM_TEST_ROUND"  // the round in which it dies
 	rankVariable   = "SYMMEM_TEST_RANK"
 	sizeVariable   = "SYMMEM_TEST_SIZE"
 	storeVariable  = "SYMMEM_TEST_STORE"
@@ -66,7 +66,7 @@ func runLosingRank() int {
 	return 0
 }
 
-// work makes rounds until a rank is lost, and then works with the survivors.
+// work runs rounds until a rank is lost, and then works with the survivors.
 func work(ctx context.Context) (*lossReport, error) {
 	number, err := strconv.Atoi(os.Getenv(rankVariable))
 	if err != nil {
@@ -98,7 +98,7 @@ func work(ctx context.Context) (*lossReport, error) {
 	}
 	err = untilLost(ctx, rt, p)
 	paths := rt.World().Stats().Paths
-	if rounds[os.Getenv(insideVariable)].direct &&
+	if rounds[os.Getenv(roundVariable)].direct &&
 		(paths["direct"] == 0 || paths["window"] != 0 || paths["plain"] != 0) {
 		return nil, fmt.Errorf("some calls did not take the direct path: %v", paths)
 	}
@@ -108,28 +108,28 @@ func work(ctx context.Context) (*lossReport, error) {
 	}
 	report := &lossReport{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
 	if err := symmetricSum(ctx, rt, survivors); err != nil || slices.Contains(lost.Ranks, 0) {
-		// Rank 0 serves the store. Without it no group can be made.
+		// Rank 0 serves the store, without which no group can be created.
 		return report, err
 	}
 	return report, checkNewGroup(ctx, rt, survivors)
 }
 
-// untilLost makes rounds until one fails. The victim dies in the middle of a round.
+// untilLost runs rounds until one fails. The victim dies in the middle of a round.
 func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
-	inside := os.Getenv(insideVariable)
+	roundName := os.Getenv(roundVariable)
 	var done atomic.Int64
-	if isVictim() && !rounds[inside].killsVictim {
+	if isVictim() && !rounds[roundName].killsVictim {
 		go dieInRound(&done)
 	}
 	for {
-		if err := rounds[inside].do(ctx, rt, p); err != nil {
+		if err := rounds[roundName].do(ctx, rt, p); err != nil {
 			return err
 		}
 		done.Add(1)
 	}
 }
 
-// dieInRound kills this process during a round, after roundsBefore complete rounds.
+// dieInRound kills this process in the middle of a round, after roundsBefore complete rounds.
 func dieInRound(done *atomic.Int64) {
 	for done.Load() < roundsBefore {
 		syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
@@ -145,13 +145,13 @@ func TestErrorNamesKilledRank(t *testing.T) {
 	if testing.Short() {
 		victims = victims[:1]
 	}
-	for inside, round := range rounds {
+	for roundName, round := range rounds {
 		if round.direct && !direct.Load() {
 			continue
 		}
 		for _, victim := range victims {
-			t.Run(fmt.Sprintf("rank %d in %s", victim, inside), func(t *testing.T) {
-				loseRank(t, inside, ranks, victim)
+			t.Run(fmt.Sprintf("rank %d in %s", victim, roundName), func(t *testing.T) {
+				loseRank(t, roundName, ranks, victim)
 			})
 		}
 	}
@@ -160,8 +160,8 @@ func TestErrorNamesKilledRank(t *testing.T) {
 	}
 }
 
-// TestJoinNamesMissingRank checks that the timeout names only the missing rank. It must not name
-// ranks that wait for the missing rank.
+// TestJoinNamesMissingRank checks that the timeout names only the missing rank, and not the ranks
+// that wait for it.
 func TestJoinNamesMissingRank(t *testing.T) {
 	ranks := min(4, localRanks(t))
 	for missing := range ranks {
@@ -186,15 +186,16 @@ func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	ranks := min(lostRanks, localRanks(t))
-	for inside, round := range rounds {
-		if round.direct || inside == "a value" {
-			t.Run(inside, func(t *testing.T) { loseRank(t, inside, ranks, ranks-1, ownMachine) })
+	for roundName, round := range rounds {
+		if round.direct || roundName == "a value" {
+			t.Run(roundName, func(t *testing.T) { loseRank(t, roundName, ranks, ranks-1, ownMachine) })
 		}
 	}
 }
 
-// checkFabric returns ErrUnsupported if ranks cannot reach memory of another machine. The host and
-// GPUs without an IMEX channel cannot. For the software GPU, SOFTGPU_FABRIC decides.
+// checkFabric returns ErrUnsupported if ranks cannot reach memory of another machine. This is the
+// case on the host and on GPUs without an IMEX channel; for the software GPU, SOFTGPU_FABRIC
+// decides.
 func checkFabric() error {
 	if os.Getenv(backendVariable) != "nccl" {
 		return fmt.Errorf("the host backend shares memory on one machine only: %w", symmem.ErrUnsupported)
@@ -211,10 +212,10 @@ func ownMachine(rank int) []string {
 	return []string{fmt.Sprintf("NCCL_HOSTID=apart-%d", rank), "NCCL_NET=Socket"}
 }
 
-// loseRank starts a process for each rank, with environment variables. It checks the reports of the
-// surviving ranks.
+// loseRank starts a process with the given environment variables for each rank, and checks the
+// reports of the surviving ranks.
 func loseRank(
-	t *testing.T, inside string, ranks, victim int, variables ...func(rank int) []string,
+	t *testing.T, roundName string, ranks, victim int, variables ...func(rank int) []string,
 ) {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()
@@ -224,7 +225,7 @@ func loseRank(
 		for _, variablesOf := range variables {
 			env = append(env, variablesOf(number)...)
 		}
-		processes = append(processes, startRank(t, store, inside, number, ranks, victim, env...))
+		processes = append(processes, startRank(t, store, roundName, number, ranks, victim, env...))
 	}
 	_ = processes[victim].Wait()
 	died := time.Now()
@@ -241,7 +242,7 @@ func loseRank(
 		}
 	}
 	if took := time.Since(died); took > 5*time.Second {
-		t.Errorf("the surviving ranks ended after %v, want at most 5s", took)
+		t.Errorf("the surviving ranks exited after %v, want at most 5s", took)
 	}
 	if left := leftovers(t, processes, store); left != "" {
 		t.Errorf("the ranks left %s behind, want nothing", left)
@@ -250,10 +251,10 @@ func loseRank(
 
 // startRank starts this program as a rank. Stdout and Stderr share a buffer.
 func startRank(
-	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
+	t *testing.T, store, roundName string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {
 	t.Helper()
-	c := rankCommand(t, store, inside, number, ranks, victim, env...)
+	c := rankCommand(t, store, roundName, number, ranks, victim, env...)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -262,11 +263,11 @@ func startRank(
 
 // rankCommand returns the command that startRank starts.
 func rankCommand(
-	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
+	t *testing.T, store, roundName string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {
 	t.Helper()
 	c := systest.Command(t, systest.Patience, os.Args[0])
-	c.Env = append(append(os.Environ(), env...), storeVariable+"="+store, insideVariable+"="+inside,
+	c.Env = append(append(os.Environ(), env...), storeVariable+"="+store, roundVariable+"="+roundName,
 		rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
 		victimVariable+"="+strconv.Itoa(victim))
 	out := &bytes.Buffer{}
@@ -274,8 +275,7 @@ func rankCommand(
 	return c
 }
 
-// leftovers lists the processes that still exist. It also lists the socket of the store if it
-// exists.
+// leftovers lists the processes that still exist, and the socket of the store if it exists.
 func leftovers(t *testing.T, processes []*exec.Cmd, store string) string {
 	t.Helper()
 	var left []string

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(runLosingRank())
 	}
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv("SYMMEM_CUDA") == "" {
-		// This is a real GPU. CUDA and NCCL keep descriptors until the process ends.
+		// On a real GPU, CUDA and NCCL keep descriptors until the process exits.
 		goleak.VerifyTestMain(m)
 		return
 	}

@@ -14,11 +14,11 @@ const (
 const maxEnds = driver.MaxPayload / 256
 
 // unmatched returns the pairs of ranks whose counts of sent and received messages differ. A Recv
-// from any source can match a Send of any rank. A pair is therefore returned only if the totals for
-// its receiver and tag differ.
+// from any source can match a Send of any rank, so a pair is returned only if the totals for its
+// receiver and tag differ.
 func unmatched(ends []MessageEnds) []MessageEnds {
-	type pair struct{ from, to, tag int }
-	type end struct{ to, tag int }
+	type pair struct{ src, dst, tag int }
+	type end struct{ dst, tag int }
 	pairs, balance := map[pair]*MessageEnds{}, map[end]int64{}
 	for _, e := range ends {
 		p := pair{e.From, e.To, e.Tag}
@@ -31,7 +31,7 @@ func unmatched(ends []MessageEnds) []MessageEnds {
 	}
 	merged := MessageError{}
 	for p, e := range pairs {
-		if balance[end{p.to, p.tag}] != 0 && e.Sent != e.Received {
+		if balance[end{p.dst, p.tag}] != 0 && e.Sent != e.Received {
 			merged.Ends = append(merged.Ends, *e)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// If the direct path does not support a norm, every rank gets ErrUnsupported. The ranks can then
-// make separate calls instead.
+// If the direct path does not support a norm, every rank gets ErrUnsupported and can make separate
+// calls instead.
 func ExampleGroup_AllReduceRMSNorm() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

@@ -62,7 +62,7 @@ func (o *observers) add(added *Observer) (remove func()) {
 	}
 }
 
-// set replaces the list. mu is held.
+// set replaces the list. The caller must hold mu.
 func (o *observers) set(list []*Observer) {
 	if len(list) == 0 {
 		o.list.Store(nil)

@@ -45,7 +45,7 @@ func ParseCheckLevel(name string) (CheckLevel, error) {
 	return parseName[CheckLevel](name, checkNames, "check level")
 }
 
-// nameOf returns the name of a value. names lists the names of the values from 0.
+// nameOf returns the name of a value. names[i] is the name of value i.
 func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	if value >= 0 && int(value) < len(names) {
 		return names[value]
@@ -53,11 +53,10 @@ func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	return ofType + "(?)"
 }
 
-// parseName parses a name that nameOf returns.
-func parseName[T ~int | ~uint8](name string, names []string, what string) (T, error) {
+func parseName[T ~int | ~uint8](name string, names []string, kind string) (T, error) {
 	i := slices.Index(names, name)
 	if i < 0 {
-		return 0, invalid("%s %q is none of %s", what, name, strings.Join(names, ", "))
+		return 0, invalid("%s %q is none of %s", kind, name, strings.Join(names, ", "))
 	}
 	return T(i), nil
 }
@@ -68,8 +67,8 @@ type Options struct {
 	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of
 	// these, the process is the only rank.
 	Rank, Size int
-	// LocalRank is the rank of this process on its machine. LocalSize is the number of ranks on
-	// that machine. If LocalSize is 0, LocalRank and LocalSize equal Rank and Size.
+	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks on that
+	// machine. If LocalSize is 0, they default to Rank and Size.
 	LocalRank, LocalSize int
 	// Device selects one of the devices that the process sees: DeviceAuto, the zero value, or
 	// DeviceNumber.
@@ -90,17 +89,17 @@ type Options struct {
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
 	// Deterministic makes every reduction of every group compute the bits that a formula defines. A
-	// group that cannot do so returns an error when it connects. On GPUs, these are groups on several
-	// machines or without direct access. Communicators of other libraries cannot be adopted in this
-	// mode. Deterministic must be the same on every rank.
+	// group that cannot do so returns an error when it connects, as do groups on GPUs that span
+	// several machines or have no direct access. Communicators of other libraries cannot be adopted in
+	// this mode. Deterministic must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
 	// CheckInterval is the interval at which CheckRegistration compares in the background. 0 selects
 	// one second, and a negative value disables it.
 	CheckInterval time.Duration
-	// Timeout bounds every wait for another rank that has no other deadline. 0 selects 30 s. A group
-	// may have another timeout: see GroupOptions and Group.SetTimeout.
+	// Timeout bounds every wait for another rank that has no deadline of its own. 0 selects 30 s. A
+	// group may have another timeout: see GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
 	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that names
 	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,
@@ -113,11 +112,11 @@ type Options struct {
 	// OnLate, if set, receives warnings instead of the Logger. Each call runs on a new goroutine.
 	OnLate func(LateWarning)
 	// OnEvent, if set, is called for every event on this rank. It runs on the goroutine that caused
-	// the event, before the call that caused the event returns. If another goroutine is already
-	// delivering events of the same pool or group, that goroutine delivers the event instead.
-	// Package event documents the order of events. symmem holds no lock, so OnEvent may call
-	// symmem. A panic in OnEvent is logged. OnEvent must not modify the Event, which is valid until
-	// OnEvent returns; copy it to keep it.
+	// the event, before the call that caused the event returns, unless another goroutine is already
+	// delivering events of the same pool or group, in which case that goroutine delivers the event.
+	// Package event documents the order of events. symmem holds no lock, so OnEvent may call symmem. A
+	// panic in OnEvent is logged. OnEvent must not modify the Event, which is valid until OnEvent
+	// returns; copy it to keep it.
 	OnEvent func(*event.Event)
 	// Trace is a folder in which this rank writes a trace: a file with the events that OnEvent
 	// receives, which stays readable if the process is killed. If Trace is empty, SYMMEM_TRACE
@@ -140,15 +139,15 @@ type Options struct {
 	// of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the errors that
 	// symmem prevents.
 	Scatter uint64
-	// Interrupted, if set, is called some hundred times a second while a collective waits for other
-	// ranks on its caller's goroutine. No context can end that wait. If Interrupted returns an
+	// Interrupted, if set, is called about a hundred times a second while a collective waits for other
+	// ranks on its caller's goroutine, because no context can end that wait. If Interrupted returns an
 	// error or panics, the group is aborted and the collective returns an ErrInterrupted that wraps
 	// the error. Interrupted must return quickly and must not call symmem.
 	Interrupted func() error
 }
 
-// interrupting returns the function that a device calls instead of Options.Interrupted, or nil.
-func interrupting(interrupted func() error) func() error {
+// wrapInterrupted returns the function that a device calls instead of Options.Interrupted, or nil.
+func wrapInterrupted(interrupted func() error) func() error {
 	if interrupted == nil {
 		return nil
 	}
@@ -255,7 +254,7 @@ func (o Options) withDefaults() (Options, error) {
 
 // fromEnvironment returns an option or, if it is not set, the value of a variable or a default.
 func fromEnvironment[T ~int](
-	option T, variable string, parse func(string) (T, error), byDefault T,
+	option T, variable string, parse func(string) (T, error), fallback T,
 ) (T, error) {
 	if name := os.Getenv(variable); option == 0 && name != "" {
 		value, err := parse(name)
@@ -264,7 +263,7 @@ func fromEnvironment[T ~int](
 		}
 		option = value
 	}
-	return cmp.Or(option, byDefault), nil
+	return cmp.Or(option, fallback), nil
 }
 
 // orBackground returns ctx, or the background context if ctx is nil.
@@ -318,20 +317,20 @@ func chosenBackend(name string) (driver.Backend, error) {
 		name, strings.Join(names, ", "), ErrInvalid)
 }
 
-// closingTime returns how long a Close waits for work of this rank.
-func closingTime(timeout time.Duration) time.Duration { return 2 * timeout }
+// closeTimeout returns how long a Close waits for work of this rank.
+func closeTimeout(timeout time.Duration) time.Duration { return 2 * timeout }
 
-// asTimeoutError converts an error that was caused by the end of closingTime to a TimeoutError.
+// asTimeoutError converts an error that was caused by the expiry of closeTimeout to a TimeoutError.
 func asTimeoutError(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err
 	}
 	doing := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
-	return &TimeoutError{Doing: doing, Waited: closingTime(timeout)}
+	return &TimeoutError{Doing: doing, Waited: closeTimeout(timeout)}
 }
 
-// messages describes the order of messages, which ranks compare.
-func (o Options) messages() string {
+// messageOrder describes the order of messages, which ranks compare.
+func (o Options) messageOrder() string {
 	if o.UnorderedMessages {
 		return "unordered"
 	}

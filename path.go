@@ -22,11 +22,11 @@ const (
 	PathPlain
 	// PathWindow selects the window path if it is possible, and the plain path otherwise.
 	PathWindow
-	// PathDirect selects the direct path if it is possible. Otherwise it selects the path that
-	// PathAuto selects without a direct path.
+	// PathDirect selects the direct path if it is possible, and otherwise the path that PathAuto would
+	// select if there were no direct path.
 	PathDirect
-	// PathTwoLevel selects the two-level path if it is possible, in groups on several machines.
-	// Otherwise it selects the path that PathAuto selects.
+	// PathTwoLevel selects the two-level path in groups on several machines if it is possible, and
+	// otherwise the path that PathAuto selects.
 	PathTwoLevel
 )
 
@@ -40,8 +40,8 @@ func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
-// reason explains the choice of a path. Only String formats the text, so creating a reason is
-// cheap.
+// reason explains the choice of a path. Creating a reason is cheap, because only String formats the
+// text.
 type reason struct {
 	where string         // describes whether the buffers lie in windows
 	text  string         // the remaining text, or its beginning if table is set
@@ -115,11 +115,11 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route has the backend resolve a call, chooses the path and stores the path in the call. It
-// considers the direct, the two-level and the window path, in this order, and chooses the first one
-// that is supported for the call and preferred. The window path also requires windows. If none of
-// the three applies, route chooses the plain path. The reason explains the choice; where describes
-// the buffers. If no path is possible, route returns an error.
+// route asks the backend what it offers for a call, chooses the path and stores the path in the
+// call. It considers the direct, the two-level and the window path, in this order, and chooses the
+// first one that is supported for the call and preferred. The window path also requires windows. If
+// none of the three applies, route chooses the plain path. The reason explains the choice; where
+// describes the buffers. If no path is possible, route returns an error.
 //
 // If the call has no path choice, the group's choice applies. The result depends only on the call,
 // on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same path.
@@ -130,24 +130,24 @@ func (r *router) takesWindows() bool {
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
-	who := "the call asks for"
+	requester := "the call asks for"
 	if choice <= PathAuto {
-		choice, who = PathChoice(r.choice.Load()), "the group is set to"
+		choice, requester = PathChoice(r.choice.Load()), "the group is set to"
 	}
 	offer = r.comm.Offer(*call)
 	if !call.Operation.Takes(driver.PathPlain) {
 		call.Path = driver.PathDirect
 		why = reason{text: "the operation requires the direct path"}
-		return offer, why, requireDirect(offer, choice, who)
+		return offer, why, requireDirect(offer, choice, requester)
 	}
-	direct, decided := r.direct(choice, call, offer, who)
+	direct, decided := r.direct(choice, call, offer, requester)
 	if direct {
 		call.Path, decided.where = driver.PathDirect, where
 		return offer, *decided, nil
 	}
 	if r.twoLevel(choice, call, offer) {
 		call.Path, why.where = driver.PathTwoLevel, where
-		why.text = "and " + who + " the two-level path"
+		why.text = "and " + requester + " the two-level path"
 		if choice != PathTwoLevel {
 			_, table := r.ruleOf(call)
 			why.text, why.table = "and ", &table
@@ -156,7 +156,7 @@ func (r *router) route(
 	}
 	call.Path = driver.PathPlain
 	if call.SendWindow != nil && call.RecvWindow != nil {
-		call.Path, why = r.windowed(choice, call, offer, who)
+		call.Path, why = r.chooseWindow(choice, call, offer, requester)
 	}
 	if call.Path == driver.PathPlain {
 		err = refusal(offer, decided)
@@ -175,9 +175,9 @@ func refusal(offer driver.Offer, direct *reason) error {
 }
 
 // requireDirect returns an error if an operation that requires the direct path cannot take it.
-func requireDirect(offer driver.Offer, choice PathChoice, who string) error {
+func requireDirect(offer driver.Offer, choice PathChoice, requester string) error {
 	if choice == PathPlain || choice == PathWindow {
-		return fmt.Errorf("%s the %v path: %w", who, choice, ErrUnsupported)
+		return fmt.Errorf("%s the %v path: %w", requester, choice, ErrUnsupported)
 	}
 	return offer.Refusal(driver.PathDirect)
 }
@@ -187,18 +187,18 @@ func requireDirect(offer driver.Offer, choice PathChoice, who string) error {
 // Among calls without data, only barriers can take the direct path.
 //
 // A barrier takes the direct path whenever it can. The tuning table cannot decide, because a
-// barrier has no size. The direct path is faster: symmem's kernel only waits for its peers, whereas
-// NCCL reduces bytes. The minimum and maximum of floats also take the direct path whenever they
-// can, because NCCL ignores NaNs.
+// barrier has no size, and the direct path is faster, because symmem's kernel only waits for its
+// peers, whereas NCCL reduces bytes. The minimum and maximum of floats also take the direct path
+// whenever they can, because NCCL ignores NaNs.
 func (r *router) direct(
-	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
+	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
 		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier {
 		return false, nil
 	}
 	refusal := offer.Refusal(driver.PathDirect)
-	wanted, why := true, &reason{text: "and " + who + " the direct path"}
+	wanted, why := true, &reason{text: "and " + requester + " the direct path"}
 	switch {
 	case choice == PathDirect:
 	case call.Operation == driver.Barrier:
@@ -274,18 +274,19 @@ func bytesOf(call *driver.Call, ranks int) int64 {
 	return max(send, recv)
 }
 
-// windowed chooses between the plain and the window path for a call whose buffers lie in windows.
-func (r *router) windowed(
-	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
+// chooseWindow chooses between the plain and the window path for a call whose buffers lie in
+// windows.
+func (r *router) chooseWindow(
+	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (driver.Path, reason) {
 	if choice == PathPlain {
-		return driver.PathPlain, reason{text: "but " + who + " the plain path"}
+		return driver.PathPlain, reason{text: "but " + requester + " the plain path"}
 	}
 	if err := offer.Refusal(driver.PathWindow); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}
 	}
 	if choice == PathWindow {
-		return driver.PathWindow, reason{text: "and " + who + " the window path"}
+		return driver.PathWindow, reason{text: "and " + requester + " the window path"}
 	}
 	path, why := r.tuning.Choose(call.Operation.String(), bytesOf(call, r.ranks), r.shape)
 	if path == tuning.Window {

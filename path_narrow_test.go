@@ -2,8 +2,8 @@ package symmem
 
 import "symmem/driver"
 
-// narrow wraps a communicator. Its functions determine which paths can take a call. Its plans
-// cannot be launched.
+// narrow is a Communicator whose functions determine which paths can take a call. Its plans cannot
+// be launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error
@@ -39,12 +39,13 @@ func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error)
 func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 
 // Narrowed returns a copy of g for Route and Explain. windowed and direct return an error if a call
-// cannot take the window path or the direct path. If a function is nil, g decides.
+// cannot take the window path or the direct path. If one of them is nil, g's own communicator
+// decides.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return NarrowedTo(g, nil, windowed, direct)
 }
 
-// NarrowedTo is like Narrowed but also has a function for the plain path.
+// NarrowedTo is like Narrowed but also takes a function for the plain path.
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
@@ -69,10 +70,11 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	if err != nil {
 		return "", err.Error(), 0
 	}
-	made := plan.Prepared()
-	has := made.SendWindow != nil || made.RecvWindow != nil
-	if has && made.Path == driver.PathPlain || !has && made.Path == driver.PathWindow {
-		return made.Path.String() + " with the windows of another path", reason.String(), 0
+	prepared := plan.Prepared()
+	hasWindows := prepared.SendWindow != nil || prepared.RecvWindow != nil
+	if hasWindows && prepared.Path == driver.PathPlain ||
+		!hasWindows && prepared.Path == driver.PathWindow {
+		return prepared.Path.String() + " with the windows of another path", reason.String(), 0
 	}
-	return made.Path.String(), reason.String(), made.Digest
+	return prepared.Path.String(), reason.String(), prepared.Digest
 }

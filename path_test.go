@@ -35,7 +35,7 @@ func writeTable(t *testing.T, file, upTo string) {
 	}
 }
 
-// explain returns the explanation of an all-reduce of count elements of a buffer.
+// explain returns the explanation of an all-reduce of the first count elements of a buffer.
 func (r *rank) explain(b symmem.Buffer, count int64) string {
 	r.t.Helper()
 	m := b.Memory()
@@ -90,7 +90,7 @@ func TestPathsFollowTuningTable(t *testing.T) {
 		e, err := r.World().Explain(symmem.OpAllGather, m, m, 0, symmem.Float32)
 		r.ok(err)
 		if e.Why != "the operation works without windows" {
-			r.failf("empty all-gather: the reason is %q, want that it works without windows", e.Why)
+			r.failf("empty all-gather: Why = %q, want that it works without windows", e.Why)
 		}
 		s := r.World().Stats().Tuning
 		if !strings.Contains(s.Table, file) || len(s.Digest) != 16 || s.Path != "auto" ||
@@ -146,10 +146,10 @@ func TestForcedPathOverridesTable(t *testing.T) {
 			runRanks(t, 2, o, func(r *rank) {
 				b := r.window(r.pool(), 64<<10)
 				if got := r.takenPath(b); got != row.want {
-					r.failf("the call took the %s path, want %s", got, row.want)
+					r.failf("got the %s path, want %s", got, row.want)
 				}
 				if got := r.explain(b, 16<<10); !strings.Contains(got, row.why) {
-					r.failf("the explanation %q does not contain %q", got, row.why)
+					r.failf("got explanation %q, want one that contains %q", got, row.why)
 				}
 			})
 		})
@@ -215,7 +215,7 @@ func TestDifferentSetPathsDiverge(t *testing.T) {
 		texts.add(r, err)
 	})
 	if text := texts.requireSame(t, 3); !strings.Contains(text, "path window") {
-		t.Errorf("the error is %q, want one that names the window path", text)
+		t.Errorf("got error %q, want one that names the window path", text)
 	}
 }
 
@@ -243,8 +243,8 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 	})
 }
 
-// TestMemoryPastWindowEndTakesPlainPath makes calls on memory that exceeds a window. Backends do
-// not check the bounds of windows.
+// TestMemoryPastWindowEndTakesPlainPath makes calls on memory that exceeds a window. The group must
+// check this, because backends do not check the bounds of windows.
 func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
@@ -260,7 +260,7 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	})
 }
 
-// openWithOptions opens a world whose ranks have different options. It returns the error of each
+// openWithOptions opens a world whose ranks have different options and returns the error of each
 // rank.
 func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()

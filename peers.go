@@ -8,12 +8,12 @@ import (
 
 // PeerAddresses returns the addresses at which this process can access the buffer on every rank of
 // a group, in group order. The entry of this rank is Buffer.Address. Kernels and copies on this
-// rank's device can use the addresses of GPU memory. The program can read and write addresses of
-// the host backend directly. symmem does not order such accesses with those of other ranks. The
-// caller must do so, for example with Group.Barrier.
+// rank's device can use addresses of GPU memory; addresses of the host backend can be read and
+// written directly by the program. symmem does not order such accesses with those of other ranks,
+// so the caller must do so, for example with Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed, or until the buffer has been freed
-// and Pool.Trim unmaps its segment. Work that uses the addresses must have ended by then.
+// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
 // with the group; see Pool.Register and Scope. If some ranks cannot map each other's memory, it

@@ -48,7 +48,7 @@ type collective struct {
 // unknownFrees exceeds every number of frees.
 const unknownFrees = math.MaxUint64
 
-// planner resolves the calls of a group into plans and keeps them.
+// planner makes the plans for a group's calls and keeps the latest ones.
 type planner struct {
 	roster
 	rt      *Runtime
@@ -81,7 +81,6 @@ func (c *collective) slot(weight uintptr) uint64 {
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// weight returns the address of a norm's weight, or 0 for other operations.
 func (c *collective) weight() uintptr {
 	if c.norm == nil {
 		return 0
@@ -89,38 +88,38 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// kept returns the kept call with an up-to-date plan that equals c, or nil. Which plans are kept
-// depends on addresses and may differ between ranks, so it must not affect what a call registers or
-// whether the call is refused.
+// kept returns the kept call that is the same as c and has an up-to-date plan, or nil. Which plans
+// are kept depends on addresses and may differ between ranks, so it must not affect what a call
+// registers or whether the call is refused.
 func (pl *planner) kept(c *collective) *collective {
 	p := pl.plans[c.slot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
 		(c.splits != p.splits || c.norm != p.norm) && !p.sameExtras(c) {
 		return nil
 	}
-	if frees := c.freed(); frees != atomic.LoadUint64(&p.frees) && !p.alive(frees) {
+	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.alive(frees) {
 		return nil
 	}
 	return p
 }
 
-// same reports whether two calls are equal, except for the fields that sameExtras compares. The
-// compiler inlines it.
-func (c *collective) same(as *collective) bool {
-	return c.send == as.send && c.recv == as.recv && c.count == as.count &&
-		c.operation == as.operation && c.dataType == as.dataType && c.reduceOp == as.reduceOp &&
-		c.factor == as.factor && c.root == as.root && c.tag == as.tag && c.choice == as.choice &&
-		as.arrived == nil
+// same reports whether two calls are the same, except for the fields that sameExtras compares. It
+// is small enough to be inlined.
+func (c *collective) same(o *collective) bool {
+	return c.send == o.send && c.recv == o.recv && c.count == o.count &&
+		c.operation == o.operation && c.dataType == o.dataType && c.reduceOp == o.reduceOp &&
+		c.factor == o.factor && c.root == o.root && c.tag == o.tag && c.choice == o.choice &&
+		o.arrived == nil
 }
 
-// sameExtras compares the fields that only few operations use.
-func (c *collective) sameExtras(as *collective) bool {
-	return sameSplits(c.splits, as.splits) && c.norm == as.norm
+// sameExtras compares the fields that few operations use.
+func (c *collective) sameExtras(o *collective) bool {
+	return sameSplits(c.splits, o.splits) && c.norm == o.norm
 }
 
-// freed counts the frees in the pools of send and recv. As long as the count does not change,
-// neither buffer has been freed.
-func (c *collective) freed() (frees uint64) {
+// freeCount returns the number of frees in the pools of send and recv. As long as it does not
+// change, neither buffer has been freed.
+func (c *collective) freeCount() (frees uint64) {
 	if c.send.pool != nil {
 		frees = c.send.pool.frees.Load()
 	}
@@ -130,8 +129,8 @@ func (c *collective) freed() (frees uint64) {
 	return frees
 }
 
-// alive reports whether no buffer of the call has been freed, and stores the number of frees for
-// which this is known.
+// alive reports whether no buffer of the call has been freed. If so, it stores frees as the number
+// of frees up to which this is known.
 func (c *collective) alive(frees uint64) bool {
 	for _, m := range c.buffers() {
 		if m.pool == nil {
@@ -141,7 +140,7 @@ func (c *collective) alive(frees uint64) bool {
 			return false
 		}
 	}
-	if c.norm == nil { // freed does not cover the other buffers of a norm
+	if c.norm == nil { // freeCount does not cover the other buffers of a norm
 		atomic.StoreUint64(&c.frees, frees)
 	}
 	return true
@@ -155,7 +154,6 @@ func (c *collective) others() [4]Memory {
 	return c.norm.others()
 }
 
-// buffers returns all buffers of a call.
 func (c *collective) buffers() [6]Memory {
 	o := c.others()
 	return [6]Memory{c.send, c.recv, o[0], o[1], o[2], o[3]}
@@ -176,7 +174,8 @@ func (pl *planner) check(c *collective) (*collective, error) {
 	return p, nil
 }
 
-// keepable reports whether the group may keep the plan. A kept plan would keep Go slices reachable.
+// keepable reports whether the group may keep the plan. A plan of a call on Go slices is not kept,
+// because it would keep the slices reachable.
 func (c *collective) keepable() bool {
 	if c.arrived != nil {
 		return false
@@ -204,9 +203,9 @@ func (c *collective) call() driver.Call {
 	return call
 }
 
-// prepare registers the memory that a valid call needs, chooses the path and has the backend create
-// the plan. If memory cannot be registered now because some rank captures a stream, the call takes
-// a path that needs no windows, on all ranks.
+// prepare registers the memory that a valid call needs, chooses the path and makes the backend
+// create the plan. If memory cannot be registered now because some rank is capturing a stream, the
+// call takes a path that needs no windows, on all ranks.
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
@@ -237,7 +236,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err != nil {
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
-	c.described = submitted(&call, described, len(pl.ranks), pl.rank, word)
+	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, word)
 	if pl.rt.live.counting.Load() {
 		pl.clocks.attach(c, call.Path)
 	}
@@ -292,8 +291,8 @@ func (pl *planner) wrap(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 
-// validate returns an error if no rank could execute the call, because of its arguments or its
-// memory.
+// validate returns an error if the call's arguments or memory are such that no rank could execute
+// it.
 func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
@@ -343,10 +342,10 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	return nil
 }
 
-// register registers the pools of a call's buffers with the group if necessary. It reports whether
-// the pools are registered. It registers nothing while the call is being captured; all ranks must
-// capture the call, or none. It also registers nothing while some rank captures another stream. The
-// ranks agree on whether that is the case.
+// register registers the pools of a call's buffers with the group if necessary, and reports whether
+// they are registered. It registers nothing while the call is being captured; either all ranks must
+// capture the call, or none. It also registers nothing while some rank is capturing another stream,
+// on which the ranks agree first.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -442,7 +441,7 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 // place adds the places of a call's buffers in windows to its description.
 func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
-	// For work in place, the smaller buffer is this rank's part of the larger buffer, so use the
+	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so use the
 	// place of the larger buffer for both.
 	switch {
 	case !call.InPlace(pl.rank) || send == nil || recv == nil:
@@ -459,9 +458,9 @@ func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	}
 }
 
-// submitted completes a call's description for events. It describes a message from the point of
-// view of this rank.
-func submitted(call *driver.Call, d *event.Call, ranks, rank int, digest uint64) *event.Call {
+// describeSubmitted completes a call's description for events. It describes a message from the
+// point of view of this rank.
+func describeSubmitted(call *driver.Call, d *event.Call, ranks, rank int, digest uint64) *event.Call {
 	if call.Operation.PointToPoint() {
 		*d = call.Describe()
 	}
@@ -470,7 +469,7 @@ func submitted(call *driver.Call, d *event.Call, ranks, rank int, digest uint64)
 	return d
 }
 
-// digest returns the digest of a description, the word that ranks compare.
+// digest returns the digest of a description, which is the word that ranks compare.
 func digest(c *event.Call) uint64 {
 	d := ledger.Empty
 	for words := range slices.Chunk(event.AppendCall(nil, c), 16) {
@@ -481,7 +480,7 @@ func digest(c *event.Call) uint64 {
 	return d
 }
 
-// callOf describes the call in which this rank differs from other ranks. It returns nil if the
+// callOf describes the call in which this rank differs from other ranks, or returns nil if the
 // cause is not a mismatch. It looks up the windows again, because the backend does not know the
 // group's windows.
 func (pl *planner) callOf(cause error) *event.Call {

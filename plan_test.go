@@ -25,8 +25,8 @@ func TestCachedPlanRejectsFreedBuffer(t *testing.T) {
 func TestOverlappingBuffers(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		all := r.alloc(r.pool(), 4096).Memory()
-		part := func(from, bytes int64) symmem.Memory {
-			m, err := all.Slice(from, bytes)
+		part := func(offset, bytes int64) symmem.Memory {
+			m, err := all.Slice(offset, bytes)
 			r.ok(err)
 			return m
 		}

@@ -39,9 +39,9 @@ type PoolOptions struct {
 //
 // Any Alloc may map a new segment. The segment is pending for each group until the group registers
 // it, at the end of a scope or in the group's first collective on the segment. The registration
-// creates a window. Trim or Close finally deregisters the segment from all groups and unmaps it.
+// creates a window. Finally, Trim or Close deregisters the segment from all groups and unmaps it.
 //
-// A Pool is safe for concurrent use. Concurrent requests of several goroutines have no defined
+// A Pool is safe for concurrent use. Concurrent requests from several goroutines have no defined
 // order, so a program that needs symmetric buffers must allocate on one goroutine or order its
 // requests. Allocation never waits for another rank.
 type Pool struct {
@@ -54,7 +54,7 @@ type Pool struct {
 	ledger *ledger.Ledger      // guarded by mu
 	// frees counts freed buffers. It is written with mu held and read without.
 	frees atomic.Uint64
-	// calls counts the calls that use the pool's memory. It is closed when Close begins, and while
+	// calls counts the calls that use the pool's memory. It is closed once Close has begun, and while
 	// the pool is suspended.
 	calls   spin.Gate
 	closing atomic.Bool // set while Close runs
@@ -102,7 +102,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// connect connects the parts of a new pool. The arena and its size have been set.
+// connect connects the parts of a new pool, whose arena must have been set.
 func (p *Pool) connect() {
 	rt, mu := p.rt, &p.mu
 	p.events = poolEvents{
@@ -179,8 +179,8 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
-	// This is the hot path of every allocation, so it has no defer and calls other functions for
-	// rare cases.
+	// This is the hot path of every allocation, so it has no defer and leaves rare cases to other
+	// functions.
 	p.mu.Lock()
 	if p.segments.refuses {
 		return Buffer{}, unlockRefused(p)
@@ -211,7 +211,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	return b, nil
 }
 
-// absorbAt records an allocation with its call site. p.mu is held.
+// absorbAt records an allocation with its call site. The caller must hold p.mu.
 func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 	p.ledger.Absorb(&event.Event{
 		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
@@ -253,7 +253,7 @@ func (p *Pool) reserveFor(
 			return err
 		}
 	}
-	for { // repeat after a realignment, because it drops reservations
+	for { // repeat after a realignment, which drops reservations
 		before := p.suspicion.rebuildCount()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
@@ -275,14 +275,14 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	return p.heap.reserve(s, bytes, site)
 }
 
-// Register registers with the group all segments that it has not registered yet, as the end of a
-// scope does. It is collective over the group. Without new segments it returns at once and does not
+// Register registers all segments that the group has not registered yet, as the end of a scope
+// does. It is collective over the group. Without new segments it returns immediately and does not
 // communicate.
 //
 // A DivergenceError, TimeoutError or RankLostError is returned on every rank of the group. Further
-// calls return the same error, and existing windows are closed with the group. If any rank captures
-// a stream, every rank returns ErrCapturing; then nothing has been registered and the group remains
-// usable.
+// calls return the same error, and existing windows are closed with the group. If any rank is
+// capturing a stream, every rank returns ErrCapturing, nothing has been registered and the group
+// remains usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.registrar.member(g)
@@ -306,9 +306,10 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 }
 
 // Trim returns segments without live buffers to the device, newest first, as long as at least keep
-// bytes stay mapped. It is collective over the domain. Each rank first waits for its queued work.
-// If the work does not end in time, the segments stay mapped until Close. The ranks then agree on
-// the segments and deregister them. No rank unmaps a segment before all ranks have deregistered it.
+// bytes stay mapped. It is collective over the domain. Each rank first waits for its queued work;
+// if the work does not complete in time, the segments stay mapped until a later Trim or Close. The
+// ranks then agree on the segments and deregister them. No rank unmaps a segment before all ranks
+// have deregistered it.
 //
 // A segment with a buffer that a Graph or a graph of another library uses is kept until that graph
 // is closed, even if the buffer has been freed. If another library is capturing an adopted stream
@@ -377,7 +378,7 @@ func (p *Pool) Stats() PoolStats {
 	return poolStats(p)
 }
 
-// poolStats implements Pool.Stats. mu is held.
+// poolStats implements Pool.Stats. The caller must hold mu.
 func poolStats(p *Pool) PoolStats {
 	s, windows := p.core.Stats(), 0
 	for _, m := range p.registrar.members {
@@ -406,23 +407,23 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 // nothing.
 //
 // Close waits for calls of other goroutines that use buffers of the pool, including registrations,
-// and for the work that this rank has queued on any stream. Calls that begin meanwhile return
-// ErrClosed. If the calls and the work have not ended after twice Options.Timeout, Close returns a
-// TimeoutError and the pool remains open.
+// and for the work that this rank has queued on any stream. Calls that begin in the meantime return
+// ErrClosed. If the calls and the work have not completed after twice Options.Timeout, Close
+// returns a TimeoutError and the pool remains open.
 //
 // Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
 // freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays
-// mapped, as memory of this process, until its last buffer is freed or the process ends. The
+// mapped, as memory of this process, until its last buffer is freed or the process exits. The
 // addresses of these segments and the addresses between them are not reused. On GPUs the memory
 // also keeps the GPU's primary context alive.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
-// closeAfter implements Close with a given function that waits for the work of this rank.
+// closeAfter implements Close. wait must wait for the work of this rank.
 func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.isClosed() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closingTime(p.rt.opts.Timeout))
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout(p.rt.opts.Timeout))
 	defer cancel()
 	defer p.events.deliver()
 	p.closing.Store(true)

@@ -83,24 +83,24 @@ func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 				p := r.pool()
 				b := r.alloc(p, 4*mib)
 				s := r.DefaultStream()
-				ending, ended := make(chan struct{}), make(chan error, 1)
-				r.ok(s.Host(func() { <-ending }))
+				release, done := make(chan struct{}), make(chan error, 1)
+				r.ok(s.Host(func() { <-release }))
 				for range 100 {
 					r.ok(s.Fill(b.Memory(), 3))
 				}
 				go func() {
-					close(ending)
-					ended <- end(r, p, b)
+					close(release)
+					done <- end(r, p, b)
 				}()
-				r.ok(<-ended)
+				r.ok(<-done)
 				r.ok(s.Synchronize(r.ctx))
 			})
 		})
 	}
 }
 
-// TestPoolCloseUnmapsAfterWorkOfClosedStream trims or closes while ForgetStream waits for the work
-// of its stream.
+// TestPoolCloseUnmapsAfterWorkOfClosedStream trims or closes a pool while ForgetStream waits for
+// the work of its stream.
 func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Pool) error{
 		"Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
@@ -115,29 +115,29 @@ func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 				release := r.hold(s)
 				r.ok(s.Fill(b.Memory(), 3))
 				r.ok(b.Free())
-				forgotten, ended := make(chan struct{}), make(chan error, 1)
+				forgotten, done := make(chan struct{}), make(chan error, 1)
 				go func() {
 					defer close(forgotten)
 					r.Interop().ForgetStream(s)
 				}()
 				pause()
-				go func() { ended <- end(r, p) }()
+				go func() { done <- end(r, p) }()
 				select {
-				case err := <-ended:
+				case err := <-done:
 					t.Errorf("%s did not wait for the work: %v", name, err)
 				case <-time.After(50 * time.Millisecond):
 				}
 				release()
 				<-forgotten
-				r.ok(<-ended)
+				r.ok(<-done)
 			})
 		})
 	}
 }
 
 // TestTrimWaitsForConcurrentWork queues work on the default stream during Trim, after Trim has
-// waited for that stream and while it waits for another one. The buffer is free, so Trim unmaps its
-// segment.
+// waited for that stream and while it waits for another one. The buffer is freed, so Trim unmaps
+// its segment.
 func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -146,7 +146,7 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 		trimmed := make(chan error, 1)
 		go func() { trimmed <- p.Trim(r.ctx, 0) }()
 		pause()
-		end := r.hold(r.DefaultStream())
+		releaseDefault := r.hold(r.DefaultStream())
 		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
 		r.ok(b.Free())
 		release()
@@ -155,7 +155,7 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 			t.Errorf("Trim did not wait for the queued work: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
-		end()
+		releaseDefault()
 		r.synchronize()
 		r.ok(<-trimmed)
 		if segments := p.Stats().Segments; segments != 0 {
@@ -164,9 +164,9 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 	})
 }
 
-// TestTrimFinishesEarlierTrim cancels a Trim that waits for work on a segment. The Trim has already
-// removed the segment from the pool's free memory. The work was queued, and its buffer freed, after
-// the Trim had waited for the streams the first time. The next Trim must unmap the segment.
+// TestTrimFinishesEarlierTrim cancels a Trim that has already removed a segment from the pool's
+// free memory and now waits for work on the segment. That work was queued, and its buffer freed,
+// after the Trim had waited for the streams the first time. The next Trim must unmap the segment.
 func TestTrimFinishesEarlierTrim(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var queue func()
@@ -218,8 +218,8 @@ func TestPoolStaysOpenDuringWork(t *testing.T) {
 	})
 }
 
-// TestClosingPoolRejectsWork queues work while Close waits. The work would use memory and windows
-// that Close releases.
+// TestClosingPoolRejectsWork queues work while Close waits. Close must reject the work, which would
+// use memory and windows that Close releases.
 func TestClosingPoolRejectsWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
 		p := r.pool()
@@ -248,8 +248,8 @@ func TestClosingPoolRejectsWork(t *testing.T) {
 	})
 }
 
-// TestPoolCloseWaitsForCalls closes a pool during calls. The calls have checked the memory of the
-// pool and are about to use it.
+// TestPoolCloseWaitsForCalls closes a pool during calls that have checked the memory of the pool
+// and are about to use it.
 func TestPoolCloseWaitsForCalls(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool, symmem.Buffer, func()) error{
 		"a fill": func(r *rank, _ *symmem.Pool, b symmem.Buffer, hold func()) error {

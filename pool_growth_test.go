@@ -7,17 +7,17 @@ import (
 	"symmem"
 )
 
-// TestMemoryMappedDuringCapture captures calls on memory that a pool maps during the capture. The
-// pool cannot register this memory. The calls must take the path for memory outside windows and
-// compute the right sums. Either symmem or another library begins the capture.
+// TestMemoryMappedDuringCapture captures calls on memory that a pool maps during the capture and
+// therefore cannot register. The calls must take the path for memory outside windows and compute
+// the right sums. Either symmem or another library begins the capture.
 func TestMemoryMappedDuringCapture(t *testing.T) {
 	for _, choice := range []symmem.PathChoice{symmem.PathAuto, symmem.PathDirect, symmem.PathPlain} {
 		for _, bytes := range []int64{4 << 10, mib, 10 * mib} {
 			t.Run(fmt.Sprintf("%v/%d", choice, bytes), func(t *testing.T) {
 				runRanks(t, 2, symmem.Options{Path: choice}, func(r *rank) {
-					for _, theirs := range []bool{false, true} {
+					for _, foreign := range []bool{false, true} {
 						for _, reserved := range []bool{false, true} {
-							r.growInCapture(choice, bytes, theirs, reserved)
+							r.growInCapture(choice, bytes, foreign, reserved)
 						}
 					}
 				})
@@ -27,8 +27,8 @@ func TestMemoryMappedDuringCapture(t *testing.T) {
 }
 
 // growInCapture captures an all-reduce. Unless memory is reserved, the pool maps new memory for it.
-func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, theirs, reserved bool) {
-	if theirs && r.Device().Addressable {
+func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, foreign, reserved bool) {
+	if foreign && r.Device().Addressable {
 		return // no other library captures on the host
 	}
 	ordinary := r.alloc(r.poolWith(symmem.PoolOptions{}), bytes)
@@ -36,7 +36,7 @@ func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, theirs, rese
 	p := r.pool()
 	owner := r.stream()
 	stream := owner
-	if theirs {
+	if foreign {
 		s, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
 		defer r.Interop().ForgetStream(s)

@@ -32,7 +32,7 @@ func TestLiveBuffersOutliveClose(t *testing.T) {
 				r.ok(closing(r, p))
 				for _, v := range views {
 					if v[0] != float32(r.Rank()+40) {
-						r.failf("the first element = %v, want %v", v[0], r.Rank()+40)
+						r.failf("got %v as the first element, want %v", v[0], r.Rank()+40)
 					}
 					v[len(v)-1]++
 				}

@@ -21,22 +21,22 @@ import (
 
 const mib = int64(1) << 20
 
-// rank runs a test on one rank. If one of its methods finds an error, it fails the test and ends
-// the rank's goroutine.
+// rank runs a test on one rank. A method that finds an error fails the test and ends the rank's
+// goroutine.
 type rank struct {
 	*symmem.Runtime
 	t   *testing.T
 	ctx context.Context
 	// skipReason explains why the backend cannot run the test. It is nil if the backend can run it.
 	skipReason *atomic.Pointer[string]
-	// cleanups run when the rank ends. They end the work on streams, because Close waits for it, and
-	// free the buffers of closed pools.
+	// cleanups run when the rank ends. They end the work on streams, for which Close waits, and free
+	// the buffers of closed pools.
 	cleanups []func()
 }
 
 // runRanks opens a local world, runs f on each of its ranks, and closes the world. A rank that
-// fails aborts the world, because other ranks may wait for it. By default collectives take the
-// window path if the backend has one. The options or the environment may choose another path.
+// fails aborts the world, because other ranks may wait for it. By default, collectives take the
+// window path if the backend has one, but the options or the environment may choose another path.
 func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	t.Helper()
 	if o.Timeout == 0 {
@@ -72,7 +72,7 @@ func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	}
 }
 
-// eachRank runs a function on all ranks at once.
+// eachRank runs a function on all ranks concurrently.
 func eachRank(runtimes []*symmem.Runtime, f func(*symmem.Runtime)) {
 	var ranks sync.WaitGroup
 	for _, rt := range runtimes {
@@ -111,7 +111,7 @@ func (r *rank) wantErr(err, want error) {
 	}
 }
 
-// pool makes a pool with small segments. Its domain is the world.
+// pool makes a pool with small segments, whose domain is the world.
 func (r *rank) pool() *symmem.Pool {
 	r.t.Helper()
 	return r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
@@ -124,7 +124,7 @@ func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
 	return p
 }
 
-// closePool closes a pool that has live buffers. They are freed when the rank ends.
+// closePool closes a pool that has live buffers, which are freed when the rank ends.
 func (r *rank) closePool(p *symmem.Pool) {
 	r.t.Helper()
 	r.cleanups = append(r.cleanups, func() { symmem.FreeAll(p) })
@@ -181,13 +181,11 @@ func (r *rank) split(g *symmem.Group, color int) *symmem.Group {
 	return sub
 }
 
-// synchronize waits for the default stream.
 func (r *rank) synchronize() {
 	r.t.Helper()
 	r.ok(r.DefaultStream().Synchronize(r.ctx))
 }
 
-// withTimeout makes a call with a context that expires after d.
 func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, d)
 	defer cancel()
@@ -195,12 +193,12 @@ func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) er
 }
 
 // expectNoAllocations repeats a call on all ranks in batches, while one rank counts the allocations
-// of the process. On a busy machine, watchers may run during a batch and allocate, too. It is
-// therefore sufficient if one batch has no allocation.
-func (r *rank) expectNoAllocations(counting int, call func()) {
+// of the process. On a busy machine, watchers may run during a batch and allocate, too, so it
+// suffices that one batch has no allocation.
+func (r *rank) expectNoAllocations(countingRank int, call func()) {
 	r.t.Helper()
 	const batches, turns = 20, 100
-	if r.Rank() != counting {
+	if r.Rank() != countingRank {
 		for range batches * (1 + turns) { // AllocsPerRun makes one uncounted call
 			call()
 		}
@@ -221,7 +219,6 @@ type errorTexts struct {
 	text map[int]string // by rank; guarded by mu
 }
 
-// add records a rank's error.
 func (a *errorTexts) add(r *rank, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,8 +228,8 @@ func (a *errorTexts) add(r *rank, err error) {
 	a.text[r.Rank()] = err.Error()
 }
 
-// requireSame fails the test unless the given number of ranks recorded an error and all their texts
-// are equal. It returns the text.
+// requireSame fails the test unless the given number of ranks recorded an error, all with the same
+// text. It returns the text.
 func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	t.Helper()
 	different := map[string]bool{}
@@ -266,7 +263,7 @@ func (r *rank) wantTimeout(err error, missing ...int) {
 		r.failf("got %v, want a TimeoutError", err)
 	}
 	if !equalInts(late.Missing, missing) {
-		r.failf("the ranks missing in %q are %v, want %v", err, late.Missing, missing)
+		r.failf("Missing = %v, want %v: %v", late.Missing, missing, err)
 	}
 }
 
@@ -315,8 +312,8 @@ func place(b symmem.Buffer) string {
 
 func join(lines []string) string { return strings.Join(lines, "\n") }
 
-// write copies elements into memory on the default stream and waits for the copy. It does not use
-// View, which needs memory that the CPU can address.
+// write copies elements into memory on the default stream and waits for the copy. Unlike View, it
+// does not need memory that the CPU can address.
 func write[T symmem.Element](r *rank, m symmem.Memory, v []T) {
 	r.t.Helper()
 	r.ok(r.DefaultStream().Copy(m, symmem.Host(v)))
@@ -363,7 +360,7 @@ func (r *rank) checkAll(b symmem.Buffer, want float32) {
 	}
 }
 
-// runWithFault runs a function that makes a group fail. It then checks that all ranks can create
+// runWithFault runs a function that makes a group fail, and then checks that all ranks can create
 // and use a new group.
 func runWithFault(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	t.Helper()

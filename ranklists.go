@@ -21,9 +21,9 @@ func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announce stores the rank list that this rank passes for a group. It compares the list with that
-// of the lowest rank in it, if that rank has stored one. If the store does not respond within the
-// timeout, the error names the rank that serves it.
+// announce stores the rank list that this rank passes for a group, and compares it with that of the
+// lowest rank in it, if that rank has stored one. If the store does not respond within the timeout,
+// the error names the rank that serves it.
 func (l *rankLists) announce(
 	ctx context.Context, id string, ranks []int, timeout time.Duration,
 ) error {
@@ -60,10 +60,10 @@ func (l *rankLists) differ(id string, ranks []int) error {
 
 // compare returns an error if the given rank has stored a different list.
 func (l *rankLists) compare(ctx context.Context, id string, ranks []int, rank int) error {
-	theirs, ok, err := l.store.Peek(ctx, ranksKey(id, rank))
-	if ours := fmt.Sprint(ranks); err == nil && ok && string(theirs) != ours {
+	stored, ok, err := l.store.Peek(ctx, ranksKey(id, rank))
+	if own := fmt.Sprint(ranks); err == nil && ok && string(stored) != own {
 		return invalid("rank %d passes the ranks %.1000s, but this rank %s: all must pass the same "+
-			"ranks in the same order", rank, theirs, ours)
+			"ranks in the same order", rank, stored, own)
 	}
 	return nil
 }

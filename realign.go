@@ -50,7 +50,7 @@ func (r *realigner) mustAlign(g *roster, address uintptr, bytes int64) bool {
 }
 
 // isPreFault reports whether memory lies in a block that was live when the suspicion was raised and
-// still is. mu is held.
+// still is. The caller must hold mu.
 func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.preFault, func(b alloc.View) bool {
 		s := r.heap.segments.list[b.Segment]

@@ -49,7 +49,7 @@ type registrar struct {
 }
 
 // memberOf returns the group's membership, and creates it when the group first uses the pool. All
-// live segments are pending for a new member. mu is held.
+// live segments are pending for a new member. The caller must hold mu.
 func (r *registrar) memberOf(g *Group) (*membership, error) {
 	if m := r.members[g]; m != nil {
 		return m, nil
@@ -100,7 +100,7 @@ func (r *registrar) hasPending(m *membership) bool {
 	return slices.ContainsFunc(r.segments.list[from:], (*segment).registrable)
 }
 
-// setPending marks every member as having memory to register. mu is held.
+// setPending marks every member as having memory to register. The caller must hold mu.
 func (r *registrar) setPending() {
 	for _, m := range r.members {
 		m.setPending()
@@ -158,7 +158,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	return nil
 }
 
-// registerAll registers the segments that the ranks agreed on. Group.mu is held.
+// registerAll registers the segments that the ranks agreed on. The caller must hold Group.mu.
 func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*segment) error {
 	g := m.group
 	err := r.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
@@ -208,7 +208,7 @@ func (r *registrar) registerOne(ctx context.Context, m *membership, s *segment) 
 	return nil
 }
 
-// deregister removes all windows of a segment. mu is held.
+// deregister removes all windows of a segment. The caller must hold mu.
 func (r *registrar) deregister(s *segment) error {
 	errs := []error{deregisterAdopted(r.rt, s)}
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
@@ -218,7 +218,7 @@ func (r *registrar) deregister(s *segment) error {
 	return errors.Join(errs...)
 }
 
-// dropWindow deregisters a group's window of a segment, if it has one. mu is held.
+// dropWindow deregisters a group's window of a segment, if it has one. The caller must hold mu.
 func (r *registrar) dropWindow(m *membership, s *segment) error {
 	w := m.windows[s]
 	if w == nil {

@@ -129,9 +129,9 @@ func barrier(ctx context.Context, rt *symmem.Runtime) error {
 }
 
 // BenchmarkFirstTouch measures the first access to the pages of a host segment. It compares an
-// access by the owner with an access to a plain shared file without huge pages. It also compares
-// the first broadcast over the window, in which a peer accesses the pages, with the second. It logs
-// the page sizes of segments.
+// access by the owner with an access to a plain shared file without huge pages, and the first
+// broadcast over the window, in which a peer accesses the pages, with the second. It logs the page
+// sizes of segments.
 func BenchmarkFirstTouch(b *testing.B) {
 	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
@@ -185,8 +185,8 @@ type touch struct {
 // touches holds the accesses to a fresh segment and to a plain shared file.
 type touches struct{ owner, plain, first, second touch }
 
-// freshSegment creates a host segment on two ranks of this process. The owner touches the segment.
-// Two broadcasts then send it to memory that has already been touched.
+// freshSegment creates a host segment on two ranks of this process. The owner touches the segment,
+// and two broadcasts then send it to memory that has already been touched.
 func freshSegment(tb testing.TB) *touches {
 	tb.Helper()
 	var t touches
@@ -195,9 +195,9 @@ func freshSegment(tb testing.TB) *touches {
 		tb.Fatal(err)
 	}
 	each(tb, runtimes, func(_ int, rt *symmem.Runtime) error {
-		mine, err := touchFresh(tb.Context(), rt)
+		local, err := touchFresh(tb.Context(), rt)
 		if rt.Rank() == 0 {
-			t = mine
+			t = local
 		}
 		return errors.Join(err, closeLive(rt))
 	})
@@ -240,7 +240,7 @@ func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) 
 	return t, err
 }
 
-// segmentOf creates a pool and registers a segment. It returns a buffer that fills the segment.
+// segmentOf creates a pool, registers a segment and returns a buffer that fills the segment.
 func segmentOf(
 	ctx context.Context, rt *symmem.Runtime,
 ) (b symmem.Buffer, view []uint8, err error) {

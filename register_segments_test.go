@@ -16,9 +16,9 @@ import (
 // memoryVariable sets the memory of each software GPU in bytes.
 const memoryVariable = "SOFTGPU_MEMORY"
 
-// TestManySegments grows a pool on two ranks to thousands of segments. One agreement registers all
-// of them. The test then checks a sum in the last segment and closes. It takes seconds, but would
-// take minutes if the cost of a segment grew with the number of segments.
+// TestManySegments grows a pool on two ranks to thousands of segments, registers all of them in one
+// agreement, checks a sum in the last segment and closes. It takes seconds, but would take minutes
+// if the cost of a segment grew with the number of segments.
 func TestManySegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
 		c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$",

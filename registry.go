@@ -103,7 +103,7 @@ const poolNumbers = 1 << 16
 
 // poolID returns the id of a domain's next pool. It is the same on all ranks of the domain and
 // differs from the ids of other domains' pools. Pools of the world have small ids, because they
-// appear in every report. mu is held.
+// appear in every report. The caller must hold mu.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0

@@ -10,8 +10,8 @@ import (
 	"symmem/driver"
 )
 
-// reported lists errors of one rank that all ranks must return.
-var reported = map[string]error{
+// reportedErrors lists errors of one rank that all ranks must return.
+var reportedErrors = map[string]error{
 	"RankLostError": &symmem.RankLostError{
 		Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2},
 	},
@@ -34,7 +34,7 @@ var reported = map[string]error{
 
 // TestReportKeepsCauseOfPriorError checks that a cause keeps its type and its text.
 func TestReportKeepsCauseOfPriorError(t *testing.T) {
-	for name, cause := range reported {
+	for name, cause := range reportedErrors {
 		t.Run(name, func(t *testing.T) {
 			err := symmem.Reported(&symmem.PriorError{Doing: "AllReduce 2", Rank: 1, Cause: cause})
 			var prior *symmem.PriorError
@@ -42,7 +42,7 @@ func TestReportKeepsCauseOfPriorError(t *testing.T) {
 				t.Fatalf("got %v, want the PriorError of rank 1 in AllReduce 2", err)
 			}
 			if got, want := any(prior.Cause), any(cause); !reflect.DeepEqual(got, want) {
-				t.Errorf("the cause is %#v, want %#v", got, want)
+				t.Errorf("Cause = %#v, want %#v", got, want)
 			}
 		})
 	}

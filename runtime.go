@@ -56,7 +56,7 @@ func newRuntime(
 	rt.observers.mu = &rt.mu
 	rt.registry.mu, rt.registry.life = &rt.mu, rt.creation.life
 	rt.streams.mu = &rt.mu
-	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
+	rt.captures.mu, rt.captures.timeout = &rt.mu, closeTimeout(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
 	rt.rankLists = rankLists{store, w.Rank, w.Size}
 	rt.recording.onEvent, rt.recording.mu = opts.OnEvent != nil, &rt.mu
@@ -66,7 +66,7 @@ func newRuntime(
 	return rt
 }
 
-// Open finds the other ranks, opens this rank's device and joins the world. It is collective. It
+// Open finds the other ranks, opens this rank's device and joins the world. It is collective: it
 // returns when all ranks have called it, or with an error that names the missing ranks.
 //
 // A process may be a rank of several worlds, with a Runtime and a Store for each. A fault or a
@@ -156,7 +156,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 			Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
 			Scatter: rt.opts.Scatter,
-			Late:    rt.opts.late(), Interrupted: interrupting(rt.opts.Interrupted),
+			Late:    rt.opts.late(), Interrupted: wrapInterrupted(rt.opts.Interrupted),
 		})
 		return err
 	})
@@ -215,10 +215,10 @@ type DeviceInfo struct {
 	Ordinal int
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
-	// Addressable reports whether the processor can read and write device memory directly.
+	// Addressable reports whether the CPU can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective costs nothing. CheckEvery is the default
-	// then.
+	// CheckIsFree reports whether comparing every collective costs nothing, in which case CheckEvery
+	// is the default.
 	CheckIsFree bool
 }
 
@@ -229,8 +229,8 @@ func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
 // Close leaves every group and releases all memory without live buffers; Pool.Close describes what
-// happens to live buffers. An error that several streams or groups return appears in the result
-// once. A second Close does nothing.
+// happens to live buffers. An error that several streams or groups return appears only once in the
+// result. A second Close does nothing.
 //
 // Close waits for queued work, at most for twice Options.Timeout. If that work does not end, Close
 // may wait as long again for each group whose collectives are queued after it, and for each pool
@@ -238,11 +238,11 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 //
 // Close waits for other ranks in two cases only. If a group has failed and no call has returned the
 // fault yet, the ranks first determine the cause, as in Group.Close. The rank that serves the store
-// waits until the other ranks have left or ended. This second wait ends Options.Timeout after the
-// beginning of Close, but not before 1 s. The context of Interop.Close also ends it.
+// also waits until the other ranks have left or ended, for at most Options.Timeout from the
+// beginning of Close but at least 1 s, or until the context of Interop.Close ends.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
-// close implements Close. When the context ends, it stops waiting for other ranks to leave.
+// close implements Close. It stops waiting for other ranks to leave when the context ends.
 func (rt *Runtime) close(ctx context.Context) error {
 	if !rt.creation.close() {
 		return nil

@@ -7,13 +7,13 @@ import (
 	"symmem"
 )
 
-// TestWorldsOfOneProcessAreIndependent aborts and closes one world while another world is in use.
-func TestWorldsOfOneProcessAreIndependent(t *testing.T) {
+// TestWorldsInOneProcessAreIndependent aborts and closes one world while another world is in use.
+func TestWorldsInOneProcessAreIndependent(t *testing.T) {
 	trainers := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		trainer := &rank{Runtime: trainers[r.Rank()], t: t, ctx: t.Context()}
-		pool, theirs := r.pool(), trainer.pool()
-		b, other := r.window(pool, 4096), trainer.window(theirs, 4096)
+		pool, trainerPool := r.pool(), trainer.pool()
+		b, other := r.window(pool, 4096), trainer.window(trainerPool, 4096)
 		r.checkSum(r.World(), b)
 		trainer.checkSum(trainer.World(), other)
 		trainer.World().Abort()

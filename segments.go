@@ -29,7 +29,8 @@ type segment struct {
 	holds int
 }
 
-// registrable reports whether an entry of segmentTable.list may be registered. Pool.mu is held.
+// registrable reports whether an entry of segmentTable.list may be registered. The caller must hold
+// Pool.mu.
 func (s *segment) registrable() bool { return s != nil && !s.releasing }
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
@@ -73,7 +74,7 @@ func (t *segmentTable) event(s *segment) SegmentEvent {
 	}
 }
 
-// mapNext maps memory for the next segment. mu is held.
+// mapNext maps memory for the next segment. The caller must hold mu.
 func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	if bytes > t.space-t.next {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: syscall.ENOMEM}
@@ -81,7 +82,7 @@ func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	return t.arena.Map(t.next, bytes)
 }
 
-// add appends the segment that mapNext has mapped. mu is held.
+// add appends the segment that mapNext has mapped. The caller must hold mu.
 func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, stream uint32) {
 	t.next += bytes
 	address := memory.Address()
@@ -93,12 +94,12 @@ func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, st
 	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc }, t.event(s))
 }
 
-// start returns the address at which a block begins. mu is held.
+// start returns the address at which a block begins. The caller must hold mu.
 func (t *segmentTable) start(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(t.list[b.Segment].start, b.Offset)
 }
 
-// mapped lists the mapped segments. mu is held.
+// mapped lists the mapped segments. The caller must hold mu.
 func (t *segmentTable) mapped() []*segment {
 	var all []*segment
 	for _, s := range t.list {
@@ -110,7 +111,7 @@ func (t *segmentTable) mapped() []*segment {
 }
 
 // hold adds a hold to each registrable segment that match accepts, starting with ordinal first, and
-// returns these segments. mu is held.
+// returns these segments. The caller must hold mu.
 func (t *segmentTable) hold(first int32, match func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
@@ -132,7 +133,8 @@ func (t *segmentTable) releaseAll(held []*segment) {
 	}
 }
 
-// release removes a hold on a segment and unmaps the segment if it was the last one. mu is held.
+// release removes a hold on a segment and unmaps the segment if it was the last one. The caller
+// must hold mu.
 func (t *segmentTable) release(s *segment) error {
 	if s.holds--; s.holds > 0 {
 		return nil
@@ -154,7 +156,7 @@ func (t *segmentTable) retire(idle []*segment, step func(*segment) error) error 
 	return errors.Join(errs...)
 }
 
-// unmap unmaps a segment. mu is held.
+// unmap unmaps a segment. The caller must hold mu.
 func (t *segmentTable) unmap(s *segment) error {
 	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, t.event(s))
 	t.list[s.ordinal] = nil
@@ -175,7 +177,7 @@ func closedOnce(err error) error {
 
 // close unmaps the segments of a closed pool that have no live buffers, and releases the pool's
 // addresses if there are no such buffers. live counts the live buffers by segment. All segments are
-// deregistered. mu is held.
+// deregistered. The caller must hold mu.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
 	for _, s := range t.mapped() {
@@ -195,7 +197,8 @@ func (t *segmentTable) close(live map[*segment]int) error {
 }
 
 // noteFree records that a buffer has been freed after Close. The last free in a segment unmaps the
-// segment, and the last free in the pool also releases the pool's addresses. mu is held.
+// segment, and the last free in the pool also releases the pool's addresses. The caller must hold
+// mu.
 func (t *segmentTable) noteFree(s *segment) error {
 	if t.kept[s]--; t.kept[s] > 0 {
 		return nil

@@ -107,7 +107,8 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	return s
 }
 
-// addEvents fills Recent with the latest events, and adds the pool's windows. p.mu is held.
+// addEvents fills Recent with the latest events, and adds the pool's windows. The caller must hold
+// p.mu.
 func addEvents(s *live.Pool, p *Pool) {
 	if cap(s.Recent) == 0 {
 		return

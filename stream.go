@@ -22,9 +22,9 @@ import (
 // An idle stream may run work before the call that queues it returns. A Stream is safe for
 // concurrent use; work runs in the order of the calls.
 //
-// After the first error of its work, a stream is failed until Synchronize has returned that error.
-// Work queued on a failed stream is not run. Waits for events recorded on it return the error. A
-// collective that is skipped fails its group on all ranks with a PriorError. On GPUs, however,
+// Once work on a stream has failed, the stream is failed until Synchronize has returned the error.
+// Work queued on a failed stream is not run, waits for events recorded on it return the error, and
+// a collective that is skipped fails its group on all ranks with a PriorError. On GPUs, however,
 // queued work continues to run, and only Synchronize returns the error.
 type Stream struct {
 	rt     *Runtime
@@ -45,7 +45,7 @@ type Stream struct {
 	// pinning.
 	untracked []*Pool
 	groups    []*Group // groups with calls in the current capture; guarded by pinning
-	// adopted equals queue if another library has created the stream, and is nil otherwise.
+	// adopted is the same as queue if another library has created the stream, and is nil otherwise.
 	adopted driver.AdoptedStream
 }
 
@@ -93,7 +93,7 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 }
 
 // keep keeps Go slices among the memory reachable, and off the caller's stack, until the work just
-// queued on them is complete. If the work is captured, it keeps them as long as the graph.
+// queued on them is complete or, if the work is captured, as long as the graph exists.
 func (s *Stream) keep(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
@@ -116,8 +116,8 @@ func (s *Stream) keep(a, b Memory) error {
 }
 
 // Host runs a function on the host in stream order. It must not call symmem. If it panics or calls
-// runtime.Goexit, as testing.T.FailNow does, the stream fails. While another library captures the
-// stream, Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
+// runtime.Goexit, as testing.T.FailNow does, the stream fails. While another library is capturing
+// the stream, Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
 func (s *Stream) Host(work func()) error {
 	if work == nil {
 		return invalid("queueing a nil function")
@@ -125,8 +125,8 @@ func (s *Stream) Host(work func()) error {
 	return s.queue.Host(work)
 }
 
-// Record sets the event's point to the end of the work queued so far. While another library
-// captures the stream, Record returns ErrCapturing, because the event would not order anything
+// Record sets the event's point to the end of the work queued so far. While another library is
+// capturing the stream, Record returns ErrCapturing, because the event would not order anything
 // there.
 func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
@@ -161,8 +161,8 @@ func (s *Stream) WaitOnly(e *Event) error {
 // then runs work again. For a fault of a group, Synchronize returns the group's error. While the
 // stream is being captured, it returns ErrCapturing. Only ctx bounds the wait.
 //
-// Synchronize affects the history of every pool. Buffers that were freed before the call, while
-// this stream used them, return to their pools. Memory that this stream no longer uses becomes
+// Synchronize affects the history of every pool: buffers that were freed before the call while this
+// stream used them return to their pools, and memory that this stream no longer uses becomes
 // available to other streams. Ranks of a domain must therefore synchronize at the same points.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
@@ -215,7 +215,7 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits until the work queued so far has ended on all streams, so that the memory of that
+// drain waits until the work queued so far has completed on all streams, so that the memory of that
 // work may be unmapped. The streams keep the errors of that work. A closed stream accepts an event
 // as long as it has work. drain does not wait for captures, because they use only memory that their
 // graphs pin.
@@ -228,8 +228,8 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams concurrently and returns all their errors. If the work of several
-// streams does not end, close takes no longer than for one stream.
+// close closes all streams concurrently and returns all their errors. Even if the work of several
+// streams does not end, it takes no longer than for one stream.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
@@ -270,7 +270,7 @@ func (s *Stream) drain(ctx context.Context) error {
 }
 
 // mayBeGone reports whether the owner of an adopted stream may have destroyed it. All its work has
-// then ended, and it must not be queried.
+// then completed, and it must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.ownersWait.Load() }
 
 // close ends a stream. It does not destroy the stream of another library, which belongs to its
@@ -310,20 +310,20 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 }
 
 // borrows reports whether the use of a call's buffers must be recorded, because they belong to
-// other streams or the call is captured. The compiler inlines it.
+// other streams or the call is captured. It is small enough to be inlined.
 func (s *Stream) borrows(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
 		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
 }
 
-// useBoth records that this stream uses memory. Buffers of other streams are not reused until the
-// work has ended. Buffers used in a capture are pinned. Once the work is queued, the caller records
-// the use again with useAgain.
+// useBoth records that this stream uses memory, so that buffers of other streams are not reused
+// until the work has completed, and buffers used in a capture are pinned. Once the work is queued,
+// the caller records the use again with useAgain.
 func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
 
-// useAgain records the use of memory again once the work is queued. Before that, a Synchronize of
+// useAgain records the use of memory again once the work is queued, because a Synchronize of
 // another goroutine may have ended the first use without waiting for the work.
 func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
@@ -364,9 +364,9 @@ func awaitStreamCause(err error) error {
 //
 // The work of other libraries and of symmem runs in the order of the calls. Synchronize waits for
 // both, and a capture contains both. symmem does not know which memory the work of other libraries
-// uses. The caller must call Buffer.UseOn for buffers of another stream, and must not free buffers
-// that a capture uses until its graph is closed. The thread that queues the work needs the GPU's
-// primary context as its current context.
+// uses, so the caller must call Buffer.UseOn for buffers of another stream, and must not free
+// buffers that a capture uses until its graph is closed. The thread that queues the work needs the
+// GPU's primary context as its current context.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()

@@ -8,11 +8,11 @@ import (
 	"symmem"
 )
 
-// The tests of this file queue work after a failed call. The work must not run, and events must
-// report the error. Groups whose collectives need the data must also fail.
+// The tests in this file queue work after a failed call. The work must not run, events must report
+// the error, and groups whose collectives need the data must fail, too.
 
-// mistakes maps names to mistakes of one rank in an all-reduce. The other ranks make the correct
-// call.
+// mistakes lists mistakes that one rank makes in an all-reduce while the other ranks make the
+// correct call.
 var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
 	"wrong count": func(r *rank, g *symmem.Group, m symmem.Memory) error {
 		return g.AllReduce(r.ctx, m, m, 999, symmem.Float32, symmem.Sum, nil)
@@ -27,7 +27,7 @@ var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
 	"close": func(_ *rank, g *symmem.Group, _ symmem.Memory) error { return g.Close() },
 }
 
-// sum1000 queues the all-reduce in which another rank has made a mistake.
+// sum1000 queues the all-reduce in which another rank makes a mistake.
 func (r *rank) sum1000(g *symmem.Group, m symmem.Memory, s *symmem.Stream) error {
 	return g.AllReduce(r.ctx, m, m, 1000, symmem.Float32, symmem.Sum, s)
 }
@@ -74,7 +74,7 @@ func TestEventCarriesFailure(t *testing.T) {
 					queued.wait(r)
 					release()
 					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Cause(r.ctx)) {
-						r.failf("the wait: got %v, want %v", got, g.Cause(r.ctx))
+						r.failf("wait: got %v, want %v", got, g.Cause(r.ctx))
 					}
 					if got := comm.Synchronize(r.ctx); !errors.Is(got, g.Cause(r.ctx)) {
 						r.failf("Synchronize: got %v, want %v", got, g.Cause(r.ctx))
@@ -113,8 +113,8 @@ func (r *rank) event() *symmem.Event {
 	return e
 }
 
-// TestFailureReachesOtherGroups all-reduces in two steps, first over ranks 0 and 2, then over ranks
-// 0 and 1. Rank 2 makes a mistake in the first step.
+// TestFailureReachesOtherGroups all-reduces in two steps, first over ranks 0 and 2 and then over
+// ranks 0 and 1. Rank 2 makes a mistake in the first step.
 func TestFailureReachesOtherGroups(t *testing.T) {
 	for mistake, fail := range mistakes {
 		for _, graph := range []bool{false, true} {

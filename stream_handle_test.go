@@ -11,12 +11,12 @@ func TestStreamHandles(t *testing.T) {
 		first, second := r.DefaultStream().Handle(), r.stream().Handle()
 		if r.Device().Addressable {
 			if first != 0 || second != 0 {
-				r.failf("handles %#x and %#x, want 0", first, second)
+				r.failf("got handles %#x and %#x, want 0", first, second)
 			}
 			return
 		}
 		if first == 0 || second == 0 || first == second || r.DefaultStream().Handle() != first {
-			r.failf("handles %#x and %#x, want two different, stable ones", first, second)
+			r.failf("got handles %#x and %#x, want two different, stable ones", first, second)
 		}
 	})
 }

@@ -97,7 +97,7 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		release := r.hold(other)
 		if r.Rank() == 1 {
-			// On this rank, the other stream ends early.
+			// On this rank, the other stream's work completes early.
 			release()
 		}
 		r.ok(other.Fill(b.Memory(), 7))
@@ -116,7 +116,7 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 		r.synchronize()
 		v := read[uint8](r, c.Memory())
 		if v[0] != 9 || v[len(v)-1] != 9 {
-			r.failf("the elements are %d, want 9: the earlier use wrote later", v[0])
+			r.failf("got elements %d, want 9: the fill of the freed buffer ran last", v[0])
 		}
 		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
@@ -129,7 +129,7 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		p := r.pool()
 		first, second := r.stream(), r.stream()
 		if first.Number() != 1 || second.Number() != 2 || r.DefaultStream().Number() != 0 {
-			r.failf("the new streams have the numbers %d and %d, want 1 and 2", first.Number(),
+			r.failf("the new streams have numbers %d and %d, want 1 and 2", first.Number(),
 				second.Number())
 		}
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
@@ -150,7 +150,7 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		r.ok(second.Synchronize(r.ctx))
 		v := read[uint8](r, b.Memory())
 		if v[0] != 1 || v[4095] != 1 || !e.Done() {
-			r.failf("the copy has %d and Done = %v, want 1 and true", v[0], e.Done())
+			r.failf("got element %d and Done = %v, want 1 and true", v[0], e.Done())
 		}
 	})
 }
@@ -374,7 +374,7 @@ func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
 }
 
 // checkReuse allocates all memory of a pool and then releases another stream's work on the memory.
-// The test fails if the work overwrites the new buffer.
+// The test fails if that work overwrites the new buffer.
 func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 	r.t.Helper()
 	b := r.alloc(p, bytes)
@@ -385,9 +385,9 @@ func (r *rank) checkReuse(p *symmem.Pool, bytes int64, release func()) {
 	r.checkAll(b, 0)
 }
 
-// TestReuseTimeEqualOnAllRanks checks that all ranks reuse memory at the same point of their
+// TestReuseTimeIsSameOnAllRanks checks that all ranks reuse memory at the same point of their
 // programs, although other goroutines may use or forget a stream at any time on each rank.
-func TestReuseTimeEqualOnAllRanks(t *testing.T) {
+func TestReuseTimeIsSameOnAllRanks(t *testing.T) {
 	for name, run := range map[string]func(*rank, *symmem.Pool){
 		"call during Synchronize on one rank": func(r *rank, p *symmem.Pool) {
 			s, own := r.stream(), r.unregistered(mib)

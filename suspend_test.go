@@ -10,7 +10,6 @@ import (
 	"symmem"
 )
 
-// suspend suspends a pool.
 func (r *rank) suspend(p *symmem.Pool, c symmem.Contents) symmem.Suspension {
 	r.t.Helper()
 	released, err := p.Suspend(r.ctx, c)
@@ -21,7 +20,6 @@ func (r *rank) suspend(p *symmem.Pool, c symmem.Contents) symmem.Suspension {
 	return released
 }
 
-// resume resumes a pool.
 func (r *rank) resume(p *symmem.Pool) {
 	r.t.Helper()
 	r.ok(p.Resume(r.ctx))
@@ -124,7 +122,7 @@ func TestSuspendedPoolRefusesCalls(t *testing.T) {
 	})
 }
 
-func TestSuspendIsRefusedAlike(t *testing.T) {
+func TestSuspendRefusalIsSameOnAllRanks(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin func(r *rank, b symmem.Buffer) (end func())
 		want  error
@@ -179,7 +177,7 @@ func TestSuspendIsRefusedAlike(t *testing.T) {
 				r.checkAll(b, 6)
 			})
 			if text := texts.requireSame(t, 3); !strings.Contains(text, c.text) {
-				t.Errorf("the error is %q, want one that contains %q", text, c.text)
+				t.Errorf("got error %q, want one that contains %q", text, c.text)
 			}
 		})
 	}
@@ -199,7 +197,7 @@ func TestSuspendNamesCollectiveInProgress(t *testing.T) {
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrBusy)
 		if text := err.Error(); !strings.Contains(text, "rank 0: stream 1 has unfinished work") {
-			r.failf("the error is %q, want one that names stream 1 of rank 0", text)
+			r.failf("got error %q, want one that names stream 1 of rank 0", text)
 		}
 		if r.Rank() == 1 {
 			r.ok(sub.Barrier(r.ctx, s))

@@ -54,8 +54,8 @@ func runTraced(t *testing.T, o symmem.Options) {
 	}
 }
 
-// TestTraceHasTheEventsOfOnEvent compares a trace with the events that OnEvent receives.
-func TestTraceHasTheEventsOfOnEvent(t *testing.T) {
+// TestTraceMatchesOnEvent compares a trace with the events that OnEvent receives.
+func TestTraceMatchesOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	var want []event.Event
 	runTraced(t, symmem.Options{
@@ -116,7 +116,8 @@ func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	return rt, b
 }
 
-// TestCloseUnmapsTrace frees a buffer after Close. The trace must not record this.
+// TestCloseUnmapsTrace closes a Runtime with a trace and then frees a buffer, which the trace must
+// not record.
 func TestCloseUnmapsTrace(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)
@@ -248,7 +249,7 @@ func TestTraceOfEveryOperation(t *testing.T) {
 	}
 }
 
-func TestTraceThatCannotBeCreated(t *testing.T) {
+func TestUnusableTraceFolderFailsOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ func TestMachineCount(t *testing.T) {
 		want     tuning.Shape
 	}{
 		{"a rank alone", []string{"a"}, tuning.Shape{Ranks: 1, Machines: 1}},
-		{"ranks of one machine", []string{"a", "a"}, tuning.Shape{Ranks: 2, Machines: 1}},
-		{"ranks of two", []string{"a", "b", "a"}, tuning.Shape{Ranks: 3, Machines: 2}},
+		{"ranks on one machine", []string{"a", "a"}, tuning.Shape{Ranks: 2, Machines: 1}},
+		{"ranks on two machines", []string{"a", "b", "a"}, tuning.Shape{Ranks: 3, Machines: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []settings

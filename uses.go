@@ -80,7 +80,7 @@ var freeKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noteFree records that the core's latest call has freed a block. mu is held.
+// noteFree records that the core's latest call has freed a block. The caller must hold mu.
 func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 	u.ledger.Note(freeKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
@@ -91,7 +91,7 @@ func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 
 // recordPoints records an event on every stream that used the block that was just deferred. A
 // closed stream has no work left; it gets a nil event instead of an error, because ranks may forget
-// a stream at different times. mu is held.
+// a stream at different times. The caller must hold mu.
 func (u *uses) recordPoints() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
@@ -109,7 +109,7 @@ func (u *uses) recordPoints() error {
 
 // reclaim returns deferred blocks to the pool when memory is short, and makes s wait on the device
 // for the uses that were recorded when the blocks were freed. A failure of those uses does not
-// affect s. mu is held.
+// affect s. The caller must hold mu.
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.await(s, point); err != nil {
@@ -129,7 +129,8 @@ func (u *uses) await(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitOnly(e)
 }
 
-// noteReturns records the blocks that became free in the core's latest call. mu is held.
+// noteReturns records the blocks that became free in the core's latest call. The caller must hold
+// mu.
 func (u *uses) noteReturns() {
 	for _, b := range u.core.Returned() {
 		u.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
@@ -158,7 +159,7 @@ func (u *uses) reclaimIdle(s *Stream, before alloc.Mark) {
 	}
 }
 
-// synced ends the uses by a stream that were recorded before a mark. mu is held.
+// synced ends the uses by a stream that were recorded before a mark. The caller must hold mu.
 func (u *uses) synced(s *Stream, before alloc.Mark) {
 	u.core.Synced(s.number, before)
 	u.noteReturns()

@@ -61,7 +61,7 @@ func (o ValueOperation) String() string {
 
 func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
 
-// compares reports whether the operation requires equal words from all ranks.
+// compares reports whether the operation requires the same words from all ranks.
 func (o ValueOperation) compares() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
@@ -116,7 +116,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
 		c.site = v.rt.sites.callerSite()
 	}
-	n, err := v.named(c.name)
+	n, err := v.byName(c.name)
 	if err != nil {
 		return 0, fmt.Errorf("value %q of group %s: %w", c.name, v.id, err)
 	}
@@ -149,11 +149,11 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// what is the text of the step that begins. For ValueAgreeString it is the quoted beginning of
-	// the text.
+	// what is the text of the step that begins or, for ValueAgreeString, the quoted beginning of the
+	// text.
 	what string
-	// launched is the number of collectives that this rank has launched since the previous step.
-	// For ValueAgreeString it is the second half of the text's digest.
+	// launched is the number of collectives that this rank has launched since the previous step or,
+	// for ValueAgreeString, the second half of the text's digest.
 	launched uint64
 }
 
@@ -186,7 +186,7 @@ func eventOf(w driver.Words) event.Event {
 	return e
 }
 
-// floatBits returns the bits by which floats are compared, the same for all NaNs.
+// floatBits returns the bits by which floats are compared, which are the same for all NaNs.
 func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
@@ -195,8 +195,8 @@ func floatBits(value float64) int64 {
 }
 
 // fold combines the words of all ranks into the result. It reports whether the calls match: the
-// operations must be equal, and for Agree and Step all words. It returns an error if a rank sent an
-// invalid operation.
+// operations must be the same, and for operations that only compare, all words. It returns an error
+// if a rank sent an invalid operation.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
@@ -223,13 +223,13 @@ func (o ValueOperation) join(a, b int64) int64 {
 		return min(a, b)
 	case ValueSum:
 		return a + b
-	default: // values that must be equal
+	default: // values that must be the same
 		return a
 	}
 }
 
-func truth(yes bool) int64 {
-	if yes {
+func boolToInt(b bool) int64 {
+	if b {
 		return 1
 	}
 	return 0
@@ -283,8 +283,8 @@ type valueName struct {
 	calls  uint64         // guarded by mu
 }
 
-// named returns the valueName for a name. It takes no lock if the name is known.
-func (v *values) named(name string) (*valueName, error) {
+// byName returns the valueName for a name. It takes no lock if the name is known.
+func (v *values) byName(name string) (*valueName, error) {
 	if n := v.known()[name]; n != nil {
 		return n, nil
 	}
@@ -302,9 +302,9 @@ func (v *values) named(name string) (*valueName, error) {
 		return nil, err
 	}
 	n := &valueName{gather: end, all: make([]driver.Words, len(v.ranks))}
-	grown := map[string]*valueName{name: n}
-	maps.Copy(grown, v.known())
-	v.names.Store(&grown)
+	names := map[string]*valueName{name: n}
+	maps.Copy(names, v.known())
+	v.names.Store(&names)
 	return n, nil
 }
 
@@ -326,8 +326,8 @@ func (v *values) note(c *valueCall) {
 	v.events.value(&e)
 }
 
-// before describes this rank's previous calls, the latest first.
-func (v *values) before() (texts []string) {
+// previousCalls describes this rank's previous calls, the latest first.
+func (v *values) previousCalls() (texts []string) {
 	v.state.Lock()
 	last, count := v.last, v.count
 	v.state.Unlock()

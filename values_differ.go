@@ -38,7 +38,7 @@ func (v *values) failInvalid(n *valueName, err error) error {
 }
 
 // differ returns the error for calls that differ. Every rank has detected the difference, so all
-// ranks exchange their call sites and latest values. n.mu is held.
+// ranks exchange their call sites and latest values. The caller must hold n.mu.
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
@@ -46,7 +46,7 @@ func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	}
 	words := slices.Clone(n.all)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
-		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.before(),
+		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.previousCalls(),
 	})
 	if err != nil {
 		return err
@@ -99,8 +99,8 @@ func printable(text string) string {
 }
 
 // exchangeReports sends this rank's report to the others and returns all reports by group rank. The
-// ranks first exchange the sizes, and then as many pieces as the longest report needs. n.mu is
-// held.
+// ranks first exchange the sizes, and then as many pieces as the longest report needs. The caller
+// must hold n.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, n *valueName, own valueReport,
 ) ([]valueReport, error) {

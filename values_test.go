@@ -15,7 +15,7 @@ import (
 	"symmem"
 )
 
-// callerLine returns the file and line of its caller. The format is that of call sites in errors.
+// callerLine returns the file and line of its caller, in the format of call sites in errors.
 func callerLine() string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", file, line)
@@ -62,7 +62,7 @@ func TestValueReductions(t *testing.T) {
 	})
 }
 
-// TestAgreeValueMismatch also checks that the group remains usable after a mismatch.
+// TestAgreeValueMismatch checks the error of Agree, and that the group remains usable afterwards.
 func TestAgreeValueMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{CallSites: true}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -81,15 +81,15 @@ func TestAgreeValueMismatch(t *testing.T) {
 		if d.Kind != symmem.DivergedValue || !slices.Equal(d.Deviant, []int{2}) || len(d.Sides) != 2 {
 			r.failf("got %+v, want two sides of values and only rank 2 to deviate", d)
 		}
-		mine := d.Ranks()[r.Rank()]
+		own := d.Ranks()[r.Rank()]
 		if !slices.Equal(d.Sides[0].Ranks, []int{0, 1}) || d.Sides[0].Event != "Agree of 8" ||
-			d.Sides[1].Event != "Agree of 9" || !isLineBefore(mine.Site, sites[r.Rank()]) {
+			d.Sides[1].Event != "Agree of 9" || !isLineBefore(own.Site, sites[r.Rank()]) {
 			r.failf("got the sides %+v, want Agree of 8 and 9 and the line before %s", d.Sides,
 				sites[r.Rank()])
 		}
-		if b := mine.Before; len(b) != 10 || !strings.HasPrefix(b[0], `"step": Agree of 10 at `) ||
+		if b := own.Before; len(b) != 10 || !strings.HasPrefix(b[0], `"step": Agree of 10 at `) ||
 			!strings.Contains(b[9], `"step": Agree of 1 at `) {
-			r.failf("the previous events are %q, want the last 10 calls of Agree", b)
+			r.failf("got previous events %q, want the last 10 calls of Agree", b)
 		}
 		want := fmt.Sprintf(`group %s: ranks differ in value "batch size", call 1: `+
 			`ranks 0-1 have Agree of 8 at %s; rank 2 has Agree of 9 at `, g.ID(), d.Sides[0].Site)
@@ -220,7 +220,7 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
-		same := rand.New(rand.NewPCG(23, 1)) // draws equal numbers on every rank
+		same := rand.New(rand.NewPCG(23, 1)) // draws the same numbers on every rank
 		for program := range programs {
 			steps, wrong := 1+same.IntN(8), same.IntN(ranks)
 			at := same.IntN(steps)
