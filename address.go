@@ -10,7 +10,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// foreignMemory returns a Memory for an address range that belongs to no pool.
 func foreignMemory(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
@@ -93,7 +92,6 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	return m, nil
 }
 
-// buffer returns the live buffer that contains an address.
 func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +171,6 @@ type addressIndex struct {
 	bytes  int64
 }
 
-// chunkBuffers limits the number of buffers in a chunk.
 const chunkBuffers = 128
 
 func (x *addressIndex) find(address uintptr) (Buffer, bool) {

@@ -170,7 +170,6 @@ func TestLookupMissesRetiredBuffer(t *testing.T) {
 	})
 }
 
-// checkLive checks the number and the total size of a pool's live buffers, as counted by address.
 func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 	if n, size := r.Interop().Live(p); n != buffers || size != bytes {
 		r.failf("Live = %d buffers, %d bytes; want %d, %d", n, size, buffers, bytes)

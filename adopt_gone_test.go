@@ -9,7 +9,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// owner creates and destroys CUDA streams as another library does.
 type owner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device

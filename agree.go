@@ -159,7 +159,6 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	return c.note(outcome)
 }
 
-// lane returns a function that exchanges payloads on a lane.
 func (c *comparison) lane(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)

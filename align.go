@@ -17,7 +17,6 @@ import (
 // pools suspect. The ranks of any group realign a suspect pool the next time they synchronize on
 // it; see docs/design/faults.md.
 
-// aligner realigns the pools of a group.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -54,7 +53,6 @@ func (d *suspicion) concerns(g *roster) bool {
 	})
 }
 
-// suspects reports whether the pool may differ between ranks of a group.
 func (d *suspicion) suspects(g *roster) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,7 +72,6 @@ func (d *suspicion) rebuildCount() int {
 	return d.rebuilds
 }
 
-// addGuest records that a group uses buffers of the pool.
 func (d *suspicion) addGuest(g *roster) {
 	if d.domain == nil || d.domain.contains(g) {
 		return
@@ -174,7 +171,6 @@ func (m *meeting) compared() []agreement.Ledger {
 	return m.ledgers()
 }
 
-// wants reports whether this rank requests a realignment of the pool for the group.
 func (m *meeting) wants(g *roster, p *Pool) bool {
 	return p.suspicion.suspects(g) || m.needsAlign != nil && m.needsAlign(p)
 }
@@ -193,7 +189,6 @@ func keepsMemory(p *Pool) bool {
 	return p.core.Keeps()
 }
 
-// suspectsPools reports whether this rank has marked a pool of the group suspect.
 func (a *aligner) suspectsPools() bool {
 	return slices.ContainsFunc(a.comparison.pools(), func(p *Pool) bool {
 		return p.suspicion.suspects(&a.roster)

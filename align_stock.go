@@ -24,7 +24,6 @@ type stocktaking struct {
 	Pools  []stock
 }
 
-// stock describes a pool of a rank.
 type stock struct {
 	Pool     uint64
 	Wanted   bool   // the rank requests a realignment
@@ -119,7 +118,6 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	return local
 }
 
-// alignWith realigns pools according to the reports of all ranks.
 func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := a.unready(all); err != nil {
 		for _, p := range pools {

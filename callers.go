@@ -49,7 +49,6 @@ func (v visit) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// refusalOf returns the reason why a pool refuses calls.
 func refusalOf(p *Pool) error {
 	if p.Suspended() {
 		return errPoolSuspended
@@ -57,7 +56,6 @@ func refusalOf(p *Pool) error {
 	return errPoolClosed
 }
 
-// unlockRefused unlocks a pool that refuses calls, and returns the reason.
 func unlockRefused(p *Pool) error {
 	p.mu.Unlock()
 	return refusalOf(p)
@@ -74,7 +72,6 @@ func refuse(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
-// poll waits until done returns true or the context ends.
 func poll(ctx context.Context, done func() bool) error {
 	for pause := time.Microsecond; !done(); pause = min(2*pause, time.Millisecond) {
 		select {

@@ -46,7 +46,6 @@ func (all *callSites) text(site uint32) string {
 	return all.names.At(site)
 }
 
-// callerDepth limits the number of stack frames that caller inspects.
 const callerDepth = 16
 
 // caller returns the program counter of the innermost frame outside this package, or 0.

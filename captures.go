@@ -127,7 +127,6 @@ func (c *captures) set(s *Stream, mayCapture bool) {
 	c.adopted = others
 }
 
-// forget removes all adopted streams from the list.
 func (c *captures) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

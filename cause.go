@@ -118,7 +118,6 @@ func (q *inquiry) decodeReports(payloads [][]byte) *reports {
 	return all
 }
 
-// exchangeReports runs one exchange on the fault lane.
 func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.limit.Get()*3/4))
 	defer cancel()
@@ -195,7 +194,6 @@ func (q *inquiry) unreported(cause error, all *reports) error {
 	return &DeadlockError{Doing: reportOf(cause).Doing, Elsewhere: activity, Members: q.ranks}
 }
 
-// without returns the ranks that are not in others.
 func without(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return slices.Contains(others, r)
@@ -213,7 +211,6 @@ func (all *reports) advise(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
-// mergeLost merges the reports of lost ranks.
 func (q *inquiry) mergeLost(reports []report) *RankLostError {
 	e := &RankLostError{
 		Doing: reports[0].Doing, Machines: map[int]string{}, Members: q.ranks,
@@ -253,7 +250,6 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 	return e
 }
 
-// distinct sorts ranks and removes duplicates.
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
 // abortedError returns the error for a group that ranks have aborted. It names the ranks that

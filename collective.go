@@ -214,7 +214,6 @@ func (v *otherVisits) leave() {
 	v.first.leave(v.pools[0], v.pools[1])
 }
 
-// entered reports whether the call has entered a pool for send or recv.
 func (c *collective) entered(p *Pool) bool { return p == c.send.pool || p == c.recv.pool }
 
 // SendTagged sends count elements to a peer of the group, which must call RecvTagged with the same

@@ -169,7 +169,6 @@ func (s *submitter) turn(b *testing.B) error {
 		s.batch(b, direct, s.group, &s.groupNs), s.batch(b, s.runBase, s.base, &s.baseNs))
 }
 
-// batch times a batch of calls, without the wait for their completion.
 func (s *submitter) batch(
 	b *testing.B, run func(func() error) error, submit func() error, times *[]float64,
 ) error {

@@ -103,7 +103,6 @@ func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.part(a.Memory(), skip, 4*sendLen), r.part(b.Memory(), skip, 4*recvLen)
 }
 
-// inPlace returns a buffer in a window and a part of that buffer.
 func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
 	small, large := 4*min(sendLen, recvLen), 4*max(sendLen, recvLen)
 	m := r.window(r.pool(), int64(large)).Memory()
@@ -152,7 +151,6 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// checkOperation runs an operation with several counts and checks every element of the result.
 func checkOperation(r *rank, op *operation, memory memories, path string) {
 	n, me := r.Size(), r.Rank()
 	sendParts, recvParts := op.parts(n)
@@ -311,7 +309,6 @@ var invalidCollectives = []struct {
 	},
 }
 
-// reduce all-reduces memory in place on the default stream.
 func reduce(
 	r *rank, m symmem.Memory, count int64, t symmem.DataType, op symmem.ReduceOp,
 ) error {

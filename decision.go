@@ -62,7 +62,6 @@ func adopt(own error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
-// reporterCheckInterval is how often awaitReporter checks the other ranks.
 const reporterCheckInterval = 20 * time.Millisecond
 
 // awaitReporter waits for the report of a late rank that may know the cause, as long as no report
@@ -93,7 +92,6 @@ func (all *reports) explained() bool {
 	return false
 }
 
-// common returns the ranks that are in both lists.
 func common(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return !slices.Contains(others, r)

@@ -146,7 +146,6 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// asAbsentError converts an error of package rendezvous about absent ranks to an AbsentError.
 func asAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {

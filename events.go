@@ -32,7 +32,6 @@ type outbox struct {
 	site      uint32        // number of that call site
 }
 
-// log writes an event to the trace, if there is one.
 func (o *outbox) log(e *event.Event) {
 	if o.trace != nil {
 		o.trace.Record(e)
@@ -58,14 +57,12 @@ func (o *outbox) unlock() {
 	}
 }
 
-// disconnect ends the recording of events in the trace.
 func (o *outbox) disconnect() {
 	o.lock()
 	defer o.unlock()
 	o.trace, o.described = nil, false
 }
 
-// firstQueue is the initial capacity of a queue, in events.
 const firstQueue = 128
 
 // add adds an event to the queue and returns a pointer to it. The caller fills in the fields that
@@ -167,7 +164,6 @@ func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
 	return nil
 }
 
-// groupEvents reports the events of a group to Options.OnEvent.
 type groupEvents struct {
 	rt     *Runtime
 	state  *ranked.Spin[groupState]
@@ -267,7 +263,6 @@ func (g *groupEvents) fault(cause error) {
 	go g.deliver()
 }
 
-// poolEvents reports the events of a pool to Options.OnEvent.
 type poolEvents struct {
 	// active reports whether Alloc and Free must call release and update the pool's addressIndex,
 	// because there is an OnEvent or an index; guarded by mu.
@@ -289,7 +284,6 @@ func (p *poolEvents) release() {
 	p.mu.Unlock()
 }
 
-// releaseAndDeliver implements release for a Runtime with an OnEvent.
 func (p *poolEvents) releaseAndDeliver() {
 	p.collect()
 	batch := p.outbox.begin()

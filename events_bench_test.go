@@ -10,7 +10,6 @@ import (
 	"symmem/event"
 )
 
-// BenchmarkAllocEvents measures what OnEvent adds to an Alloc and a Free.
 func BenchmarkAllocEvents(b *testing.B) {
 	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
@@ -36,7 +35,6 @@ func BenchmarkAllocEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkCollectiveEvents measures what OnEvent adds to the submission of an AllReduce.
 func BenchmarkCollectiveEvents(b *testing.B) {
 	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
@@ -99,7 +97,6 @@ func compareBatches(
 	b.ReportMetric(without[0], "ns-without-min")
 }
 
-// timeCalls returns the mean time of a call in nanoseconds.
 func timeCalls(
 	b *testing.B, calls int, t *traceBench, call func(*traceBench) error,
 ) float64 {
@@ -112,7 +109,6 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench is a rank with a pool and memory for calls.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group

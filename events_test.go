@@ -207,7 +207,6 @@ func TestEventsRestartAfterFault(t *testing.T) {
 	}
 }
 
-// TestConcurrentEventsReachTheHookInOrder allocates, frees and uses buffers on several goroutines.
 func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 	const goroutines, steps = 4, 300
 	events := newRecorder()
@@ -242,7 +241,6 @@ func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 	})
 }
 
-// TestOnEventMayCallSymmem calls methods that lock the pool and the group.
 func TestOnEventMayCallSymmem(t *testing.T) {
 	var pool *symmem.Pool
 	var kinds []event.Kind
@@ -316,7 +314,6 @@ func TestScopeAndRegistrationEvents(t *testing.T) {
 	})
 }
 
-// TestGroupEvents compares the events of collectives, messages, values and a fault on both ranks.
 func TestGroupEvents(t *testing.T) {
 	var texts [2][]string
 	var sites [2][]string

@@ -32,7 +32,6 @@ type lifetime struct {
 	background sync.WaitGroup
 }
 
-// newLifetime returns the lifetime of an open group.
 func newLifetime() *lifetime {
 	l := &lifetime{failing: make(chan struct{})}
 	l.open, l.end = context.WithCancelCause(context.Background())
@@ -97,7 +96,6 @@ func (l *lifetime) watch() {
 	}
 }
 
-// maxPeerCheckInterval limits peerCheckInterval.
 const maxPeerCheckInterval = time.Second
 
 // peerCheckInterval returns the interval at which a group checks its peers for faults while no call
@@ -164,7 +162,6 @@ func (l *lifetime) noteCommunicatorFault() bool {
 	return true
 }
 
-// abort fails the group on all its ranks.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
 // resolve fails the group on this rank and marks its fault resolved. Some rank must have seen the

@@ -46,7 +46,6 @@ func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 	}
 }
 
-// TestLateReportNamesWaitPosition makes ranks wait for each other in different calls.
 func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {

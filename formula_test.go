@@ -129,7 +129,6 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
-// compareSplitReduction compares an all-reduce with a reduce-scatter followed by an all-gather.
 func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, part int64) {
 	w, p := r.World(), r.pool()
 	size := int64(w.Size()) * part * int64(dt.Size())

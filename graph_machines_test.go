@@ -53,7 +53,6 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	}
 }
 
-// runFirstCallRank runs this process as a rank of the test.
 func runFirstCallRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))

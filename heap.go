@@ -53,7 +53,6 @@ func sizeError(operation string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
-// reserve maps memory for further allocations of a stream.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
@@ -147,7 +146,6 @@ func (h *heap) seize(s *Stream, bytes int64, err error) error {
 	return err
 }
 
-// liveBlocks lists the live blocks, ordered by segment and offset.
 func (h *heap) liveBlocks() (live []alloc.View) {
 	for _, s := range h.segments.mapped() {
 		for b := range h.core.Blocks(s.ordinal) {

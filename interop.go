@@ -274,7 +274,6 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 	return g.run(ctx, s, &call)
 }
 
-// queueAll queues the call and those of More as one call.
 func (c *Call) queueAll(ctx context.Context, g *Group, s *Stream, site uint32) error {
 	first := c.collective(g.rank, site)
 	list := []*collective{&first}

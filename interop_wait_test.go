@@ -7,7 +7,6 @@ import (
 	"symmem"
 )
 
-// sumCall returns an in-place AllReduce of a buffer that waits for the result.
 func sumCall(b symmem.Buffer) symmem.Call {
 	return symmem.Call{
 		Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum, Count: b.Size() / 4,

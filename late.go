@@ -11,7 +11,6 @@ import (
 // or times out; see [driver.LateWarning].
 type LateWarning = driver.LateWarning
 
-// defaultWarnAfter is the default of Options.WarnAfter.
 const defaultWarnAfter = 30 * time.Second
 
 // late returns the settings for warnings about late ranks. OnLate runs on another goroutine, so it

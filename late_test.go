@@ -28,7 +28,6 @@ func newPatience(enough func(w symmem.LateWarning) bool) *patience {
 	return &patience{enough: enough, over: make(chan struct{})}
 }
 
-// options returns options that pass the warnings of all ranks to p.
 func (p *patience) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
 		if p.enough(w) {

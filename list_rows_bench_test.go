@@ -55,13 +55,11 @@ var exchangeModels = []exchangeModel{
 	{"gpt-oss", 2880, []int64{2 * 2880, 16, 16}},
 }
 
-// exchangeShape combines a model with the number of tokens of each rank.
 type exchangeShape struct {
 	exchangeModel
 	counts []int64
 }
 
-// tokenCounts returns the number of tokens of each rank.
 func tokenCounts(share string, tokens int64, ranks int) []int64 {
 	counts := slices.Repeat([]int64{tokens}, ranks)
 	for r := range counts {
@@ -93,7 +91,6 @@ func (e *exchangeShape) maxTraffic() int64 {
 	return width * max(most*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
 }
 
-// exchangeBench is a rank of BenchmarkExchange.
 type exchangeBench struct {
 	*symmem.Runtime
 	ctx context.Context
@@ -145,7 +142,6 @@ func exchangeBenches(b *testing.B) (ranks []*exchangeBench) {
 	return ranks
 }
 
-// onEachExchange runs a function on all ranks at once.
 func onEachExchange(b *testing.B, ranks []*exchangeBench, f func(*exchangeBench) error) {
 	b.Helper()
 	err := ranktest.Each(len(ranks), func(i int) error {
@@ -160,7 +156,6 @@ func onEachExchange(b *testing.B, ranks []*exchangeBench, f func(*exchangeBench)
 	}
 }
 
-// allocate allocates the memory of a rank and registers the symmetric part.
 func (r *exchangeBench) allocate() error {
 	shared, err := r.NewPool(symmem.PoolOptions{Domain: r.World(), FirstSegment: exchangeMemory})
 	if err != nil {
@@ -185,7 +180,6 @@ func (r *exchangeBench) allocate() error {
 	return errors.Join(shared.Register(r.ctx, r.World()), r.DefaultStream().Synchronize(r.ctx))
 }
 
-// pair queues a dispatch and a combine.
 func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 	whole := r.symmetric
 	if implementation == exchangeLoose {
@@ -244,7 +238,6 @@ func slice(m symmem.Memory, offset, bytes int64) symmem.Memory {
 	return part
 }
 
-// capture captures a number of calls and appends the graph.
 func (r *exchangeBench) capture(calls int, call func() error) error {
 	s := r.DefaultStream()
 	if err := errors.Join(call(), s.Synchronize(r.ctx), s.BeginCapture()); err != nil {
@@ -278,7 +271,6 @@ func (r *exchangeBench) batch(graph, calls, replays int) (float64, error) {
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / float64(calls*replays), err
 }
 
-// slowestBatch returns the time per call of the slowest rank.
 func slowestBatch(b *testing.B, ranks []*exchangeBench, graph, calls, replays int) float64 {
 	b.Helper()
 	times := make([]float64, len(ranks))

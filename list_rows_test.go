@@ -35,7 +35,6 @@ var dataTypes = []symmem.DataType{
 	symmem.Uint8, symmem.BFloat16, symmem.Int32, symmem.Float32, symmem.Int64,
 }
 
-// newTensor returns a tensor of a type with random contents.
 func (c *rowsCase) newTensor(t symmem.DataType, most int64) tensor {
 	x := tensor{width: (1 + c.draw.Int64N(most)) * int64(t.Size())}
 	pool, inPlace, own, offset := c.pools[c.draw.IntN(2)], c.draw.IntN(3) == 0, []uint8(nil), int64(0)
@@ -72,7 +71,6 @@ func (c *rowsCase) memory(p *symmem.Pool, bytes []uint8) symmem.Memory {
 	return m
 }
 
-// gather returns a list of gathers, and a function that checks the results.
 func (c *rowsCase) gather(tensors int, most int64) (call symmem.Call, check func()) {
 	var list []symmem.Call
 	var all []tensor
@@ -104,7 +102,6 @@ func (c *rowsCase) gather(tensors int, most int64) (call symmem.Call, check func
 	}
 }
 
-// firstDifference returns the first index at which two lists differ.
 func firstDifference(a, b []uint8) int {
 	for i := range a {
 		if i >= len(b) || a[i] != b[i] {
@@ -114,7 +111,6 @@ func firstDifference(a, b []uint8) int {
 	return len(a)
 }
 
-// scatter returns a reduce-scatter of integers, and a function that checks the result.
 func (c *rowsCase) scatter(most int64) (call symmem.Call, check func()) {
 	width, pool := 1+c.draw.Int64N(most), c.pools[c.draw.IntN(2)]
 	u := unevenCall{rank: c.rank, pool: pool, counts: slices.Clone(c.counts)}
@@ -137,7 +133,6 @@ func (c *rowsCase) scatter(most int64) (call symmem.Call, check func()) {
 	return call, func() { u.expect("ReduceScatterV", recv, want) }
 }
 
-// runRows runs a test on groups of several sizes.
 func runRows(t *testing.T, test func(c *rowsCase)) {
 	seed := rand.Uint64()
 	for _, ranks := range []int{1, 2, 3, 4, 8} {
@@ -202,7 +197,6 @@ func TestLargeRows(t *testing.T) {
 	})
 }
 
-// TestCapturedRows replays a gather and a reduce-scatter.
 func TestCapturedRows(t *testing.T) {
 	runRows(t, func(c *rowsCase) {
 		c.drawCounts(50)

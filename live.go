@@ -24,7 +24,6 @@ const envHTTP = "SYMMEM_HTTP"
 // is random.
 const envHTTPToken = "SYMMEM_HTTP_TOKEN"
 
-// checkHTTP returns an error for an invalid Options.HTTP.
 func checkHTTP(address string) error {
 	if address == "" {
 		return nil
@@ -35,7 +34,6 @@ func checkHTTP(address string) error {
 	return nil
 }
 
-// liveView serves the state of a Runtime over HTTP.
 type liveView struct {
 	rt     *Runtime
 	opened time.Time
@@ -97,7 +95,6 @@ func (v *liveView) close() {
 	}
 }
 
-// handler implements Runtime.Handler.
 func (v *liveView) handler() http.Handler {
 	if !v.counting.Swap(true) {
 		for _, g := range v.rt.registry.allGroups() {

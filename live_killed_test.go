@@ -49,7 +49,6 @@ func runWatchedRank() int {
 	return 0
 }
 
-// scrape reads a path of the live view.
 func scrape(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {

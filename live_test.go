@@ -31,7 +31,6 @@ func useLiveFolder(t *testing.T) {
 	t.Setenv("TMPDIR", folder)
 }
 
-// viewOf returns the contents of a rank's live view.
 func viewOf(t *testing.T, rt *symmem.Runtime) live.Machine {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -44,7 +43,6 @@ func viewOf(t *testing.T, rt *symmem.Runtime) live.Machine {
 	return m
 }
 
-// await polls until f returns true.
 func await(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	const patience = time.Minute
@@ -151,7 +149,6 @@ func TestHandlerCountsCalls(t *testing.T) {
 	}
 }
 
-// sumAlone returns a function that repeats a collective in a world of one rank.
 func sumAlone(tb testing.TB, rt *symmem.Runtime, bytes int64) func() {
 	tb.Helper()
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -262,7 +259,6 @@ func TestLiveViewSurvivesFaults(t *testing.T) {
 	})
 }
 
-// faults joins the faults of all groups.
 func faults(m live.Machine) string {
 	var b strings.Builder
 	for i := range m.Ranks {
@@ -273,7 +269,6 @@ func faults(m live.Machine) string {
 	return b.String()
 }
 
-// TestLiveViewHasLatestEvents requests the latest events of a pool with a window.
 func TestLiveViewHasLatestEvents(t *testing.T) {
 	rt := openAlone(t)
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

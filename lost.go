@@ -157,7 +157,6 @@ func covers(known []*rendezvous.EndedError, ranks []int) bool {
 	return true
 }
 
-// lostError returns the error for ranks that have ended.
 func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError {
 	var ranks []int
 	var how []string
@@ -185,7 +184,6 @@ func mayBeRankLoss(err error) bool {
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
-// asRankError converts errors of package rendezvous about absent or lost ranks.
 func asRankError(err error) error {
 	var ended *rendezvous.EndedError
 	if errors.As(err, &ended) {

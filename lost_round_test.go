@@ -100,7 +100,6 @@ func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 	}
 }
 
-// collectiveRound returns a round that all-reduces a buffer on a path.
 func collectiveRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
@@ -166,7 +165,6 @@ func victimAddress() string {
 	return strings.TrimPrefix(os.Getenv(storeVariable), "unix:") + "-victim"
 }
 
-// awaitVictim waits until the victim has died.
 func awaitVictim() {
 	c, err := net.Dial("unix", victimAddress())
 	if err != nil {

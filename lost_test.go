@@ -46,10 +46,8 @@ type lossReport struct {
 	After string `json:"after"`
 }
 
-// isVictim reports whether this process is the rank that dies.
 func isVictim() bool { return os.Getenv(victimVariable) == os.Getenv(rankVariable) }
 
-// die kills this process.
 func die() { syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
 // runLosingRank runs this process as a rank that works until a rank is lost, and prints a
@@ -207,7 +205,6 @@ func checkFabric() error {
 	return err
 }
 
-// ownMachine returns environment variables that give a rank its own simulated machine.
 func ownMachine(rank int) []string {
 	return []string{fmt.Sprintf("NCCL_HOSTID=apart-%d", rank), "NCCL_NET=Socket"}
 }
@@ -261,7 +258,6 @@ func startRank(
 	return c
 }
 
-// rankCommand returns the command that startRank starts.
 func rankCommand(
 	t *testing.T, store, roundName string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {

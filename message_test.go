@@ -25,7 +25,6 @@ func (r *rank) ints(p *symmem.Pool, x ...int32) symmem.Memory {
 	return m
 }
 
-// intsIn returns the first n numbers of m.
 func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
 	r.t.Helper()
 	x := make([]int32, n)

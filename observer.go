@@ -71,7 +71,6 @@ func (o *observers) set(list []*Observer) {
 	o.list.Store(&list)
 }
 
-// notify calls one function of every observer.
 func notify[E any](rt *Runtime, which func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {

@@ -196,7 +196,6 @@ const (
 	defaultInterval = time.Second
 )
 
-// withDefaults replaces unset options by their defaults and returns an error for invalid ones.
 func (o Options) withDefaults() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -266,7 +265,6 @@ func fromEnvironment[T ~int](
 	return cmp.Or(option, fallback), nil
 }
 
-// orBackground returns ctx, or the background context if ctx is nil.
 func orBackground(ctx context.Context) context.Context {
 	if ctx == nil {
 		return context.Background()
@@ -289,7 +287,6 @@ func (o Options) rendezvous() rendezvous.Options {
 	}
 }
 
-// resolve replaces CheckDefault by the level that it selects.
 func (l CheckLevel) resolve(free bool) CheckLevel {
 	switch {
 	case l != CheckDefault:
@@ -301,7 +298,6 @@ func (l CheckLevel) resolve(free bool) CheckLevel {
 	}
 }
 
-// chosenBackend returns the backend with a name.
 func chosenBackend(name string) (driver.Backend, error) {
 	if name == "auto" {
 		return automatic(), nil

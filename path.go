@@ -66,7 +66,6 @@ func (r reason) String() string {
 	return s
 }
 
-// router chooses the paths of a group's calls.
 type router struct {
 	comm   driver.Communicator
 	ranks  int           // number of ranks
@@ -87,7 +86,6 @@ func (r *router) prepare(ctx context.Context) error {
 	return r.useWindows(ctx)
 }
 
-// takesTwoLevels reports whether calls may take the two-level path.
 func (r *router) takesTwoLevels() bool {
 	choice := PathChoice(r.choice.Load())
 	return choice == PathTwoLevel ||
@@ -237,7 +235,6 @@ func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 		call.SendWindow != nil || call.RecvWindow != nil, r.shape)
 }
 
-// twoLevel reports whether a call takes the two-level path.
 func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Offer) bool {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathTwoLevel) ||
 		r.shape.Machines <= 1 {

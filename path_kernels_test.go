@@ -151,7 +151,6 @@ func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	}
 }
 
-// rows makes calls with parts of different sizes.
 func (c *kernelCalls) rows() {
 	for _, bytes := range []int64{4 << 10, maxCallBytes} {
 		for _, t := range []symmem.DataType{
@@ -183,7 +182,6 @@ func (c *kernelCalls) norms(p *symmem.Pool) {
 	}
 }
 
-// messages sends a small and a large message from rank 0 to rank 1.
 func (c *kernelCalls) messages() {
 	for _, count := range []int64{16, 1 << 20} {
 		switch c.Rank() {

@@ -48,7 +48,6 @@ func TestPathsGiveSameResults(t *testing.T) {
 	})
 }
 
-// specialCase describes reductions of special numbers of one type.
 type specialCase struct {
 	*rank
 	dataType symmem.DataType
@@ -119,7 +118,6 @@ func (c *specialCase) allowed(a, b, got, want []byte) bool {
 	return g == w
 }
 
-// value decodes a floating-point element.
 func (c *specialCase) value(element []byte) float64 {
 	switch c.dataType {
 	case symmem.Float64:

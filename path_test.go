@@ -35,7 +35,6 @@ func writeTable(t *testing.T, file, upTo string) {
 	}
 }
 
-// explain returns the explanation of an all-reduce of the first count elements of a buffer.
 func (r *rank) explain(b symmem.Buffer, count int64) string {
 	r.t.Helper()
 	m := b.Memory()
@@ -51,7 +50,6 @@ func withoutDirect(text string) string {
 	return text
 }
 
-// takenPath all-reduces the whole buffer and returns the path that the call took.
 func (r *rank) takenPath(b symmem.Buffer) string {
 	r.t.Helper()
 	before := r.World().Stats().Paths
@@ -260,8 +258,6 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 	})
 }
 
-// openWithOptions opens a world whose ranks have different options and returns the error of each
-// rank.
 func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()

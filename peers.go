@@ -25,7 +25,6 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-// peerAddresses implements Buffer.PeerAddresses.
 func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	if g == nil {
 		return nil, invalid("addresses of peers in a nil group")

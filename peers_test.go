@@ -8,7 +8,6 @@ import (
 	"symmem"
 )
 
-// word returns the 8 bytes at an address of the host backend.
 func word(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
 func TestPeerAddressesReachEveryRank(t *testing.T) {

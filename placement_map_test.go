@@ -48,7 +48,6 @@ func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Pla
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
-// runProgram runs a program on both ranks and returns their output.
 func runProgram(
 	t *testing.T, o symmem.Options, placement symmem.Placement, program []string,
 ) string {
@@ -66,7 +65,6 @@ func runProgram(
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
-// player runs a transcript's commands on one rank.
 type player struct {
 	*rank
 	pool  *symmem.Pool

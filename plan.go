@@ -67,7 +67,6 @@ func (pl *planner) init(g *Group) {
 	pl.windows, pl.router = &g.windows, g.router
 }
 
-// latestSite returns the call site of the group's latest call, or "" if it is not known.
 func (pl *planner) latestSite() string { return pl.rt.sites.text(pl.site.Load()) }
 
 // planSlots is the maximum number of plans that a group keeps. It must be a power of two.
@@ -112,7 +111,6 @@ func (c *collective) same(o *collective) bool {
 		o.arrived == nil
 }
 
-// sameExtras compares the fields that few operations use.
 func (c *collective) sameExtras(o *collective) bool {
 	return sameSplits(c.splits, o.splits) && c.norm == o.norm
 }
@@ -286,7 +284,6 @@ func (pl *planner) alignWindows(ctx context.Context, c *collective, registered b
 	return nil
 }
 
-// wrap adds the operation and the group to an error of a call.
 func (pl *planner) wrap(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
@@ -392,7 +389,6 @@ type locations struct {
 	where      string
 }
 
-// locations looks up the windows of a call's buffers and stores them in the call.
 func (pl *planner) locations(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
@@ -438,7 +434,6 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 	return &c
 }
 
-// place adds the places of a call's buffers in windows to its description.
 func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
 	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so use the

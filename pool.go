@@ -236,7 +236,6 @@ func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) 
 	return p.reserveFor(ctx, s, bytes, g, site)
 }
 
-// reserveFor reserves memory and records the call site, or none if site is 0.
 func (p *Pool) reserveFor(
 	ctx context.Context, s *Stream, bytes int64, g *Group, site uint32,
 ) error {

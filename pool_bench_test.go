@@ -153,7 +153,6 @@ func training(layers int) workload {
 	return w
 }
 
-// allocator is implemented by the allocators that run workloads.
 type allocator[B any] interface {
 	alloc(bytes int64) (B, error)
 	free(b B) error
@@ -218,7 +217,6 @@ func (a coreAllocator) free(b alloc.Block) error {
 	return err
 }
 
-// nextAddress returns an address after all segments.
 func (a coreAllocator) nextAddress() uint64 {
 	return 1<<32 + uint64(a.core.Stats().Mapped)
 }

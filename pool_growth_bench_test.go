@@ -45,7 +45,6 @@ func BenchmarkGrowth(b *testing.B) {
 	})
 }
 
-// growAll grows a pool on all ranks and returns its number of windows.
 func growAll(
 	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {

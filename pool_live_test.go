@@ -6,7 +6,6 @@ import (
 	"symmem"
 )
 
-// closings lists ways of closing a pool that has live buffers.
 var closings = map[string]func(r *rank, p *symmem.Pool) error{
 	"the pool":    func(_ *rank, p *symmem.Pool) error { return p.Close() },
 	"the runtime": func(r *rank, _ *symmem.Pool) error { return r.Close() },

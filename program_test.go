@@ -31,7 +31,6 @@ const (
 	stepKinds
 )
 
-// drawProgram draws a random program.
 func drawProgram(t *rapid.T) []step {
 	steps := rapid.Custom(func(t *rapid.T) step {
 		return step{
@@ -43,7 +42,6 @@ func drawProgram(t *rapid.T) []step {
 	return rapid.SliceOfN(steps, 1, 40).Draw(t, "program")
 }
 
-// machine runs a program on one rank.
 type machine struct {
 	*rank
 	pool    *symmem.Pool

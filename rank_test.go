@@ -161,7 +161,6 @@ func (r *rank) sum(g *symmem.Group, b symmem.Buffer) error {
 	return cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 }
 
-// checkSum all-reduces a buffer over the group and checks every element of the sum.
 func (r *rank) checkSum(g *symmem.Group, b symmem.Buffer) {
 	r.t.Helper()
 	r.fill(b, float32(g.Rank()+1))
@@ -213,7 +212,6 @@ func (r *rank) expectNoAllocations(countingRank int, call func()) {
 	}
 }
 
-// errorTexts collects the text of each rank's error.
 type errorTexts struct {
 	mu   sync.Mutex
 	text map[int]string // by rank; guarded by mu
@@ -320,7 +318,6 @@ func write[T symmem.Element](r *rank, m symmem.Memory, v []T) {
 	r.synchronize()
 }
 
-// read copies memory to the host on the default stream.
 func read[T symmem.Element](r *rank, m symmem.Memory) []T {
 	r.t.Helper()
 	var zero T
@@ -344,7 +341,6 @@ func (r *rank) floats(b symmem.Buffer) []float32 {
 	return read[float32](r, b.Memory())
 }
 
-// fill sets every element of a buffer to a value.
 func (r *rank) fill(b symmem.Buffer, value float32) {
 	r.t.Helper()
 	write(r, b.Memory(), slices.Repeat([]float32{value}, int(b.Size()/4)))
@@ -383,7 +379,6 @@ func checkNewGroup(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group
 	return errors.Join(symmetricSum(ctx, rt, g), g.Close())
 }
 
-// symmetricSum all-reduces a buffer of a new pool and checks the result.
 func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) error {
 	const count = 1024
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})

@@ -16,7 +16,6 @@ type rankLists struct {
 	rank, size int // in the world
 }
 
-// ranksKey returns the key under which a rank stores its rank list for a group.
 func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
@@ -58,7 +57,6 @@ func (l *rankLists) differ(id string, ranks []int) error {
 	return nil
 }
 
-// compare returns an error if the given rank has stored a different list.
 func (l *rankLists) compare(ctx context.Context, id string, ranks []int, rank int) error {
 	stored, ok, err := l.store.Peek(ctx, ranksKey(id, rank))
 	if own := fmt.Sprint(ranks); err == nil && ok && string(stored) != own {

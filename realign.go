@@ -126,7 +126,6 @@ func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*s
 	return segments
 }
 
-// digestOf returns a digest of the contents of a realigned pool.
 func digestOf(l alloc.Arrangement, s stock) uint64 {
 	d := ledger.Empty
 	for _, extent := range l.Segments {
@@ -144,7 +143,6 @@ func digestOf(l alloc.Arrangement, s stock) uint64 {
 	return d
 }
 
-// deregisterReleasing deregisters all segments that are being released.
 func (r *realigner) deregisterReleasing() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -35,7 +35,6 @@ func (m *membership) setPending() {
 	m.group.windows.revision.Add(1)
 }
 
-// registrar registers the segments of a pool with groups.
 type registrar struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool // identifies the pool to groups
@@ -232,7 +231,6 @@ func (r *registrar) dropWindow(m *membership, s *segment) error {
 	return closedOnce(w.Deregister())
 }
 
-// leave removes a group from the pool and deregisters its windows there.
 func (r *registrar) leave(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

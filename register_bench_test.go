@@ -36,7 +36,6 @@ func BenchmarkRegister(b *testing.B) {
 	}
 }
 
-// registeredWorld is a world of two ranks with a number of registered segments.
 type registeredWorld struct {
 	segments int
 	pools    []*grownPool
@@ -77,7 +76,6 @@ func (w *registeredWorld) register(b *testing.B, fresh int) time.Duration {
 	return max(took[0], took[1])
 }
 
-// shrink frees and trims the newest segments until the given number remains.
 func (g *grownPool) shrink(ctx context.Context, segments int) error {
 	for len(g.blocks) > 2*segments {
 		last := len(g.blocks) - 1
@@ -105,13 +103,11 @@ func local(tb testing.TB, ranks int) []*symmem.Runtime {
 	return runtimes
 }
 
-// closeLive frees the live buffers of a Runtime and closes it.
 func closeLive(rt *symmem.Runtime) error {
 	symmem.FreeLive(rt)
 	return rt.Close()
 }
 
-// each runs a function on all ranks concurrently.
 func each(tb testing.TB, runtimes []*symmem.Runtime, f func(int, *symmem.Runtime) error) {
 	tb.Helper()
 	err := ranktest.Each(len(runtimes), func(i int) error { return f(i, runtimes[i]) })
@@ -182,7 +178,6 @@ type touch struct {
 	faults int
 }
 
-// touches holds the accesses to a fresh segment and to a plain shared file.
 type touches struct{ owner, plain, first, second touch }
 
 // freshSegment creates a host segment on two ranks of this process. The owner touches the segment,

@@ -8,7 +8,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// registry lists the open groups and pools of a Runtime.
 type registry struct {
 	mu     *ranked.Mutex[runtimeMu]
 	life   context.Context // canceled when Runtime.Close begins; the lists then no longer change
@@ -71,7 +70,6 @@ func (r *registry) addPool(p *Pool) {
 	r.arenas.set(p, p.segments.space)
 }
 
-// forgetPool removes a closed pool.
 func (r *registry) forgetPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +85,6 @@ func (r *registry) keepAddresses(p *Pool, bytes int64) {
 	r.arenas.set(p, bytes)
 }
 
-// poolsOf counts the pools of a domain.
 func (r *registry) poolsOf(domain *Group) int {
 	count := 0
 	for _, p := range r.allPools() {
@@ -98,7 +95,7 @@ func (r *registry) poolsOf(domain *Group) int {
 	return count
 }
 
-// poolNumbers is the number of distinct pool ids for each domain.
+// Each domain has poolNumbers distinct pool ids.
 const poolNumbers = 1 << 16
 
 // poolID returns the id of a domain's next pool. It is the same on all ranks of the domain and

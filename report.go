@@ -108,7 +108,6 @@ func (r *report) valid() bool {
 	return true
 }
 
-// err returns the reported error, or an error with its text.
 func (r *report) err() error {
 	switch r.Kind {
 	case kindLost:

@@ -46,7 +46,6 @@ type Runtime struct {
 	rankLists rankLists
 }
 
-// newRuntime returns a Runtime without a device.
 func newRuntime(
 	opts Options, w *rendezvous.World, store driver.Store, watcher rankWatcher,
 ) *Runtime {
@@ -293,7 +292,6 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	return &Event{rt: rt, mark: mark}, nil
 }
 
-// addStream adds a new stream and assigns its number.
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {

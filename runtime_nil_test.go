@@ -62,7 +62,6 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	f.Call(args)
 }
 
-// TestNilContext passes a nil context to calls that wait for other ranks.
 func TestNilContext(t *testing.T) {
 	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -74,7 +73,6 @@ func TestNilContext(t *testing.T) {
 	})
 }
 
-// TestNilFunctionIsRejected passes nil to Host, and then checks that the stream is usable.
 func TestNilFunctionIsRejected(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.stream()

@@ -44,7 +44,6 @@ func (g *grownPool) scopes(b *testing.B) {
 	checkLimit(b, 50)
 }
 
-// barsVariable turns on the time limits of benchmarks.
 const barsVariable = "SYMMEM_TEST_BARS"
 
 // checkLimit fails a benchmark that has taken more than limit nanoseconds per iteration. It does
@@ -57,7 +56,6 @@ func checkLimit(b *testing.B, limit float64) {
 	}
 }
 
-// record describes a segment in a snapshot.
 type record struct {
 	address uintptr
 	bytes   int64
@@ -122,7 +120,6 @@ func benchmarkQueries(
 	})
 }
 
-// queryBytes is the length of queried ranges.
 const queryBytes = 64 << 10
 
 // queries returns addresses to query. If hit is true, the range at each address lies in a window.

@@ -13,7 +13,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// segment represents a mapped segment.
 type segment struct {
 	memory driver.Segment
 	start  unsafe.Pointer
@@ -40,7 +39,7 @@ func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 // If addresses are limited (ulimit -v, many pools), the pool uses a smaller range.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
-// newArena reserves the largest possible address range.
+// newArena reserves the largest address range of arenaSizes that is available.
 func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	for _, bytes = range arenaSizes {
 		arena, err = d.NewArena(bytes)
@@ -51,7 +50,8 @@ func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	return arena, bytes, err
 }
 
-// segmentTable maps and unmaps the segments of a pool.
+// segmentTable maps and unmaps the segments of a pool. Callers of its methods must hold mu, except
+// for releaseAll and retire.
 type segmentTable struct {
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal, nil once unmapped; guarded by mu
@@ -74,7 +74,6 @@ func (t *segmentTable) event(s *segment) SegmentEvent {
 	}
 }
 
-// mapNext maps memory for the next segment. The caller must hold mu.
 func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	if bytes > t.space-t.next {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: syscall.ENOMEM}
@@ -82,7 +81,7 @@ func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	return t.arena.Map(t.next, bytes)
 }
 
-// add appends the segment that mapNext has mapped. The caller must hold mu.
+// add appends the segment that mapNext has mapped.
 func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, stream uint32) {
 	t.next += bytes
 	address := memory.Address()
@@ -94,12 +93,11 @@ func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, st
 	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc }, t.event(s))
 }
 
-// start returns the address at which a block begins. The caller must hold mu.
+// start returns the address at which a block begins.
 func (t *segmentTable) start(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(t.list[b.Segment].start, b.Offset)
 }
 
-// mapped lists the mapped segments. The caller must hold mu.
 func (t *segmentTable) mapped() []*segment {
 	var all []*segment
 	for _, s := range t.list {
@@ -111,7 +109,7 @@ func (t *segmentTable) mapped() []*segment {
 }
 
 // hold adds a hold to each registrable segment that match accepts, starting with ordinal first, and
-// returns these segments. The caller must hold mu.
+// returns these segments.
 func (t *segmentTable) hold(first int32, match func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
@@ -133,8 +131,7 @@ func (t *segmentTable) releaseAll(held []*segment) {
 	}
 }
 
-// release removes a hold on a segment and unmaps the segment if it was the last one. The caller
-// must hold mu.
+// release removes a hold on a segment and unmaps the segment if it was the last one.
 func (t *segmentTable) release(s *segment) error {
 	if s.holds--; s.holds > 0 {
 		return nil
@@ -156,7 +153,6 @@ func (t *segmentTable) retire(idle []*segment, step func(*segment) error) error 
 	return errors.Join(errs...)
 }
 
-// unmap unmaps a segment. The caller must hold mu.
 func (t *segmentTable) unmap(s *segment) error {
 	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, t.event(s))
 	t.list[s.ordinal] = nil
@@ -197,8 +193,7 @@ func (t *segmentTable) close(live map[*segment]int) error {
 }
 
 // noteFree records that a buffer has been freed after Close. The last free in a segment unmaps the
-// segment, and the last free in the pool also releases the pool's addresses. The caller must hold
-// mu.
+// segment, and the last free in the pool also releases the pool's addresses.
 func (t *segmentTable) noteFree(s *segment) error {
 	if t.kept[s]--; t.kept[s] > 0 {
 		return nil

@@ -38,10 +38,8 @@ func (v *liveView) snapshot(events int) live.Snapshot {
 	return s
 }
 
-// maxSnapshotEvents limits the events of all pools in a snapshot.
 const maxSnapshotEvents = 1 << 16
 
-// maxFaultText limits the text of a fault, in bytes.
 const maxFaultText = 4096
 
 // groupSnapshot returns the current state of a group, and what this rank waits for in it.

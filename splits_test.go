@@ -69,7 +69,6 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 	}
 }
 
-// TestUnevenAndRootedOperations compares random calls with a simple reference.
 func TestUnevenAndRootedOperations(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -106,7 +105,6 @@ func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	return numbers
 }
 
-// parts concatenates the parts of all ranks.
 func (u *unevenCall) parts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)

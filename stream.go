@@ -182,20 +182,17 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return awaitStreamCause(err)
 }
 
-// streamList holds the streams of a Runtime by number.
 type streamList struct {
 	mu   *ranked.Mutex[runtimeMu]
 	list []*Stream // only appended to; guarded by mu
 }
 
-// all returns the streams created so far.
 func (l *streamList) all() []*Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[:len(l.list):len(l.list)]
 }
 
-// at returns the stream with the given number.
 func (l *streamList) at(number alloc.Stream) *Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -296,7 +293,6 @@ func (s *Stream) close() error {
 // records reports whether work queued on the stream now becomes part of a capture.
 func (s *Stream) records() bool { return s.capturing.Load() || s.captured() }
 
-// checkAndUse checks that the memory has not been freed and records that this stream uses it.
 func (s *Stream) checkAndUse(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {
 		if m.pool == nil {

@@ -221,7 +221,6 @@ func TestErrorsDistinguishAbortedGroups(t *testing.T) {
 	})
 }
 
-// queueOrReplay queues work, directly or as a graph.
 func (r *rank) queueOrReplay(s *symmem.Stream, graph bool, queue func() error) error {
 	if !graph {
 		return queue()

@@ -13,7 +13,6 @@ import (
 	"symmem"
 )
 
-// stream makes a stream.
 func (r *rank) stream() *symmem.Stream {
 	r.t.Helper()
 	s, err := r.NewStream()

@@ -12,7 +12,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// freeMemory returns the free bytes of the rank's GPU.
 func (r *rank) freeMemory() (free int64) {
 	r.t.Helper()
 	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
@@ -65,7 +64,6 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkSuspend measures cycles of Suspend and Resume of a pool, and of a group.
 func BenchmarkSuspend(b *testing.B) {
 	for _, size := range []int64{64 * mib, 1024 * mib} {
 		for _, c := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
@@ -89,7 +87,6 @@ func BenchmarkSuspend(b *testing.B) {
 	})
 }
 
-// benchmarkCycles runs cycles on two ranks, each with a pool of the given size.
 func benchmarkCycles(
 	b *testing.B, bytes int64, cycle func(*symmem.Runtime, *symmem.Pool) error,
 ) {

@@ -21,7 +21,6 @@ type recording struct {
 	boxes   []weak.Pointer[outbox] // with a Source; some may no longer exist; guarded by mu
 }
 
-// open creates a rank's trace if the options request one.
 func (r *recording) open(o *Options, rank, size int) (err error) {
 	if o.Trace == "" {
 		return nil

@@ -14,7 +14,6 @@ import (
 	"symmem/trace"
 )
 
-// readTrace reads the trace of a rank.
 func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	t.Helper()
 	f, err := os.Open(filepath.Join(folder, trace.FileName(rank)))
@@ -54,7 +53,6 @@ func runTraced(t *testing.T, o symmem.Options) {
 	}
 }
 
-// TestTraceMatchesOnEvent compares a trace with the events that OnEvent receives.
 func TestTraceMatchesOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	var want []event.Event
@@ -138,7 +136,6 @@ func TestCloseUnmapsTrace(t *testing.T) {
 	}
 }
 
-// TestTracedCallsAllocateNothing makes allocations, frees and collectives with a trace.
 func TestTracedCallsAllocateNothing(t *testing.T) {
 	rt := openAloneWith(t, symmem.Options{Trace: t.TempDir()})
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -165,7 +162,6 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestTraceOfListWithoutOnEvent checks that a trace contains every collective of a list.
 func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)

@@ -12,7 +12,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// trimmer unmaps the unused segments of a pool.
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool // identifies the pool to groups
@@ -25,7 +24,6 @@ type trimmer struct {
 	unfinished []*segment
 }
 
-// trim implements Pool.Trim.
 func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
@@ -60,7 +58,6 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	return errors.Join(err, t.segments.retire(idle, t.segments.release))
 }
 
-// trimAlone trims a pool without a domain.
 func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
 	idle, err := t.takeIdle(ctx, keep)
 	return errors.Join(err, t.segments.retire(idle, t.registrar.deregister),

@@ -45,7 +45,6 @@ func TuningFile(device string, ranks int) (string, error) {
 	return filepath.Join(folder, "symmem", fmt.Sprintf("tuning-%s-%d.json", slug(device), ranks)), nil
 }
 
-// slug converts the name of a device for use in a file name.
 func slug(device string) string {
 	parts := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
@@ -75,7 +74,6 @@ type settings struct {
 	Suspect bool `json:"suspect,omitempty"`
 }
 
-// term describes a setting that ranks must have in common.
 type term struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
@@ -97,7 +95,6 @@ func machineName() string {
 
 func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-// shapeOf counts the ranks and their machines.
 func shapeOf(all []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range all {
@@ -106,7 +103,6 @@ func shapeOf(all []settings) tuning.Shape {
 	return tuning.Shape{Ranks: len(all), Machines: len(machines)}
 }
 
-// compareSettings returns an error that names the ranks whose settings differ, and the setting.
 func compareSettings(all []settings, ranks []int) error {
 	for i := range all {
 		if all[i].TableError != "" {

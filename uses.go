@@ -23,7 +23,6 @@ type uses struct {
 	points   map[alloc.StreamPoint]driver.Event // for uses of deferred blocks; guarded by mu
 }
 
-// add records that a stream uses a buffer.
 func (u *uses) add(m Memory, s *Stream) error {
 	u.mu.Lock()
 	defer u.events.release()
@@ -56,7 +55,6 @@ func (u *uses) pin(m Memory) error {
 	return nil
 }
 
-// unpin ends the use of a buffer by a graph.
 func (u *uses) unpin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

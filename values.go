@@ -69,7 +69,6 @@ func (o ValueOperation) compares() bool {
 // hasText reports whether ranks exchange the digest of a text. Only reports contain the text.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
-// values compares and combines values of a group's ranks on the host.
 type values struct {
 	roster
 	rt     *Runtime
@@ -88,7 +87,6 @@ type values struct {
 	latestStep string // description of the latest step; guarded by Group.state
 }
 
-// beginStep records the step that begins, for the reports of faults in it.
 func (v *values) beginStep(c *valueCall) {
 	text := fmt.Sprintf("%s at %s", c.what, v.rt.sites.text(c.site))
 	v.state.Lock()
@@ -143,7 +141,6 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	return result, err
 }
 
-// valueCall describes a call of this rank.
 type valueCall struct {
 	operation ValueOperation
 	name      string
@@ -161,7 +158,6 @@ func (c *valueCall) words() driver.Words {
 	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
 }
 
-// event describes the call without the name of the value.
 func (c *valueCall) event() event.Event {
 	e := eventOf(c.words())
 	e.Text = c.what
@@ -214,7 +210,6 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 	return result, same, nil
 }
 
-// join combines two values.
 func (o ValueOperation) join(a, b int64) int64 {
 	switch o {
 	case ValueAny, ValueMax:
@@ -257,10 +252,8 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	return err
 }
 
-// maxQuoted limits how many bytes of a text are quoted in an error.
 const maxQuoted = 120
 
-// agreeString compares a text by its digest.
 func (v *values) agreeString(ctx context.Context, name, text string, site uint32) error {
 	digest := sha256.Sum256([]byte(text))
 	low, high := binary.LittleEndian.Uint64(digest[:]), binary.LittleEndian.Uint64(digest[8:])

@@ -197,7 +197,6 @@ func majority(words []driver.Words) (common driver.Words, ok bool) {
 	return common, false
 }
 
-// sidesText formats the value and the call site of each side of a divergence.
 func (v *values) sidesText(d *DivergenceError) string {
 	var texts []string
 	for _, s := range d.Sides {

@@ -110,7 +110,6 @@ func TestAgreeValueMismatch(t *testing.T) {
 	})
 }
 
-// isLineBefore reports whether a call site is the line before the given one.
 func isLineBefore(site, after string) bool {
 	var file string
 	var line int

@@ -20,7 +20,6 @@ type windowTable struct {
 	count int
 }
 
-// arenaTable holds the windows of one pool.
 type arenaTable struct {
 	pool   *Pool
 	base   uintptr
@@ -37,7 +36,6 @@ const (
 // windowChunk holds the windows of consecutive granules.
 type windowChunk [chunkGranules]*windowEntry
 
-// windowEntry describes one window of the table.
 type windowEntry struct {
 	pool    *Pool
 	segment *segment
