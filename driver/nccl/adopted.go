@@ -108,7 +108,7 @@ func (g *adoptedCommunicator) Register(
 	ctx context.Context, s driver.Segment,
 ) (driver.Window, error) {
 	segment, ok := s.(*memory.Segment)
-	if !ok || !g.device.memory.Own(segment) {
+	if !ok || !g.device.memory.Owns(segment) {
 		return nil, errors.New("registering with a communicator: the segment belongs to another device")
 	}
 	var handle nccl.Window

@@ -100,7 +100,7 @@ func newCommunicator(j *connector) *communicator {
 		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
 			choose:  kernels.Choose,
-			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.separate},
+			sharing: memory.Sharing{Exporter: &d.exporter, UseFabric: j.separate},
 		},
 	}
 	c.group, c.twoLevel.group = &c.owner, c
@@ -340,8 +340,8 @@ func (j *connector) openExchange(ctx context.Context) (err error) {
 	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
 		Code: &d.collectives, Sharers: sharers(c.members, &d.self),
-		NoFabric: noFabricReason(&c.cfg, c.members),
-		Linked:   func() error { return checkLinks(d.gpu, &d.self, c.members) },
+		NoFabric:   noFabricReason(&c.cfg, c.members),
+		CheckLinks: func() error { return checkLinks(d.gpu, &d.self, c.members) },
 	})
 	return err
 }

@@ -195,7 +195,7 @@ func (d *Device) Close() error {
 		return d.leaveMachine()
 	}
 	errs := []error{d.streams.CloseGraphs()}
-	d.memory.UseCounts.End()
+	d.memory.UseCounts.EndHolds()
 	pending, err := d.closeCommunicators()
 	errs = append(errs, err)
 	for _, closeInbox := range d.messages.Closers() {

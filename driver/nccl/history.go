@@ -46,9 +46,9 @@ func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
 	switch {
 	case exchanges == 0:
 	case ticket == 0:
-		h.launches.Record(p)
+		h.launches.AddCaptured(p)
 	default:
-		h.launches.Note(p, ticket, exchanges)
+		h.launches.Add(p, ticket, exchanges)
 	}
 }
 

@@ -59,7 +59,7 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 			"since its last call in this one: %w", r.cfg.Name(), direct.OpenRecordings,
 			driver.ErrUnsupported)
 	}
-	return r.recordings.Of(capture.ID), nil
+	return r.recordings.Get(capture.ID), nil
 }
 
 // markReplayed records that another library captures calls of the group, so that the watcher also
@@ -89,7 +89,7 @@ func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 func (r *recorder) countUses(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
-	hold, err := r.captures.For(s.CUDA)
+	hold, err := r.captures.HoldFor(s.CUDA)
 	if hold == nil || err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (r *registrar) registerOnce(
 	switch {
 	case r.streams.Capturing.Load() > 0:
 		return nil, driver.ErrCapturing
-	case !ok || !r.memory.Own(segment):
+	case !ok || !r.memory.Owns(segment):
 		return nil, errors.New("the segment belongs to another device")
 	case r.isRegistered(key):
 		return nil, errors.New("the segment is already registered")

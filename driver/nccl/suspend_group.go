@@ -87,7 +87,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
 	defer cancel()
 	exchange, err := s.allocate()
-	defer exchange.End()
+	defer exchange.Withdraw()
 	messages, refusal, agreeErr := s.exchangeResumptions(ctx, exchange, err)
 	if agreeErr != nil {
 		return agreeErr

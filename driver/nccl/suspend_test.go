@@ -27,7 +27,7 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 		if m.rank == 1 {
 			defer c.Abort(nil)
 			exchange, err := c.suspender.allocate()
-			defer exchange.End()
+			defer exchange.Withdraw()
 			_, refusal, agreeErr := c.suspender.exchangeResumptions(t.Context(), exchange, err)
 			return errors.Join(refusal, agreeErr)
 		}

@@ -124,8 +124,8 @@ func (p *pairOfRanks) sum(
 	return input[0], err
 }
 
-// launchStuckKernel launches a window kernel, which runs until the process ends, on rank 0 only. It
-// queues work after the kernel and waits for the timeout.
+// launchStuckKernel launches a window kernel, which runs until the process exits, on rank 0 only.
+// It queues work after the kernel and waits for the timeout.
 func (p *pairOfRanks) launchStuckKernel(t *testing.T) {
 	t.Helper()
 	m := p[0]

@@ -6,34 +6,33 @@
 //
 // An Exchange is open on all ranks of a group or on none. In Open, the ranks agree whether to open
 // it and, if not, on the reason. Kernels and the host communicate through the report, a block of
-// host memory. Stop ends the kernels: running kernels poll a word of the report, and kernels that
-// start later read a copy of the word on the GPU, which a goroutine updates.
+// host memory. Stop makes the kernels exit: running kernels poll a word of the report, and kernels
+// that start later read a copy of the word on the GPU, which a goroutine updates.
 //
-// Close is called after the group's last kernel has ended, when no kernel can start any more. It
-// frees the memory and keeps the contents of the report. Transport then no longer returns addresses
-// for new plans. If a kernel of the process is stuck, Close does nothing and the exchange remains
-// open. Exchange.mu guards the report. The addresses are written before the group is used, and by
-// Close.
+// Close is called once the group's last kernel has exited and no other can start. It frees the
+// memory but keeps the contents of the report. Transport then no longer returns addresses for new
+// plans. If a kernel of the process is stuck, Close does nothing and the exchange remains open.
+// Exchange.mu guards the report. The addresses are written before the group is used, and by Close.
 //
 // # Order
 //
 // Kernels of one group never overlap on a rank, because they share exchange memory and the call
 // counter. A direct kernel does not overlap with an NCCL kernel of the group either, because the
-// two may not fit on a GPU together. LaunchOrder uses events to order the launches on all streams.
-// NCCL itself orders two NCCL launches.
+// two might not fit on a GPU together. LaunchOrder uses events to order the launches on all
+// streams, except for consecutive NCCL launches, which NCCL itself orders.
 //
-// While an event can still be recorded on the stream of the latest launch, LaunchOrder stores the
-// stream (latest). Later it stores the event after the launch (latestEvent). Before the first
-// launch, it stores neither. Begin makes the stream of the next launch wait for latestEvent. If
-// necessary, Begin first records the event. RecordLatest records latestEvent earlier, when the
-// stream starts a capture, is closed or is about to wait for something else. ForgetLatest clears
-// latest and latestEvent when the stream is abandoned.
+// As long as an event can still be recorded on the stream of the latest launch, LaunchOrder stores
+// that stream (latest). Once it cannot, LaunchOrder stores an event that marks the end of the
+// launch (latestEvent). Begin makes the stream of the next launch wait for latestEvent, which it
+// first records if necessary. RecordLatest records latestEvent earlier, when the stream starts a
+// capture, is closed or is about to wait for something else. ForgetLatest clears latest and
+// latestEvent when the stream is abandoned.
 //
 // If another library captures a call, symmem does not see the replays of that library's graph. From
 // then on, a permanent event (replayEvent) orders the calls: every launch waits for the event and
-// records it again. Each captured graph does the same, before its first call and after its last
-// call (Recording). Recordings numbers the captures identically on all ranks. The end of such a
-// capture is not visible, so the last 16 captures (OpenRecordings) are assumed to be active.
+// records it again, and each captured graph does the same, before its first call and after its last
+// call (Recording). Recordings numbers the captures identically on all ranks. Because symmem cannot
+// see when such a capture ends, it assumes that the last 16 captures (OpenRecordings) are active.
 //
 // # Launches
 //
@@ -45,8 +44,8 @@
 // # Locks
 //
 // The group's lock guards Recordings and most of LaunchOrder. LaunchOrder.mu guards the fields that
-// RecordLatest changes. RecordLatest must not acquire the group's lock, which may be held while
-// ranks wait for each other. Package nccl documents the order of all locks of the backend.
+// RecordLatest changes, because RecordLatest must not acquire the group's lock, which may be held
+// while ranks wait for each other. Package nccl documents the order of all locks of the backend.
 //
 // # Lock order
 //

@@ -18,28 +18,28 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Exchange maps the memory through which a group's kernels exchange data. It also holds the report
-// of this rank's kernels.
+// Exchange maps the memory through which a group's kernels exchange data, and holds the report of
+// this rank's kernels.
 type Exchange struct {
 	// addresses holds the address of each group rank's memory. It is written before the group is
-	// used, and set to nil, with mu held, after the group has ended.
+	// used, and set to nil, with mu held, when the memory is freed.
 	addresses []uintptr
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
 	Multiprocessors int
 	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false
 	// if ranks of this process share the GPU, because waiting blocks could occupy the
-	// multiprocessors that another rank needs. Overlaps is written before the group is used.
+	// multiprocessors that another rank needs. It is written before the group is used.
 	Overlaps bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
 	// report is host memory through which kernels and the host signal each other. finalReport is a
-	// copy of the report, made when the report is freed. Both are guarded by mu.
+	// copy that is made when the report is freed. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
-	stops       sync.WaitGroup // goroutines that copy the word of Stop to the GPU
+	stops       sync.WaitGroup // goroutines that copy the word that Stop writes to the GPU
 	suspension  suspension     // guarded by mu
 }
 
@@ -54,7 +54,7 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 }
 
 // Transport returns the Transport of the group's kernels, without a timeout. It returns ErrClosed
-// after the group has ended.
+// once the memory has been freed.
 func (x *Exchange) Transport() (kernels.Transport, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -66,9 +66,9 @@ func (x *Exchange) Transport() (kernels.Transport, error) {
 	}, nil
 }
 
-// capabilities holds the message that ranks exchange while they open the exchange memory.
+// capabilities is the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
-	// Why is the reason why the rank has no exchange memory. It is empty if the rank has memory.
+	// Why is the reason why the rank has no exchange memory, or empty if it has.
 	Why string `json:"why,omitempty"`
 	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
@@ -86,16 +86,16 @@ type Group struct {
 	Code    *gpu.Code
 	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
 	Sharers int
-	// NoFabric is the reason why ranks cannot use fabric handles. It matters only if ranks cannot
+	// NoFabric is the reason why ranks cannot use fabric handles, which they need if they cannot
 	// send descriptors. It is the same on all ranks, and empty if fabric handles may work.
 	NoFabric string
-	// Linked returns an error unless NVLink connects the GPUs of the group.
-	Linked func() error
+	// CheckLinks returns an error unless NVLink connects the GPUs of the group.
+	CheckLinks func() error
 }
 
-// Open allocates the exchange memory of the group, on all ranks or on none. It returns an error
-// only if the ranks could not agree. If the group gets no exchange memory, Open returns the reason.
-// If the group's configuration already excludes exchange memory, the ranks exchange no messages.
+// Open allocates the exchange memory of the group, on all ranks or on none. If the group gets no
+// exchange memory, Open returns the reason. It returns an error only if the ranks could not agree.
+// The ranks do not communicate if the group's configuration alone rules out exchange memory.
 func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -104,31 +104,31 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 		return "the group has one rank", nil
 	case ranks > kernels.MaxRanks:
 		return fmt.Sprintf("the group has %d ranks, more than %d", ranks, kernels.MaxRanks), nil
-	case g.Sharing.Apart && g.NoFabric != "":
+	case g.Sharing.UseFabric && g.NoFabric != "":
 		return g.NoFabric, nil
 	}
 	key := exchangeKey(g.Config)
 	x.addresses = make([]uintptr, ranks)
-	mine, withdraw := x.prepare(key)
+	own, withdraw := x.prepare(key)
 	defer withdraw()
-	all, reason, err := x.agree(ctx, &mine)
+	all, reason, err := x.agree(ctx, &own)
 	if err != nil || reason != "" {
 		return reason, err
 	}
-	mine.Why = ""
+	own.Why = ""
 	if err := x.mapPeers(ctx, key, all); err != nil {
-		mine.Why = err.Error()
+		own.Why = err.Error()
 	}
-	_, reason, err = x.agree(ctx, &mine)
+	_, reason, err = x.agree(ctx, &own)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. reason is the first rank's reason against exchange
-// memory, or empty.
+// agree exchanges the capabilities of all ranks. reason is that of the lowest rank that cannot have
+// exchange memory, or empty if there is none.
 func (x *Exchange) agree(
-	ctx context.Context, mine *capabilities,
+	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {
-	encoded, err := json.Marshal(mine)
+	encoded, err := json.Marshal(own)
 	if err != nil {
 		return nil, "", err
 	}
@@ -137,7 +137,7 @@ func (x *Exchange) agree(
 		return nil, "", err
 	}
 	all = make([]capabilities, len(received))
-	x.Multiprocessors = mine.Multiprocessors
+	x.Multiprocessors = own.Multiprocessors
 	for r := range all {
 		peer, rank := &all[r], x.group.Config.Ranks[r]
 		if err := json.Unmarshal(received[r], peer); err != nil {
@@ -152,25 +152,25 @@ func (x *Exchange) agree(
 }
 
 // prepare allocates this rank's memory and exports it to the peers until withdraw is called.
-func (x *Exchange) prepare(key handoff.Key) (mine capabilities, withdraw func()) {
+func (x *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) {
 	withdraw = func() {}
-	err := x.group.Linked()
+	err := x.group.CheckLinks()
 	if err == nil {
 		err = x.group.Sharing.GPU.Do(func() (err error) {
-			withdraw, err = x.allocate(key, &mine)
+			withdraw, err = x.allocate(key, &own)
 			return err
 		})
 	}
 	if err != nil {
-		mine.Why = err.Error()
+		own.Why = err.Error()
 	}
-	return mine, withdraw
+	return own, withdraw
 }
 
-// allocate implements prepare. It must be called on a thread of the CUDA context.
-func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(), err error) {
+// allocate implements prepare. It must be called on a thread where the context is current.
+func (x *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func(), err error) {
 	withdraw = func() {}
-	g, me := x.group.Sharing.GPU, x.group.Config.Rank
+	g, rank := x.group.Sharing.GPU, x.group.Config.Rank
 	if err = x.group.Code.Load(g); err != nil {
 		return withdraw, err
 	}
@@ -179,7 +179,7 @@ func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(
 	if err != nil {
 		return withdraw, err
 	}
-	mine.Multiprocessors = max(1, count/x.group.Sharers)
+	own.Multiprocessors = max(1, count/x.group.Sharers)
 	report, err := x.group.Reports.Take(g.CUDA)
 	if err != nil {
 		return withdraw, err
@@ -193,18 +193,17 @@ func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(
 		return withdraw, err
 	}
 	defer g.Release(handle)
-	if x.addresses[me], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
+	if x.addresses[rank], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	if err := g.Aside.Zero(g, x.addresses[me], kernels.ExchangeBytes); err != nil {
+	if err := g.Aside.Zero(g, x.addresses[rank], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
 	shared, err := x.group.Sharing.Share(key, handle)
-	mine.Fabric = shared.Fabric
+	own.Fabric = shared.Fabric
 	return shared.Withdraw, err
 }
 
-// mapPeers maps the peers' memory.
 func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabilities) error {
 	for r, rank := range x.group.Config.Ranks {
 		if r == x.group.Config.Rank {
@@ -220,8 +219,8 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close frees the memory after the last kernel that may use it has ended. The caller guarantees
-// that no kernel of the group is running on an open stream or can start there.
+// Close frees the memory, once work of closed streams that may still use it has completed. The
+// caller guarantees that no kernel of the group is running on an open stream or can start there.
 func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
 		return nil
@@ -255,7 +254,7 @@ func (x *Exchange) release() error {
 	return err
 }
 
-// retire removes the report and returns it. Transport and Stop do not use the memory afterwards.
+// retire removes the report and returns it. Transport and Stop no longer use the memory afterwards.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -267,11 +266,12 @@ func (x *Exchange) retire() *kernels.Report {
 	return report
 }
 
-// Stop ends this rank's waiting kernels and makes later kernels end at their start. It does not
-// wait for the kernels.
+// Stop makes this rank's waiting kernels exit, and later kernels exit as soon as they start. It
+// does not wait for the kernels.
 //
-// Waiting kernels poll a word in host memory. At its start, a kernel reads a copy of the word on
-// the GPU. Reading host memory there would add 0.5 us to the 2.7 us of a call of 1 KiB.
+// Waiting kernels poll a word in host memory, whereas a kernel that starts reads a copy of the word
+// on the GPU, because reading host memory at that point would add 0.5 us to the 2.7 us of a call of
+// 1 KiB.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -280,18 +280,18 @@ func (x *Exchange) Stop() {
 	}
 	x.report.End()
 	if gpu.Stuck.Load() {
-		return // CUDA calls may never return
+		return // CUDA calls might never return
 	}
 	exchange := x.addresses[x.group.Config.Rank]
 	if exchange == 0 || x.suspension.active {
-		return // the group has no kernels, because Open failed or the memory is unmapped
+		return // no kernel is running, because Open failed or the memory is unmapped
 	}
 	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
 	x.stops.Go(func() {
 		g := x.group.Sharing.GPU
-		_ = g.Do(func() error { // without the copy, later kernels end when they first wait
-			return g.Aside.Run(g, func(on cuda.Stream) error {
-				return g.CUDA.MemcpyAsync(dst, src, 4, on)
+		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
+			return g.Aside.Run(g, func(stream cuda.Stream) error {
+				return g.CUDA.MemcpyAsync(dst, src, 4, stream)
 			})
 		})
 	})

@@ -6,32 +6,33 @@ import (
 	"symmem/internal/ranked"
 )
 
-// maxLatest is the number of recent launches that can be looked up. It is a power of two.
+// maxLatest is the number of recent launches that can be looked up, a power of two.
 const maxLatest = 256
 
-// Launches records launches of direct kernels. It finds the call that a kernel has reported.
+// Launches records launches of direct kernels, so that the call that a kernel reported can be
+// found.
 type Launches struct {
 	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
-	// latest holds launch n at index n % maxLatest. n starts at 1. latest is guarded by mu.
+	// latest holds launch n, counted from 1, at index n % maxLatest. It is guarded by mu.
 	latest [maxLatest]launch
-	// recorded holds the latest calls in captures of other libraries. recordedCount counts all of
+	// captured holds the latest calls in captures of other libraries. capturedCount counts all of
 	// these calls. Both are guarded by mu.
-	recorded      []driver.Call
-	recordedCount int
+	captured      []driver.Call
+	capturedCount int
 }
 
-// maxRecorded is the number of captured calls that can be looked up. It suffices for a hundred
+// maxCaptured is the number of captured calls that can be looked up, which suffices for a hundred
 // graphs of a model with 80 layers.
-const maxRecorded = 1 << 14
+const maxCaptured = 1 << 14
 
 type launch struct {
 	call   *driver.Call
 	ticket uint64
 }
 
-// Note adds the launches of a call. pieces is the number of launches.
-func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
+// Add records a call that was launched as the given number of kernels.
+func (l *Launches) Add(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Lock()
 	l.count += uint64(pieces)
 	for i := range uint64(min(pieces, maxLatest)) {
@@ -40,23 +41,22 @@ func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Unlock()
 }
 
-// Record adds a call in a capture of another library, which may replay it at any time.
-func (l *Launches) Record(call *driver.Call) {
+// AddCaptured records a call in a capture of another library, which may replay it at any time.
+func (l *Launches) AddCaptured(call *driver.Call) {
 	record := *call
 	record.Keep = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.recorded) < maxRecorded {
-		l.recorded = append(l.recorded, record)
+	if len(l.captured) < maxCaptured {
+		l.captured = append(l.captured, record)
 	} else {
-		l.recorded[l.recordedCount%maxRecorded] = record
+		l.captured[l.capturedCount%maxCaptured] = record
 	}
-	l.recordedCount++
+	l.capturedCount++
 }
 
-// CallOf returns the call that a kernel has reported. If replays by another library have changed
-// the kernels' count, CallOf searches by the digest alone. The ticket is then unknown, and CallOf
-// returns ticket 0.
+// CallOf returns the call that a kernel reported, and its ticket. If replays by another library
+// have changed the kernels' count, CallOf searches by the digest alone, and returns ticket 0.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,9 +69,9 @@ func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uin
 			return recent.call, 0
 		}
 	}
-	for i := range l.recorded {
-		if l.recorded[i].Digest == report.Digest {
-			call := l.recorded[i]
+	for i := range l.captured {
+		if l.captured[i].Digest == report.Digest {
+			call := l.captured[i]
 			return &call, 0
 		}
 	}

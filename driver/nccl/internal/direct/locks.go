@@ -2,7 +2,7 @@ package direct
 
 import "symmem/internal/ranked"
 
-// These types identify this package's locks, in their locking order. doc.go lists the same order.
+// Lock classes of this package, in the lock order that doc.go describes.
 type (
 	launchesMu struct{}
 	exchangeMu struct{}

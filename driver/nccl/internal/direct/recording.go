@@ -8,15 +8,15 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings numbers the captures that contain calls of a group. The communicator's mu must be held
-// during calls of its methods.
+// Recordings numbers the captures that contain calls of a group. Callers of its methods must hold
+// the communicator's mu.
 type Recordings struct {
 	// count is the number of the latest capture. Captures are numbered from 1, in the same way on
 	// all ranks.
 	count uint64
-	// open lists captures of other libraries, ordered by their last use. Since the end of such a
-	// capture is not visible, open keeps the OpenRecordings most recently used captures.
-	open []*Recording
+	// foreign lists the OpenRecordings most recently used captures of other libraries, ordered by
+	// their last use. The limit is needed because the end of such a capture is not visible.
+	foreign []*Recording
 }
 
 // OpenRecordings limits how many captures of other libraries can contain calls of a group at the
@@ -27,12 +27,12 @@ const OpenRecordings = 16
 type Recording struct {
 	id   uint64          // CUDA's ID, for a capture of another library
 	last driver.Recorded // position of the last call
-	// Calls of the group in a capture of another library are serialized. stream is the stream of
-	// the last call. tips are the last graph nodes of that call. end is the node after tips that
-	// records LaunchOrder.replayEvent.
-	stream cuda.Stream
-	tips   []cuda.Node
-	end    cuda.Node
+
+	// The following fields serialize the group's calls in a capture of another library.
+
+	stream     cuda.Stream // stream of the last call
+	tips       []cuda.Node // last graph nodes of that call
+	recordNode cuda.Node   // node after tips that records LaunchOrder.replayEvent
 }
 
 // Begin assigns a number to a capture and returns its recording. id is CUDA's ID of the capture.
@@ -41,25 +41,25 @@ func (r *Recordings) Begin(id uint64) *Recording {
 	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}
 }
 
-// Has reports whether the capture with a CUDA ID is known.
+// Has reports whether the capture whose CUDA ID is id is known.
 func (r *Recordings) Has(id uint64) bool {
-	return slices.ContainsFunc(r.open, func(open *Recording) bool { return open.id == id })
+	return slices.ContainsFunc(r.foreign, func(known *Recording) bool { return known.id == id })
 }
 
-// Of returns the recording of the capture with a CUDA ID. If the capture is new, Of begins a
+// Get returns the recording of the capture whose CUDA ID is id. If the capture is new, Get begins a
 // recording.
-func (r *Recordings) Of(id uint64) *Recording {
-	for i, open := range r.open {
-		if open.id == id {
-			r.open = append(slices.Delete(r.open, i, i+1), open) // the last used one is last
-			return open
+func (r *Recordings) Get(id uint64) *Recording {
+	for i, known := range r.foreign {
+		if known.id == id {
+			r.foreign = append(slices.Delete(r.foreign, i, i+1), known) // the last used one is last
+			return known
 		}
 	}
-	if len(r.open) == OpenRecordings {
-		r.open = slices.Delete(r.open, 0, 1)
+	if len(r.foreign) == OpenRecordings {
+		r.foreign = slices.Delete(r.foreign, 0, 1)
 	}
-	r.open = append(r.open, r.Begin(id))
-	return r.open[len(r.open)-1]
+	r.foreign = append(r.foreign, r.Begin(id))
+	return r.foreign[len(r.foreign)-1]
 }
 
 // Next returns the position of the next call.
@@ -68,18 +68,18 @@ func (r *Recording) Next() driver.Recorded {
 	return r.last
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call. That call is
-// in the capture or precedes the launch of the graph.
+// waitForPrevious makes the next work on a stream wait for the group's previous call, which either
+// is in the capture or precedes the launch of the graph.
 func (r *Recording) waitForPrevious(
-	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
+	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
 	switch {
 	case len(r.tips) == 0:
-		return gpu.StreamWaitEventExternal(on, replayEvent.Handle)
-	case r.stream == on:
+		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
+	case r.stream == s:
 		return nil // the stream orders the two calls
 	}
-	capture, err := gpu.CaptureInfo(on)
+	capture, err := gpu.CaptureInfo(s)
 	if err != nil {
 		return err
 	}
@@ -87,41 +87,41 @@ func (r *Recording) waitForPrevious(
 		return slices.Contains(capture.Tips, n)
 	})
 	if len(missing) == 0 {
-		return nil // the owner has made this stream wait for the previous stream
+		return nil // the stream's owner has already made it wait for the previous stream
 	}
-	return gpu.CaptureAfter(on, missing)
+	return gpu.CaptureAfter(s, missing)
 }
 
-// recordLatest makes each launch of the graph record replayEvent after the latest call. The end of
-// the capture is not visible, so each new call moves the recording node behind itself. During a
-// capture, CUDA does not allow nodes to be removed, but their dependencies can be changed. If that
-// fails, recordLatest adds another node.
+// recordLatest makes each launch of the graph record replayEvent after the latest call. Because the
+// end of the capture is not visible, each new call moves the recording node behind itself. CUDA
+// does not allow nodes to be removed during a capture, but their dependencies can be changed. If
+// that fails, recordLatest adds another node.
 func (r *Recording) recordLatest(
-	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
+	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
-	capture, err := gpu.CaptureInfo(on)
+	capture, err := gpu.CaptureInfo(s)
 	if err != nil {
 		return err
 	}
 	previousTips := r.tips
-	r.stream, r.tips = on, capture.Tips
+	r.stream, r.tips = s, capture.Tips
 	dependencies := capture.Tips
-	if r.end != 0 {
+	if r.recordNode != 0 {
 		if gpu.GraphRemoveDependencies(capture.Graph, previousTips,
-			repeat(r.end, len(previousTips))) == nil {
+			repeat(r.recordNode, len(previousTips))) == nil {
 			return gpu.GraphAddDependencies(capture.Graph, capture.Tips,
-				repeat(r.end, len(capture.Tips)))
+				repeat(r.recordNode, len(capture.Tips)))
 		}
-		dependencies = append(slices.Clone(capture.Tips), r.end)
+		dependencies = append(slices.Clone(capture.Tips), r.recordNode)
 	}
-	r.end, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
+	r.recordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
 	return err
 }
 
 func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
 
 // Launch adds a call to a capture of another library, after the group's earlier calls in the
-// capture. Launch must be called on a thread of the context.
+// capture. It must be called on a thread where the context is current.
 func (r *Recording) Launch(
 	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {

@@ -16,24 +16,24 @@ import (
 
 // suspension holds the state of a suspended exchange. Exchange.mu guards it.
 type suspension struct {
-	// active reports whether the memory of all ranks is unmapped. The addresses stay reserved.
+	// active reports whether the memory of all ranks is unmapped, while its addresses stay reserved.
 	active bool
-	// allocated reports whether this rank's memory is mapped again although active is set, because
-	// Resume has not mapped that of the peers yet.
+	// allocated reports whether this rank's memory is mapped again although active is still set,
+	// because Resume has not mapped the peers' memory yet.
 	allocated bool
 	// header holds the header of this rank's memory, which contains the number of the next call.
 	header [kernels.HeaderBytes]byte
 }
 
 // Suspend unmaps the exchange memory of all ranks, and keeps the addresses reserved. It returns the
-// size of this rank's memory in bytes. No kernel of the group may be running on any rank.
+// number of bytes that this rank has released. No kernel of the group may be running on any rank.
 func (x *Exchange) Suspend() (released int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.report == nil || x.group.Sharing == nil || x.own() == 0 || x.suspension.active {
 		return 0, nil
 	}
-	x.stops.Wait() // they write to the memory
+	x.stops.Wait() // these goroutines write to the memory
 	g := x.group.Sharing.GPU
 	header := dl.AddressOf(&x.suspension.header[0])
 	if err := x.copyHeader(header, x.own()); err != nil {
@@ -59,12 +59,12 @@ func (x *Exchange) own() uintptr {
 	return x.addresses[x.group.Config.Rank]
 }
 
-// copyHeader copies the header of the memory from or to the host.
+// copyHeader copies the header of this rank's memory from or to the host.
 func (x *Exchange) copyHeader(dst, src uintptr) error {
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
-		return g.Aside.Run(g, func(on cuda.Stream) error {
-			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, on)
+		return g.Aside.Run(g, func(stream cuda.Stream) error {
+			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, stream)
 		})
 	})
 	runtime.KeepAlive(x)
@@ -79,7 +79,7 @@ type Allocation struct {
 }
 
 // Allocate allocates this rank's memory again, at its old address, and exports it. It returns nil
-// if the exchange is not suspended. The caller must call End or Discard.
+// if the exchange is not suspended. The caller must call Withdraw or Discard.
 func (x *Exchange) Allocate() (*Allocation, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -123,7 +123,7 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 	return a, nil
 }
 
-// Message returns the message from which the other ranks map this rank's memory.
+// Message returns the message that the other ranks need to map this rank's memory.
 func (a *Allocation) Message() []byte {
 	if a == nil {
 		return nil
@@ -131,8 +131,9 @@ func (a *Allocation) Message() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses. messages holds each rank's message.
-// After an error, none of it is mapped. Close must not run at the same time.
+// MapPeers maps the other ranks' memory at the old addresses. messages holds the message of each
+// rank. If MapPeers fails, it leaves none of the memory mapped. Close must not run at the same
+// time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -143,7 +144,7 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 			continue
 		}
 		if len(messages[r]) == 0 {
-			err := fmt.Errorf("rank %d has sent no exchange memory", rank)
+			err := fmt.Errorf("rank %d has not shared its exchange memory", rank)
 			return errors.Join(err, x.unmapPeers(r))
 		}
 		_, err := x.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:], kernels.ExchangeBytes,
@@ -172,15 +173,15 @@ func (x *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// End stops exporting the memory. It must be called once all ranks have mapped the memory or the
-// group has failed.
-func (a *Allocation) End() {
+// Withdraw stops exporting the memory. It must be called once all ranks have mapped the memory or
+// the group has failed.
+func (a *Allocation) Withdraw() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard frees the memory, because another rank could not allocate its own.
+// Discard frees the memory. It is called when another rank could not allocate its own.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil
@@ -190,7 +191,7 @@ func (a *Allocation) Discard() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.suspension.allocated || x.own() == 0 {
-		return nil // the group has ended
+		return nil // the teardown of the group has freed the memory
 	}
 	x.suspension.allocated = false
 	g := x.group.Sharing.GPU

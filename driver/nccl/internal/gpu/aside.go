@@ -10,14 +10,14 @@ import (
 )
 
 // Aside runs the backend's internal work on a separate stream, where it never waits for callers'
-// work. Methods must be called on a thread of the context.
+// work. Its methods must be called on a thread where the context is current.
 type Aside struct {
 	mu     ranked.Mutex[asideMu]
 	stream cuda.Stream // created by the first Run; guarded by mu
 }
 
-// Run queues work and waits for it, up to the GPU's timeout. After a timeout, the stream is
-// abandoned (GPU.AddUnfinished), and the next Run creates a new stream.
+// Run queues work and waits for it, for at most the GPU's timeout. After a timeout, the stream is
+// abandoned (GPU.AddUnfinished), and the next Run creates a new one.
 func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,7 +50,6 @@ func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	return nil
 }
 
-// Zero fills memory with zeros.
 func (a *Aside) Zero(g *GPU, address uintptr, bytes int64) error {
 	return a.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout. Later work must
-// run on another stream, and memory must stay mapped until the first work ends.
+// TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout, that later work
+// runs on another stream, and that memory stays mapped until the first work completes.
 func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
@@ -30,7 +30,7 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 		})
 		g.Timeout = timeout
 		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Run of work that does not end: got %v, want %v", err, context.DeadlineExceeded)
+			t.Errorf("Run of work that never completes = %v, want %v", err, context.DeadlineExceeded)
 		}
 		if !g.KeepsMemory() {
 			t.Error("KeepsMemory = false while the abandoned work runs")
@@ -44,7 +44,7 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 			return g.CUDA.StreamWriteValue(stream, next.Address(), 1)
 		})
 		if next.Value() != 1 {
-			t.Error("Run returned before its work had ended")
+			t.Error("Run returned before its work had completed")
 		}
 		return err
 	})
@@ -53,6 +53,6 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	}
 	ended := func() (bool, error) { return !g.KeepsMemory(), nil }
 	if err := gpu.Within(20*time.Second, ended); err != nil {
-		t.Errorf("KeepsMemory = true after the abandoned work has ended: %v", err)
+		t.Errorf("KeepsMemory = true after the abandoned work should have completed: %v", err)
 	}
 }

@@ -12,23 +12,23 @@ import (
 type ObjectFunc func(major, minor int) ([]byte, error)
 
 // Code loads cubins onto a GPU and looks up their kernels. Load and Unload must be called on a
-// thread of the context.
+// thread where the context is current.
 type Code struct {
-	// Objects lists the cubins. A kernel name occurs in one of them.
+	// Objects lists the cubins. Each kernel is in only one of them.
 	Objects []ObjectFunc
 
 	Mu        ranked.Mutex[codeMu]
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps reports whether launches use programmatic dependent launch. Such a kernel may start
-	// before earlier kernels have ended, and waits for them itself. Load sets Overlaps.
+	// Overlaps reports whether launches use programmatic dependent launch, with which a kernel may
+	// start before earlier kernels have exited, and waits for them itself. Load sets Overlaps.
 	Overlaps bool
 }
 
-// Load loads all kernels. Otherwise CUDA would load each kernel at its first launch, which could
-// wait for a kernel that never ends. If a kernel of the process is already stuck, Load itself could
-// wait forever, so it leaves the loading to the launches. (On an H200 with driver 580, such a
-// launch returns and the wait for it has a deadline, but CUDA does not guarantee this.)
+// Load loads all kernels, because CUDA would otherwise load each one at its first launch, which
+// could wait for a kernel that never exits. If a kernel of the process is already stuck, Load
+// itself could wait forever, so it leaves the loading to the launches. (On an H200 with driver 580,
+// such a launch returns and the wait for it has a deadline, but CUDA does not guarantee this.)
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -52,7 +52,7 @@ func (k *Code) Load(g *GPU) error {
 	return nil
 }
 
-// load loads the kernels of one object. Mu is held.
+// load loads the kernels of one object. The caller must hold Mu.
 func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 	object, err := objectFor(major, minor)
 	if err != nil {
@@ -69,7 +69,7 @@ func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 	return g.CUDA.ModuleLoadFunctions(module)
 }
 
-// Function returns the kernel with a name.
+// Function returns the kernel with the given name.
 func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -100,7 +100,7 @@ func (k *Code) Unload(g *GPU) error {
 	return k.unload(g)
 }
 
-// unload implements Unload. Mu is held.
+// unload implements Unload. The caller must hold Mu.
 func (k *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range k.modules {

@@ -11,15 +11,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps a rank's GPU and its primary context, which it retains until the last reference is
-// dropped. It must not be used afterwards.
+// GPU wraps a rank's GPU and its primary context, which is released when the last reference is
+// dropped. The GPU must not be used afterwards.
 type GPU struct {
 	cuda.Device
-	// CUDA makes calls on a thread of the context; see Do.
+	// CUDA makes calls on a thread where the context is current; see Do.
 	CUDA *cuda.Driver
-	// anywhere makes single calls on any thread.
-	anywhere *cuda.Driver
-	context  cuda.Context
+	// anyThread makes single calls on any thread.
+	anyThread *cuda.Driver
+	context   cuda.Context
 	// Adopted reports whether streams of another library have been adopted.
 	Adopted atomic.Bool
 	// Timeout limits waits for the backend's internal work.
@@ -33,25 +33,25 @@ type GPU struct {
 	mu         ranked.Mutex[gpuMu]
 	references int           // guarded by mu
 	unfinished []*unfinished // guarded by mu
-	// deferred holds functions that free resources once the unfinished work has ended. reclaiming
-	// is set while the first function is being called. Both are guarded by mu.
+	// deferred holds functions that free resources once the unfinished work has completed.
+	// reclaiming is set while the first of them is being called. Both are guarded by mu.
 	deferred   []func() error
 	reclaiming bool
 }
 
-// retain retains the primary context of a GPU.
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	context, err := device.RetainPrimary()
 	if err != nil {
 		return nil, err
 	}
 	return &GPU{
-		Device: device, CUDA: library, anywhere: library.In(context), context: context,
+		Device: device, CUDA: library, anyThread: library.In(context), context: context,
 		references: 1,
 	}, nil
 }
 
-// Borrow runs CUDA calls on a thread of a GPU's primary context, which it retains during the calls.
+// Borrow runs CUDA calls on a thread where a GPU's primary context is current, and retains the
+// context only during the calls.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -67,7 +67,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 		return nil, err
 	}
 	g.Timeout = timeout
-	if err := g.describe(); err != nil {
+	if err := g.queryProperties(); err != nil {
 		return nil, errors.Join(err, g.Drop())
 	}
 	return g, nil
@@ -76,10 +76,10 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether both use the primary context of the same GPU.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns the step that makes the context current before a call to another library.
+// Entry returns the step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context, for Drop to remove. It does nothing after the context has
+// Hold adds a reference to the context, which Drop removes. It does nothing once the context has
 // been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
@@ -89,7 +89,7 @@ func (g *GPU) Hold() {
 	}
 }
 
-// Drop removes the reference of Open or of one Hold. The last Drop releases the context.
+// Drop removes the reference that Open or a Hold added. The last Drop releases the context.
 func (g *GPU) Drop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,14 +112,14 @@ func (g *GPU) Held() bool {
 // With makes single CUDA calls, which may run on different threads. It is cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
-		return calls(g.anywhere)
+		return calls(g.anyThread)
 	}
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Do runs CUDA calls on a thread of the context. If streams of another library were adopted, the
-// thread is in relaxed capture mode during the calls, so that they invalidate no capture of that
-// library.
+// Do runs CUDA calls on a thread where the context is current. If streams of another library have
+// been adopted, the thread is in relaxed capture mode during the calls, so that they do not
+// invalidate captures of that library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -137,7 +137,7 @@ func (g *GPU) Do(calls func() error) error {
 	return calls()
 }
 
-// Get runs a call with GPU.Do and returns the call's value.
+// Get runs a call in GPU.Do and returns its result.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -154,8 +154,8 @@ func (g *GPU) IsMapped(address uintptr) bool {
 // Release releases an allocation handle. The memory stays allocated while it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
-// Map maps an allocation at new addresses, only for this GPU. It must be called on a thread of the
-// context.
+// Map maps an allocation at new addresses, for this GPU only. It must be called on a thread where
+// the context is current.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
@@ -168,7 +168,7 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 }
 
 // MapAt maps an allocation at reserved addresses, for this GPU only. It must be called on a thread
-// of the context.
+// where the context is current.
 func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	if err := g.CUDA.Map(address, bytes, handle); err != nil {
 		return err
@@ -179,14 +179,14 @@ func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	return nil
 }
 
-// Unmap undoes Map. It must be called on a thread of the context.
+// Unmap undoes Map. It must be called on a thread where the context is current.
 func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, at the reserved addresses that
-// begin at address, or at new addresses if address is 0. It returns the first address. It calls
-// importHandle on a thread of the context.
+// MapImported maps the allocation whose handle importHandle returns, and returns its first address.
+// The memory is mapped at address, which must have been reserved, or at new addresses if address is
+// 0. importHandle is called on a thread where the context is current.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

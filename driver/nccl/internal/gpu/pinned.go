@@ -20,7 +20,7 @@ type Pinned[T any] struct {
 // pageBytes is the number of bytes that are allocated at a time.
 const pageBytes = 4096
 
-// Take allocates a zero value. It must be called on a thread of the context.
+// Take allocates a zero value. It must be called on a thread where the context is current.
 func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -42,14 +42,14 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	return value, nil
 }
 
-// Put frees values that the device no longer uses.
+// Put frees values, which the device must no longer use.
 func (p *Pinned[T]) Put(values ...*T) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.free = append(p.free, values...)
 }
 
-// Close frees the pages. It must be called on a thread of the context.
+// Close frees the pages. It must be called on a thread where the context is current.
 func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -61,5 +61,5 @@ func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	return errors.Join(errs...)
 }
 
-// AddressOf returns the address at which the device accesses a value of Pinned.
+// AddressOf returns the address at which the device accesses a value that Pinned allocated.
 func AddressOf[T any](value *T) uintptr { return uintptr(unsafe.Pointer(value)) }

@@ -20,32 +20,32 @@ type Properties struct {
 	NoFabric string
 	// Granularity is the unit of segment sizes and offsets in bytes.
 	Granularity int64
-	// Reach lists the GPUs that get access to this GPU's memory: the GPU itself and its peers.
-	Reach []cuda.Device
+	// Accessors lists the GPUs that are given access to this GPU's memory: the GPU itself and its
+	// peers.
+	Accessors []cuda.Device
 }
 
-// describe queries the GPU's properties.
-func (g *GPU) describe() (err error) {
+func (g *GPU) queryProperties() (err error) {
 	if g.Model, err = g.Name(); err != nil {
 		return err
 	}
 	if g.Major, _, err = g.ComputeCapability(); err != nil {
 		return err
 	}
-	if g.Prop, err = g.properties(); err != nil {
+	if g.Prop, err = g.allocationProp(); err != nil {
 		return err
 	}
 	if g.Granularity, err = g.CUDA.Granularity(g.Prop, true); err != nil {
 		return err
 	}
 	g.Granularity = max(g.Granularity, minGranularity)
-	g.Reach, err = g.reachingGPUs()
+	g.Accessors, err = g.findAccessors()
 	return err
 }
 
-// properties returns the allocation properties of every segment. They are those of NCCL's
-// allocator, so NCCL can register segments as windows.
-func (g *GPU) properties() (cuda.AllocationProp, error) {
+// allocationProp returns the allocation properties of every segment. They are those of NCCL's
+// allocator, so that NCCL can register segments as windows.
+func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
 		return cuda.AllocationProp{}, err
@@ -65,8 +65,9 @@ func (g *GPU) properties() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns nil if memory can be allocated with a fabric handle, and otherwise the reason.
-// A process without an IMEX channel gets no fabric handles, even if the GPU supports them.
+// tryFabric returns nil if memory can be allocated with a fabric handle, and otherwise an error
+// that says why not. A process without an IMEX channel gets no fabric handles, even if the GPU
+// supports them.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
@@ -86,7 +87,7 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has reports whether an attribute is set. Attributes unknown to the driver count as not set.
+// has reports whether an attribute is set. Attributes that the driver does not know count as unset.
 func (g *GPU) has(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
@@ -95,15 +96,15 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// reachingGPUs lists the visible GPUs that can access this GPU's memory, beginning with this GPU.
-// They all need access, because ranks of one process share mappings. Other processes map the memory
-// themselves.
-func (g *GPU) reachingGPUs() ([]cuda.Device, error) {
+// findAccessors lists the visible GPUs that can access this GPU's memory, beginning with this GPU.
+// They all need access, because ranks of one process share mappings, whereas other processes map
+// the memory themselves.
+func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {
 		return nil, err
 	}
-	reach := []cuda.Device{g.Device}
+	accessors := []cuda.Device{g.Device}
 	for ordinal := range n {
 		peer, err := g.CUDA.Device(ordinal)
 		if err != nil {
@@ -113,8 +114,8 @@ func (g *GPU) reachingGPUs() ([]cuda.Device, error) {
 			continue
 		}
 		if can, err := peer.CanAccessPeer(g.Device); err == nil && can {
-			reach = append(reach, peer)
+			accessors = append(accessors, peer)
 		}
 	}
-	return reach, nil
+	return accessors, nil
 }

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// KernelEndTimeout limits the wait for kernels that have been told to end. Tests raise it on the
+// KernelEndTimeout limits the wait for kernels that have been told to exit. Tests raise it on the
 // software GPU, whose kernels are threads that compete for processors.
 var KernelEndTimeout = time.Second
 
-// Stuck reports whether a GPU of this process has a kernel that ends only with the process. NCCL
-// may then never finish destroying a communicator, because it waits for whole devices.
+// Stuck reports whether a GPU of this process has a kernel that will not exit before the process
+// does. NCCL may then never finish destroying a communicator, because it waits for whole devices.
 var Stuck atomic.Bool
 
-// CloseTimeout returns the time limit for a Close. It is usual unless a kernel is stuck. Then it is
-// shorter, because work behind the kernel may never end, and memory stays mapped anyway.
+// CloseTimeout returns the time limit for a Close, which is usual unless a kernel is stuck. In that
+// case it is shorter, because work behind the kernel may never complete, and memory stays mapped
+// anyway.
 func CloseTimeout(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, KernelEndTimeout)

@@ -43,16 +43,16 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 	all.Wait()
 	if !slices.IsSorted(freed) {
-		t.Errorf("freed in the order %v, want ascending", freed)
+		t.Errorf("deferred functions ran in the order %v, want ascending order", freed)
 	}
 	if done, err := g.Reclaim(); !done || err != nil || len(g.unfinished)+len(g.deferred) > 0 {
-		t.Errorf("Reclaim = %v, %v, and left %d unfinished and %d deferred entries",
-			done, err, len(g.unfinished), len(g.deferred))
+		t.Errorf("Reclaim = %v, %v, with %d unfinished and %d deferred entries left; want true, nil, "+
+			"with none left", done, err, len(g.unfinished), len(g.deferred))
 	}
 }
 
 // TestKeepsMemoryRereadsUnfinishedWork registers more work while KeepsMemory queries the first
-// work, as Stream.Close does.
+// work, which is what Stream.Close does.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	g.AddUnfinished(func() bool {

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// Poll spins until spinUntil, about the duration of a small collective, then yields until
-	// yieldUntil, and then sleeps. Both times count from the start of Poll.
+	// Poll spins for spinUntil, about the duration of a small collective, then yields the processor
+	// until yieldUntil after its start, and then sleeps between polls.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// Nap is the length of each sleep.
 	Nap = 50 * time.Microsecond
 )
 
-// Poll waits until done returns true or ctx ends.
+// Poll waits until done returns true or ctx is done, and then returns the cause of ctx.
 func Poll(ctx context.Context, done func() bool) error {
 	for begin := time.Now(); ; {
 		if done() {
@@ -35,8 +35,8 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollWithBackoff waits without a limit until done returns true, with growing pauses between polls.
-// It is for the program's own work, which may take hours.
+// PollWithBackoff waits without a time limit until done returns true, with growing pauses between
+// polls. It is meant for the program's own work, which may take hours.
 func PollWithBackoff(done func() bool) {
 	const maxPause = 50 * time.Millisecond
 	for pause := Nap; !done(); pause = min(2*pause, maxPause) {
@@ -51,7 +51,7 @@ func Within(limit time.Duration, query func() (bool, error)) error {
 	return PollQuery(ctx, query)
 }
 
-// PollQuery polls until query returns true or an error, or ctx ends.
+// PollQuery polls until query returns true or an error, or ctx is done.
 func PollQuery(ctx context.Context, query func() (bool, error)) error {
 	var queryErr error
 	err := Poll(ctx, func() bool {

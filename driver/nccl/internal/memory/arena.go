@@ -20,8 +20,8 @@ type Arena struct {
 	// which never belongs to a window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
-	// kept reports whether the arena holds a reference to the GPU's context, because it may outlive
-	// the device; guarded by Memory.mu.
+	// kept reports whether the arena may outlive the device, and so holds a reference to the GPU's
+	// context; guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
@@ -35,7 +35,8 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext retains the GPU's context until the addresses are freed. Memory.mu is held.
+// keepContext retains the GPU's context until the addresses are freed. Memory.The caller must hold
+// mu.
 func (a *Arena) keepContext() {
 	if !a.kept {
 		a.kept = true
@@ -56,7 +57,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 			bytes, granularity)
 	}
 	if gpu.Stuck.Load() && bytes > stuckArenaBytes {
-		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel does not end: %w",
+		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel is stuck: %w",
 			bytes, syscall.ENOMEM)
 	}
 	a := &Arena{memory: m, bytes: bytes}
@@ -84,8 +85,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses, or, if graphs of other libraries use segments in the arena, lets them
-// be freed when these graphs are destroyed.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, they are freed
+// when those graphs are destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -111,7 +112,7 @@ func (a *Arena) close() error {
 	return a.release()
 }
 
-// release frees the addresses after the last kernel that may use them has ended.
+// release frees the addresses once the last kernel that may use them has exited.
 func (a *Arena) release() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {

@@ -23,13 +23,13 @@ type Holds struct {
 	UseCounts *UseCounts
 
 	captures map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
-	active   sync.WaitGroup   // counts the holds that have not ended
+	active   sync.WaitGroup   // one for each hold that has not ended
 }
 
-// For returns the hold of a stream's active capture, creating it for the capture's first call. It
-// returns nil if no capture is active. For must not be called concurrently, and must be called on a
-// thread of the context.
-func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
+// HoldFor returns the hold of the capture that is active on a stream, creating it for the capture's
+// first call. It returns nil if no capture is active. HoldFor must not be called concurrently, and
+// must be called on a thread where the context is current.
+func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
@@ -45,7 +45,7 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin registers the hold so that it ends with the graph.
+// begin registers the hold, so that it ends when the graph is destroyed.
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -58,7 +58,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	err := uc.gpu.CUDA.AtGraphEnd(graph, h.end)
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
 		uc.mu.Lock()
-		uc.withoutEnd = append(uc.withoutEnd, h)
+		uc.endWithDevice = append(uc.endWithDevice, h)
 		uc.mu.Unlock()
 		return nil
 	}
@@ -68,8 +68,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold uses. CUDA calls it on a thread that must not call CUDA,
-// so a goroutine runs the deferred functions.
+// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call CUDA,
+// so the functions that free objects which are now unused run in a goroutine.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -88,7 +88,7 @@ func (h *Hold) end() {
 	}()
 }
 
-// Use adds the objects that a call uses.
+// Use makes the hold keep the objects that a call uses.
 func (h *Hold) Use(used []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
@@ -100,7 +100,7 @@ func (h *Hold) Use(used []*UseCount) {
 	}
 }
 
-// Has reports whether the capture with a CUDA ID contains calls of the group. The capture may
+// Has reports whether the capture whose CUDA ID is id contains calls of the group. The capture may
 // already have become a graph.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
@@ -115,5 +115,5 @@ func (hs *Holds) Any() bool {
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all holds have ended and the functions that they deferred have returned.
+// Wait waits until all holds have ended and the objects that only they kept have been freed.
 func (hs *Holds) Wait() { hs.active.Wait() }

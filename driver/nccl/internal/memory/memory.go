@@ -24,7 +24,7 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// AliasOf returns the second address, outside every window, of the memory at an address. Addresses
+// AliasOf returns the second address of the memory at an address, which no window covers. Addresses
 // outside all arenas are returned unchanged.
 func (m *Memory) AliasOf(address uintptr) uintptr {
 	m.mu.Lock()
@@ -37,8 +37,8 @@ func (m *Memory) AliasOf(address uintptr) uintptr {
 	return address
 }
 
-// Own reports whether a segment belongs to this memory.
-func (m *Memory) Own(s *Segment) bool { return s.arena.memory == m }
+// Owns reports whether a segment belongs to m.
+func (m *Memory) Owns(s *Segment) bool { return s.arena.memory == m }
 
 func (m *Memory) list(s *Segment) {
 	m.mu.Lock()

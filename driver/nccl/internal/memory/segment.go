@@ -19,8 +19,8 @@ type Segment struct {
 
 	mu       ranked.Mutex[segmentMu]
 	unmapped bool // guarded by mu
-	// suspended reports whether the memory has been released until Resume. saved holds the contents
-	// that Resume restores, or nil. Both are guarded by mu.
+	// suspended reports whether the memory is released until Resume. saved holds the contents that
+	// Resume restores, or nil. Both are guarded by mu.
 	suspended bool
 	saved     []byte
 }
@@ -31,11 +31,11 @@ func (s *Segment) Address() uintptr { return s.arena.base + uintptr(s.offset) }
 // Bytes returns the segment's size.
 func (s *Segment) Bytes() int64 { return s.bytes }
 
-// plainAddress returns the address of the second mapping, which is outside every window.
+// plainAddress returns the address of the second mapping, which no window covers.
 func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
 
-// create allocates, maps and zeroes the memory, because the driver may return memory with old
-// contents.
+// create allocates and maps the memory. It also zeroes it, because the driver may return memory
+// with old contents.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -50,7 +50,7 @@ func (s *Segment) create() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release()) // deferred while the device may write zeros
+		return errors.Join(err, s.release()) // deferred while the device may still be writing zeros
 	}
 	return nil
 }
@@ -69,14 +69,14 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	if err := m.gpu.CUDA.Map(address, s.bytes, handle); err != nil {
 		return err
 	}
-	if err := m.gpu.CUDA.SetAccess(address, s.bytes, m.gpu.Reach...); err != nil {
+	if err := m.gpu.CUDA.SetAccess(address, s.bytes, m.gpu.Accessors...); err != nil {
 		return errors.Join(err, m.gpu.CUDA.Unmap(address, s.bytes))
 	}
 	return nil
 }
 
-// release unmaps both mappings after the last kernel that may use them has ended. That frees the
-// memory. A suspended segment has no mappings.
+// release unmaps both mappings, and so frees the memory, once the last kernel that may use them has
+// exited. A suspended segment has no mappings.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	if s.suspended {
@@ -93,8 +93,8 @@ func (s *Segment) release() error {
 // Keep does nothing, because a segment has no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory or, if graphs of other libraries use it, lets it be freed when these
-// graphs are destroyed.
+// Unmap frees the memory. If graphs of other libraries use it, it is freed when those graphs are
+// destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/scatter"
 )
 
-// TestMapAfterTimeoutReusesAddresses makes Map fail because the memory is not zeroed in time, and
+// TestMapAfterTimeoutReusesAddresses makes Map fail, because the memory is not zeroed in time, and
 // then maps another segment at the same offset.
 func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	g := gputest.Open(t)
@@ -39,7 +39,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 		defer func() { g.Timeout = timeout }()
 		g.Timeout = time.Millisecond
 		if _, err = arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Map: got %v, want %v", err, context.DeadlineExceeded)
+			t.Errorf("Map = %v, want %v", err, context.DeadlineExceeded)
 		}
 		return nil
 	})

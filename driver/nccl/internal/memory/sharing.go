@@ -11,7 +11,7 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps memory that other ranks have
+// Exporter exports GPU memory to ranks of the same machine, and maps memory that other ranks
 // exported.
 type Exporter struct {
 	GPU *gpu.GPU
@@ -19,8 +19,8 @@ type Exporter struct {
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under a key until the returned file is passed to Withdraw. It must
-// be called on a thread of the context.
+// Export exports an allocation under a key, until the returned file is passed to Withdraw. It must
+// be called on a thread where the context is current.
 func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := l.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -31,23 +31,23 @@ func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return f, nil
 }
 
-// Withdraw ends an export.
+// Withdraw ends the export of the file that Export returned for a key.
 func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	l.Machine.Withdraw(key)
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine has exported. It returns the first address, which
-// is at unless at is 0; see GPU.MapImported.
+// Fetch maps memory that a rank of this machine exported, and returns its first address. The memory
+// is mapped at reserved, which must have been reserved, or at new addresses if reserved is 0.
 func (l *Exporter) Fetch(
-	ctx context.Context, rank int, key handoff.Key, bytes int64, at uintptr,
+	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
 	f, err := l.Machine.Fetch(ctx, rank, key)
 	if err != nil {
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}
 	defer f.Close()
-	address, err = l.GPU.MapImported(at, bytes, func() (cuda.Handle, error) {
+	address, err = l.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFD(int(f.Fd()))
 	})
 	if err != nil {
@@ -56,12 +56,12 @@ func (l *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps memory that other ranks have exported.
+// Sharing exports memory to the ranks of one group, and maps memory that those ranks exported.
 type Sharing struct {
 	*Exporter
-	// Apart is set if the ranks cannot send each other file descriptors, because they are in
-	// several containers or on several machines.
-	Apart bool
+	// UseFabric is set if the ranks cannot send each other file descriptors, because they are in
+	// different containers or on different machines. They then exchange fabric handles.
+	UseFabric bool
 }
 
 // Shared is an allocation that the other ranks of a group may map until Withdraw. The zero value
@@ -70,15 +70,14 @@ type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to send to the other ranks if descriptors cannot be sent, and otherwise
-	// nil.
+	// Fabric is the handle to send to the other ranks, or nil if they fetch descriptors.
 	Fabric []byte
 }
 
 // Share exports an allocation to the group's other ranks under a key. It must be called on a thread
-// of the context.
+// where the context is current.
 func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
-	if l.Apart {
+	if l.UseFabric {
 		fabric, err := l.GPU.CUDA.ExportFabric(handle)
 		if err != nil {
 			return Shared{}, err
@@ -92,7 +91,8 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message with which other ranks map the allocation, or nil if there is none.
+// Encode returns the message that other ranks need to map the allocation, or nil if there is no
+// allocation.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil
@@ -107,20 +107,20 @@ func (l *Shared) Withdraw() {
 	}
 }
 
-// MapShared maps memory that a rank of the group has shared. fabric is the handle received from
-// that rank. It is used only if descriptors cannot be sent. The result is as for Fetch.
+// MapShared maps memory that a rank of the group shared, in the same way as Fetch. fabric is the
+// handle received from that rank, which is used only if UseFabric is set.
 func (l *Sharing) MapShared(
-	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, at uintptr,
+	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {
-	if !l.Apart {
-		return l.Fetch(ctx, rank, key, bytes, at)
+	if !l.UseFabric {
+		return l.Fetch(ctx, rank, key, bytes, reserved)
 	}
 	var handle cuda.FabricHandle
 	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
-		return 0, fmt.Errorf("rank %d has sent a fabric handle of %d bytes, want %d", rank, len(fabric),
+		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, want %d", rank, len(fabric),
 			len(handle))
 	}
-	address, err := l.GPU.MapImported(at, bytes, func() (cuda.Handle, error) {
+	address, err := l.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFabric(handle)
 	})
 	if err != nil {

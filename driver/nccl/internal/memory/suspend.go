@@ -12,7 +12,7 @@ import (
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
-// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy while a
+// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy as long as a
 // kernel of an abandoned stream may use the memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
@@ -27,7 +27,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	case s.suspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	case g.KeepsMemory():
-		return fmt.Errorf("a kernel of a closed stream or group has not ended: %w", driver.ErrBusy)
+		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
 	s.saved = nil
 	if !save {
@@ -41,7 +41,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend unmaps both mappings. The memory is free once the peers have unmapped it, too.
+// Suspend unmaps both mappings. The memory is freed once the peers have unmapped it as well.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -79,7 +79,7 @@ func (s *Segment) Resume() error {
 	return nil
 }
 
-// recreate allocates the memory of a suspended segment. s.mu is held.
+// recreate allocates the memory of a suspended segment. The caller must hold s.mu.
 func (s *Segment) recreate() error {
 	s.suspended = false // after an error, create releases what it has mapped
 	err := s.arena.memory.gpu.Do(s.create)
@@ -87,7 +87,7 @@ func (s *Segment) recreate() error {
 	return err
 }
 
-// copy copies the segment's contents between host and device. host is the slice on one side.
+// copy copies the segment's contents between the device and host, which is either src or dst.
 func (s *Segment) copy(host []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {

@@ -11,24 +11,26 @@ import (
 // value is ready to use.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred frees the object when it is no longer in use. Until deferred has returned, the
-	// object counts as a user of dependsOn, which may be nil. Both are guarded by UseCounts.mu.
+	// deferred frees the object once it is no longer in use. Until deferred has returned, the object
+	// counts as a user of dependsOn, which may be nil. Both are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
 
-// UseCounts has the lock for a device's use counts and holds.
+// UseCounts guards a device's use counts and holds.
 type UseCounts struct {
 	gpu *gpu.GPU
 
 	mu ranked.Mutex[useCountsMu]
-	// withoutEnd lists holds of graphs whose destruction the driver does not report; guarded by mu.
-	withoutEnd []*Hold
+	// endWithDevice lists holds of graphs whose destruction the driver does not report; guarded by
+	// mu.
+	endWithDevice []*Hold
 }
 
-// DeferUntilUnused defers free until k has no users. Until free has returned, k counts as a user of
-// dependsOn, which may be nil. If k has no users, DeferUntilUnused returns false and the caller
-// must call free. If a function has already been deferred for k, free is dropped.
+// DeferUntilUnused defers free until k has no users, and returns true. Until free has returned, k
+// counts as a user of dependsOn, which may be nil. If k has no users, DeferUntilUnused returns
+// false, and the caller must call free. If a function has already been deferred for k, free is
+// dropped.
 func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -50,8 +52,8 @@ func (uc *UseCounts) inUse(k *UseCount) bool {
 	return k.users > 0
 }
 
-// release decrements use counts. It returns those that are now 0 and have a deferred function.
-// UseCounts.mu is held.
+// release decrements use counts, and returns those that are now 0 and have a deferred function. The
+// caller must hold UseCounts.mu.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
 		k.users--
@@ -80,11 +82,11 @@ func (uc *UseCounts) runDeferred(k *UseCount) {
 	}
 }
 
-// End ends the holds of graphs whose destruction the driver does not report.
-func (uc *UseCounts) End() {
+// EndHolds ends the holds of graphs whose destruction the driver does not report.
+func (uc *UseCounts) EndHolds() {
 	uc.mu.Lock()
-	holds := uc.withoutEnd
-	uc.withoutEnd = nil
+	holds := uc.endWithDevice
+	uc.endWithDevice = nil
 	uc.mu.Unlock()
 	for _, h := range holds {
 		h.end()

@@ -21,18 +21,18 @@ type slotKey struct {
 type announcement struct {
 	header
 	source int
-	// previous is the previous message in the same slot, or nil if a Recv has got that message.
+	// previous is the previous message in the same slot, or nil if a Recv has accepted it.
 	previous *announcement
-	handled  bool // whether a Recv has got the message
+	accepted bool // whether a Recv has accepted the message
 }
 
 func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
 
-// ownsFlags reports whether the slot's flags belong to this message, not to an earlier one.
-func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.handled }
+// ownsFlags reports whether the slot's flags belong to this message rather than to an earlier one.
+func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.accepted }
 
 // valid reports whether a correct peer could have sent the header. The segment's size is checked
-// after the segment has been mapped.
+// once the segment has been mapped.
 func (a *announcement) valid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&

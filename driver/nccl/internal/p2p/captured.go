@@ -8,20 +8,21 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Captured is one end of a message in a graph. The graph keeps its words and, for a Send, the slot
-// and the staging block.
+// Captured is one end of a message in a graph. Its words and, for a Send, its slot and staging
+// block stay allocated as long as the graph exists.
 type Captured struct {
 	messages   *Messages
 	plan       *Plan
-	staged     outgoing         // of a Send
-	descriptor *kernels.Message // of a Recv
-	state      *gpu.Word        // state word of all launches (End.state)
+	staged     outgoing         // for a Send
+	descriptor *kernels.Message // for a Recv
+	state      *gpu.Word        // shared by all launches (End.state)
 	last       *End             // end of the latest launch, or nil
 }
 
-// record adds the work of a message to a capture. It must be called on a thread of the context.
+// record adds the work of a message to a capture. It must be called on a thread where the context
+// is current.
 func (k *Captured) record(s *stream.Stream) (err error) {
-	m, on := k.messages, s.CUDA
+	m, target := k.messages, s.CUDA
 	d := m.Device
 	api := d.GPU.CUDA
 	if k.plan.Operation == driver.Recv {
@@ -29,30 +30,30 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 			return err
 		}
 		k.state = (*gpu.Word)(&k.descriptor.State)
-		return m.queueCopy(k.descriptor, k.plan, on)
+		return m.queueCopy(k.descriptor, k.plan, target)
 	}
 	if k.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
 	box := m.out.peers[k.plan.Root].mailbox
 	taken := box.deviceAddress(&box.flags(m.Config.Rank).taken[k.staged.slot])
-	if err = api.StreamWriteValue(on, k.state.Address(), kernels.MessageWaits); err != nil {
+	if err = api.StreamWriteValue(target, k.state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
-	if err = api.StreamWaitValue(on, taken, 1, cuda.WaitEqual); err != nil {
+	if err = api.StreamWaitValue(target, taken, 1, cuda.WaitEqual); err != nil {
 		return err
 	}
-	if err = api.StreamWriteValue(on, taken, 0); err != nil {
+	if err = api.StreamWriteValue(target, taken, 0); err != nil {
 		return err
 	}
-	if err = api.StreamWriteValue(on, k.state.Address(), 0); err != nil {
+	if err = api.StreamWriteValue(target, k.state.Address(), 0); err != nil {
 		return err
 	}
-	return m.out.queueSend(k.plan, k.staged, on)
+	return m.out.queueSend(k.plan, k.staged, target)
 }
 
-// Launch assigns a message number to one launch of the graph. It announces a Send to the peer, or
-// posts a Recv. s.Mu and m.Mu are held.
+// Launch assigns a message number to one launch of the graph, and then announces the Send to the
+// peer or posts the Recv. The caller must hold s.Mu and the group's Mu.
 func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	m, p := k.messages, k.plan
 	if err := m.admit(s, p); err != nil {

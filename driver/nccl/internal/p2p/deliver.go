@@ -12,17 +12,17 @@ import (
 )
 
 // deliver starts a goroutine that delivers messages, if a Recv is waiting and the goroutine is not
-// running. in.mu is held.
+// running yet. The caller must hold in.mu.
 func (in *inbox) deliver() {
-	if in.running || in.stopped || len(in.open) == 0 {
+	if in.running || in.stopped || len(in.pending) == 0 {
 		return
 	}
 	in.running = true
 	in.delivering.Go(in.deliverAll)
 }
 
-// deliverAll delivers messages until no Recv is waiting or the group has ended. It must not call
-// CUDA, because the call might wait for a stream that waits for a message.
+// deliverAll delivers messages until no Recv is waiting or the group has failed or is closed. It
+// must not call CUDA, because the call might wait for a stream that is waiting for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
 	w := in.own.wakeup()
@@ -47,15 +47,16 @@ func (in *inbox) deliverAll() {
 }
 
 const (
-	// The first spinPolls polls have no pause. The next yieldPolls polls yield the processor in
-	// between.
+	// The first spinPolls polls follow each other without a pause, and the next yieldPolls yield the
+	// processor in between.
 	spinPolls, yieldPolls = 50, 200
-	// idleSleep limits a sleep, which a peer's announcement ends early.
+	// idleSleep limits each sleep. A peer that announces a message wakes the sleeper earlier.
 	idleSleep = 10 * time.Millisecond
 )
 
-// pause waits between two polls. A rank that announces a message wakes this rank, but the GPU that
-// completes the message does not, so the sleep is short if an announced message is incomplete.
+// pause waits between two polls. It sleeps only briefly if an announced message is incomplete,
+// because the GPU that completes a message does not wake this rank, unlike a rank that announces
+// one.
 func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -72,9 +73,9 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	}
 }
 
-// deliverable removes the open receives whose messages have arrived and returns them. announced
-// reports whether a message for a remaining Recv has been announced. more reports whether the
-// goroutine must continue.
+// deliverable removes the pending receives whose messages have arrived, and returns them. announced
+// reports whether a message for one of the remaining receives has been announced, and more whether
+// the goroutine must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -85,8 +86,8 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	default:
 	}
 	err = in.readHeaders()
-	remaining := in.open[:0]
-	for _, e := range in.open {
+	remaining := in.pending[:0]
+	for _, e := range in.pending {
 		accepted := false
 		if err == nil {
 			accepted, err = in.accept(e)
@@ -98,16 +99,16 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 		announced = announced || e.announced != nil
 		remaining = append(remaining, e)
 	}
-	clear(in.open[len(remaining):])
-	in.open = remaining
+	clear(in.pending[len(remaining):])
+	in.pending = remaining
 	announced = announced || in.anySource > 0 && len(in.unmatched) > 0
 	in.running = len(remaining) > 0 || len(ready) > 0
 	return ready, announced, in.running, err
 }
 
-// accept fills in the descriptor of a Recv and reports whether it did. The message must have
-// arrived, and the peer's memory must be mapped. No earlier message with the same slot or
-// descriptor may be pending. in.mu is held.
+// accept fills in the descriptor of a Recv, and reports whether it did. It does not do so until the
+// message has arrived, the peer's memory is mapped, and no earlier message with the same slot or
+// descriptor is pending. The caller must hold in.mu.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announced
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
@@ -129,37 +130,37 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), a.bytes
 	e.descriptor.Taken = uint64(in.own.deviceAddress(&in.own.flags(a.source).taken[a.slot]))
 	e.handle()
-	a.handled, a.previous = true, nil
+	a.accepted, a.previous = true, nil
 	return true, nil
 }
 
-// isComplete reports whether a message's data has arrived and will not be overwritten. in.mu is
-// held.
+// isComplete reports whether a message's data has arrived and will not be overwritten. The caller
+// must hold in.mu.
 func (in *inbox) isComplete(a *announcement) bool {
 	return atomic.LoadUint32(&in.own.flags(a.source).full[a.slot]) == 1 && !in.released(a)
 }
 
-// released reports whether the sender may overwrite a message that has not been copied
-// (End.release). in.mu is held.
+// released reports whether the sender may overwrite a message although it has not been copied
+// (End.release). The caller must hold in.mu.
 func (in *inbox) released(a *announcement) bool {
 	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
 }
 
-// claim claims a message for a Recv and reports whether it did. It fails if the sender has
-// withdrawn the message. in.mu is held.
+// claim claims a message for a Recv. It returns false if the sender has withdrawn the message. The
+// caller must hold in.mu.
 func (in *inbox) claim(a *announcement) bool {
 	full := &in.own.flags(a.source).full[a.slot]
 	if !atomic.CompareAndSwapUint32(full, 1, 0) {
 		return false
 	}
 	if in.released(a) {
-		atomic.StoreUint32(full, 1) // End.release waits for it
+		atomic.StoreUint32(full, 1) // so that End.release can withdraw the message
 		return false
 	}
 	return true
 }
 
-// startCopy lets the stream of a Recv copy the accepted message.
+// startCopy makes the stream of a Recv copy the message that the Recv has accepted.
 func (in *inbox) startCopy(e *End) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		if err := driver.Guard("Call.Arrived", func() { arrived(e.source) }); err != nil {

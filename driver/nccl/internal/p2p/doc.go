@@ -1,53 +1,57 @@
 // Package p2p implements messages (Send, Recv) between two ranks of one machine. It does not use
 // NCCL, whose Send and Recv block the communicator until the peer makes the matching call.
 //
-// A Send copies its buffer to staging memory on the sender's GPU in stream order, so the stream
-// does not wait for the receiver. During the call it also announces the message to the receiver, in
-// host memory that both ranks share (mailbox). Package message matches each Recv with a message.
-// The Recv's stream waits for a word of a descriptor and then runs a kernel that copies the data to
-// which the descriptor refers. Once the message has arrived, the host fills in the descriptor and
-// sets the word, without CUDA calls, which might wait for a thread that waits for this stream.
+// A Send copies its buffer to staging memory on the sender's GPU in stream order, so that the
+// stream does not wait for the receiver. During the call it also announces the message to the
+// receiver, in host memory that both ranks share (mailbox). Package message matches each Recv with
+// a message. The Recv's stream waits for a word of a descriptor, and then runs a kernel that copies
+// the data to which the descriptor refers. Once the message has arrived, the host fills in the
+// descriptor and sets the word. It does so without calling CUDA, because the call might wait for a
+// thread that is waiting for this stream.
 //
 // # States of a group's messages
 //
 //	none     the ranks cannot exchange messages, so the owner refuses them (Available)
 //	open     after Open, if all ranks are on one machine; Map maps the peers' memory
-//	stopped  the group has ended, and messages are no longer delivered (stop)
+//	stopped  the group has failed or is closed, and messages are no longer delivered (stop)
 //	closed   the memory is freed (Close)
 //
 // Close stops the messages and frees their memory. If a stream has an unfinished message or a
-// kernel of the process is stuck, the memory stays allocated until the process ends. Before Close,
-// the owner ends waits (Release), repeatedly if streams reach their messages later (ReleaseLate,
-// Device.Late). inbox.mu guards the state stopped. The owner's lock guards the state closed.
+// kernel of the process is stuck, the memory stays allocated until the process exits. Before Close,
+// the owner ends the waits of streams (Release), repeatedly if streams reach their messages later
+// (ReleaseLate, Device.Late). inbox.mu guards the state stopped, and the owner's lock the state
+// closed.
 //
 // # States of a message
 //
 // Each slot of a pair of ranks has two words. full is 1 from the arrival of a message until the
-// receiver claims it. taken is 1 from the end of the copy until the sender reuses the slot. The
-// values of the words are constants, so captured messages can be replayed. Everything that differs
-// between launches is in the header.
+// receiver claims it, and taken is 1 from the end of the copy until the sender reuses the slot.
+// Captured messages can be replayed, because the values of the words are constants and everything
+// that differs between launches is in the header.
 //
 // A Send allocates a slot and a block of staging memory (stage), and waits for them as long as they
 // may become free. It is then queued (queueSend) and announced to the peer (announce). The slot and
-// the block are freed after the receiver has copied the message (reclaim). A captured Send keeps
+// the block are freed once the receiver has copied the message (reclaim). A captured Send keeps
 // them for the lifetime of its graph, and each replay waits until the message of the previous
-// replay has been copied. If the group has ended, the Send withdraws that message by clearing full.
-// If the receiver has already claimed the message, the Send gives the receiver's GPU time to copy
-// it (End.release).
+// replay has been copied. If the group has failed or is closed, the Send withdraws that message by
+// clearing full. If the receiver has already claimed the message, the Send gives the receiver's GPU
+// time to copy it (End.release).
 //
 // A Recv is posted before its wait is queued (post, expect). Package message claims a message for
 // the Recv, this rank reads the message's header (readHeaders), and the two ends are compared
-// (match). The Recv gets its message (accept) when all of these conditions hold:
+// (match). The Recv accepts its message (accept) when all of these conditions hold:
 //
-//   - The Recv is not captured, or its previous launch got a message and the stream waits again.
-//   - If the message is captured, a Recv has got the previous message in its slot.
-//   - full is 1, and the sender does not withdraw messages.
+//   - The Recv is not captured, or its previous launch accepted a message and the stream waits
+//     again.
+//   - If the message is captured, a Recv has accepted the previous message in its slot.
+//   - full is 1, and the sender is not withdrawing messages.
 //   - The segment is mapped. A goroutine maps segments that were not mapped when the group
 //     connected.
 //
-// If the group has ended, the Recv is refused instead and copies nothing (End.refuse). In both
-// cases its stream continues (handled), and the descriptor is reused once the stream has passed the
-// kernel. A goroutine polls for messages as long as receives are open (deliver).
+// If the group has failed or is closed, the Recv is refused instead and copies nothing
+// (End.refuse). In both cases its stream continues (handled), and the descriptor is reused once the
+// stream has passed the kernel. A goroutine polls for messages as long as receives are pending
+// (deliver).
 //
 // # Locks
 //

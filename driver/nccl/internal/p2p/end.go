@@ -17,24 +17,24 @@ type End struct {
 	control.Message
 	check    bool // whether the two ends are compared
 	captured bool // whether the words belong to a graph
-	// state is kernels.MessageWaits while the stream waits: a Recv for its message, a captured Send
-	// until takenWord is 1. Other Sends do not wait and have neither word.
+	// state is kernels.MessageWaits while the stream waits, in a Recv for its message, and in a
+	// captured Send for takenWord to become 1. Other Sends do not wait and have neither word.
 	state     *gpu.Word
 	takenWord *uint32
 	// full is the full word of a captured Send's slot. released is the word of its header ring.
 	full, released *uint32
 	// done is recorded after the work of a Send. It is nil for a Recv.
 	done  *stream.Event
-	since time.Time // first time at which the stream was seen to wait; guarded by inbox.mu
+	since time.Time // when the stream was first seen to wait; guarded by inbox.mu
 	// releaseStart is the time of the first call of release for a Send. It is guarded by inbox.mu.
 	releaseStart time.Time
-	// previous is the end of the graph's previous launch, or nil. handled is set after a Recv has
-	// got its message or has been refused, or after the stream has passed a Send. Both are guarded
-	// by inbox.mu.
+	// previous is the end of the graph's previous launch, or nil. handled is set once a Recv has
+	// accepted its message or has been refused, or the stream has passed a Send. Both are guarded by
+	// inbox.mu.
 	previous *End
 	handled  bool
 
-	// The following fields belong to a Recv. They are guarded by inbox.mu.
+	// The following fields are used only by a Recv. They are guarded by inbox.mu.
 
 	descriptor *kernels.Message
 	// source and number identify the claimed message. announced is its header, or nil until the
@@ -45,15 +45,15 @@ type End struct {
 	announced *announcement
 }
 
-// passed reports whether the stream has passed a Recv. The stream may already wait in the graph's
-// next launch. inbox.mu is held.
+// passed reports whether the stream has passed a Recv, so that it may already wait in the graph's
+// next launch. The caller must hold inbox.mu.
 func (e *End) passed() bool {
 	state := e.state.Value()
 	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
-// waits reports whether the stream is known to wait for the message, and if so sets since. inbox.mu
-// is held.
+// waits reports whether the stream is known to wait for the message, and sets since if it does. The
+// caller must hold inbox.mu.
 func (e *End) waits() bool {
 	if e.handled || e.previous != nil && !e.previous.handled || e.state == nil ||
 		e.state.Value() != kernels.MessageWaits {
@@ -65,10 +65,11 @@ func (e *End) waits() bool {
 	return true
 }
 
-// release lets the stream of a captured Send continue. The stream then overwrites the previous
-// message, so release first withdraws that message. If the receiver has already claimed it, its GPU
-// may still be copying it, and the caller must call release again until the GPU has written taken.
-// After a time limit, release assumes that the receiver is dead. inbox.mu is held.
+// release lets the stream of a captured Send continue. Because the stream then overwrites the
+// previous message, release first withdraws that message. If the receiver has already claimed it,
+// the receiver's GPU may still be copying it, and release must be called again until that GPU has
+// written taken. After a time limit, release assumes that the receiver is dead. The caller must
+// hold inbox.mu.
 func (e *End) release() {
 	atomic.StoreUint32(e.released, 1)
 	if e.releaseStart.IsZero() {
@@ -81,8 +82,8 @@ func (e *End) release() {
 	}
 }
 
-// refuse lets the stream of a Recv continue without a message if canAccept returns true. inbox.mu
-// is held.
+// refuse lets the stream of a Recv continue without a message, if canAccept returns true. The
+// caller must hold inbox.mu.
 func (e *End) refuse() {
 	if e.handled || !e.canAccept() {
 		return
@@ -93,17 +94,17 @@ func (e *End) refuse() {
 }
 
 // canAccept reports whether the descriptor of a Recv may be filled in. All launches of a graph
-// share the descriptor, so the previous launch must be handled, and this launch must wait. inbox.mu
-// is held.
+// share the descriptor, so the previous launch must have been handled and the stream must be
+// waiting in this one. The caller must hold inbox.mu.
 func (e *End) canAccept() bool {
 	return !e.captured ||
 		(e.previous == nil || e.previous.handled) && e.state.Value() == kernels.MessageWaits
 }
 
-// handle marks a Recv as handled. inbox.mu is held.
+// handle marks a Recv as handled. The caller must hold inbox.mu.
 func (e *End) handle() {
 	if e.captured {
-		e.state.Set(0) // makes the next launch's wait visible
+		e.state.Set(0) // so that the wait of the next launch can be detected
 	}
 	e.handled, e.previous = true, nil
 }
@@ -114,6 +115,6 @@ func (e *End) Expect() { e.messages.in.expect(e) }
 // Unexpect removes a graph's Recv that could not be launched.
 func (e *End) Unexpect() { e.messages.in.unexpect(e) }
 
-// Track adds a graph's Send to the unfinished sends. It is called after the graph was launched, on
-// a thread of the context. The stream's lock is held.
-func (e *End) Track(on *stream.Stream) error { return e.messages.track(on, e) }
+// Track adds a graph's Send to the unfinished sends. It is called once the graph has been launched,
+// on a thread where the context is current. The caller must hold the stream's lock.
+func (e *End) Track(s *stream.Stream) error { return e.messages.track(s, e) }

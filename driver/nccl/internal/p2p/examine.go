@@ -19,13 +19,13 @@ func (m *Messages) Examine() error {
 	prune := slices.ContainsFunc(m.sends, isCaptured)
 	m.in.mu.Unlock()
 	if prune {
-		m.pruneSends() // several launches of a graph may be queued; only the first one waits
+		m.pruneSends() // several launches of a graph may be queued, but only the first one waits
 	}
 	m.in.mu.Lock()
 	m.in.pruneReceives()
 	err := m.in.readHeaders()
 	var waiting []*End
-	for _, e := range m.in.open {
+	for _, e := range m.in.pending {
 		if m.in.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
@@ -65,7 +65,8 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// Check again: all messages that the peer announced before it was examined are visible now.
+	// Check again, because all messages that the peer announced before it was examined are now
+	// visible.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	readErr := m.in.readHeaders()
@@ -84,7 +85,7 @@ func (m *Messages) Unmatched() error {
 		return nil
 	}
 	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // otherwise a call holds the lock and waits for other ranks
+	if m.Mu.TryLock() { // if this fails, a call holds the lock while it waits for other ranks
 		for peer := range m.out.peers {
 			unread = append(unread, m.out.unread(peer)...)
 		}
@@ -100,7 +101,7 @@ func (m *Messages) Unmatched() error {
 	}
 	atomic.StoreUint32(&m.in.own.wakeup().closed, 1)
 	var awaited []control.Awaited
-	for _, e := range m.in.open {
+	for _, e := range m.in.pending {
 		a := control.Awaited{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.claimed {
 			a.Source = e.source

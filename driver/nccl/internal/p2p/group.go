@@ -16,14 +16,13 @@ import (
 // Owner is implemented by the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage records a message before it is queued. The locks of the stream and the owner are
-	// held.
-	NoteMessage(on *stream.Stream, call *driver.Call)
-	// FailUnqueued fails the group because this rank could not queue a call on which its peers
-	// rely.
+	// NoteMessage records a message before it is queued. The caller must hold the locks of the
+	// stream and the owner.
+	NoteMessage(s *stream.Stream, call *driver.Call)
+	// FailUnqueued fails the group because this rank could not queue a call that its peers expect.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed, and returns the refused call's
-	// error.
+	// AfterPeerFault fails the group because a peer has failed, and returns the error for the call,
+	// which is refused.
 	AfterPeerFault(call *driver.Call) error
 }
 
@@ -54,21 +53,21 @@ type Device struct {
 	// them.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
-	// Late counts ended groups with unfinished messages.
+	// Late counts the groups that have failed or are closed but still have unfinished messages.
 	Late atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
 	closers []func() error // called when the device closes; guarded by mu
 }
 
-// atClose registers a function to call when the device closes.
-func (d *Device) atClose(closer func() error) {
+// onClose registers a function to be called when the device closes.
+func (d *Device) onClose(closer func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closers = append(d.closers, closer)
 }
 
-// Closers returns the functions registered by atClose since the last call of Closers.
+// Closers returns the functions registered by onClose since the last call of Closers.
 func (d *Device) Closers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,7 +79,7 @@ func (d *Device) Closers() []func() error {
 // Plan is a prepared Send or Recv.
 type Plan struct {
 	*driver.Call
-	// Address is the buffer's address outside every window.
+	// Address is that address of the buffer that no window covers.
 	Address uintptr
 }
 

@@ -21,27 +21,30 @@ type inbox struct {
 	plane  control.Plane
 	counts control.Messages
 	device *Device
-	ended  <-chan struct{} // closed when the group has ended
+	ended  <-chan struct{} // closed when the group has failed or has been closed
 
 	own  *mailbox // this rank's mailbox
 	file *os.File // file of own while peers may still map it
 
 	mu      ranked.Mutex[inboxMu]
 	matcher message.Matcher[*End] // guarded by mu
+
+	// The following fields are guarded by mu.
+
 	// announced holds the messages that have not been matched with a Recv. expected holds receives
-	// that have been matched but whose message header has not been read. Both are guarded by mu.
+	// that have been matched but whose message header has not been read.
 	announced map[address]*announcement
 	expected  map[address]*End
 	// unmatched lists announced messages that have not been passed to the matcher. anySource counts
-	// the receives from any source that have no message. Both are guarded by mu.
+	// the receives from any source that have no message.
 	unmatched    []*announcement
 	anySource    int
-	repeated     map[slotKey]*announcement // latest message in each slot of a graph; guarded by mu
-	peerSegments map[slotKey]*peerSegment  // guarded by mu
-	open         []*End                    // receives that have no message yet; guarded by mu
-	receives     []*End                    // receives that streams have not passed; guarded by mu
-	running      bool                      // whether the delivering goroutine runs; guarded by mu
-	stopped      bool                      // whether the goroutine must not start again; guarded by mu
+	repeated     map[slotKey]*announcement // latest message in each slot of a graph
+	peerSegments map[slotKey]*peerSegment
+	pending      []*End // receives that have no message yet
+	receives     []*End // receives that streams have not passed
+	running      bool   // whether the delivering goroutine is running
+	stopped      bool   // whether that goroutine must not be started again
 
 	delivering sync.WaitGroup // goroutines that deliver messages or map segments
 }
@@ -59,7 +62,7 @@ func newInbox(g *Group, counts control.Messages) (*inbox, error) {
 }
 
 // readHeaders reads new headers. It returns an error if a header is invalid or does not match its
-// Recv. in.mu is held.
+// Recv. The caller must hold in.mu.
 func (in *inbox) readHeaders() (err error) {
 	for source := range in.config.Ranks {
 		if source == in.config.Rank || in.own == nil {
@@ -70,7 +73,7 @@ func (in *inbox) readHeaders() (err error) {
 		headers := spin.LoadAcquire64(&ring.posted) - read
 		if headers > Slots {
 			return fmt.Errorf("rank %d of the world has %d unread messages in group %s, but at most %d "+
-				"are possible: its memory is corrupt", in.config.Ranks[source], headers,
+				"are possible: the rank's memory is corrupt", in.config.Ranks[source], headers,
 				in.config.Name(), Slots)
 		}
 		for range headers {
@@ -88,7 +91,7 @@ func (in *inbox) readHeaders() (err error) {
 	return err
 }
 
-// addAnnouncement adds a message whose header has been read. in.mu is held.
+// addAnnouncement adds a message whose header has been read. The caller must hold in.mu.
 func (in *inbox) addAnnouncement(a *announcement) error {
 	if !a.valid() {
 		return in.errInvalid(a)
@@ -110,8 +113,9 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 }
 
 // passToMatcher passes complete messages to the matcher, in the order of their headers, and if all
-// is set also incomplete ones. An incomplete message may itself wait for a Recv from any source, so
-// that Recv must not get it. in.mu is held.
+// is set also incomplete ones. Normally it holds incomplete ones back, because the sender's stream
+// may itself be waiting for a Recv from any source, which therefore must not be matched with them.
+// The caller must hold in.mu.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
@@ -131,7 +135,8 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// mayArrive reports whether an announced message may match a Recv from any source. in.mu is held.
+// mayArrive reports whether an announced message may match a Recv from any source. The caller must
+// hold in.mu.
 func (in *inbox) mayArrive(e *End) bool {
 	return slices.ContainsFunc(in.unmatched, func(a *announcement) bool {
 		return int(a.tag) == e.plan.Tag && in.matcherSegment(a.after) == in.matcherSegment(e.After) &&
@@ -140,16 +145,16 @@ func (in *inbox) mayArrive(e *End) bool {
 }
 
 func (in *inbox) errInvalid(a *announcement) error {
-	return fmt.Errorf("rank %d of the world has announced message %d with tag %d and %d bytes in "+
-		"group %s, which is invalid: its memory is corrupt", in.config.Ranks[a.source], a.number, a.tag,
-		a.bytes, in.config.Name())
+	return fmt.Errorf("rank %d of the world announced message %d with tag %d and %d bytes in group "+
+		"%s, which is invalid: the rank's memory is corrupt", in.config.Ranks[a.source], a.number,
+		a.tag, a.bytes, in.config.Name())
 }
 
 func (in *inbox) matcherSegment(after uint64) uint64 {
 	return control.MessageSegment(in.config, after)
 }
 
-// assign gives claimed messages to their receives. in.mu is held.
+// assign records claimed messages in the receives that claimed them. The caller must hold in.mu.
 func (in *inbox) assign(claims []message.Claim[*End]) error {
 	var errs []error
 	for _, claim := range slices.Clone(claims) {
@@ -164,7 +169,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 }
 
 // match compares a Recv with its claimed message, or adds the Recv to expected if the header has
-// not been read. in.mu is held.
+// not been read yet. The caller must hold in.mu.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := address{e.source, p.Tag, e.number}
@@ -183,8 +188,8 @@ func (in *inbox) match(e *End) error {
 	return err
 }
 
-// post passes a Recv to the matcher. accepted reports whether the Recv got its message immediately.
-// post returns an error if the two ends of a message differ.
+// post passes a Recv to the matcher. accepted reports whether the Recv accepted its message
+// immediately. post returns an error if the two ends of a message differ.
 func (in *inbox) post(e *End) (accepted bool, err error) {
 	p := e.plan
 	in.mu.Lock()
@@ -198,15 +203,15 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 		accepted, err = in.accept(e)
 	}
 	if err == nil && !accepted {
-		in.open = append(in.open, e)
+		in.pending = append(in.pending, e)
 	}
 	return accepted, err
 }
 
 // expect adds a Recv to the unfinished receives before its wait is queued. From then on, the Recv
-// can get its message, or be refused when the group ends. Neither may depend on later CUDA calls:
-// another thread may be in a call that waits for all streams, and CUDA calls may then block until
-// the Recv's wait has ended.
+// can accept its message, or be refused when the group fails or closes. Neither may depend on later
+// CUDA calls, because they may block until the Recv's wait is over if another thread is in a call
+// that waits for all streams.
 func (in *inbox) expect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -215,8 +220,8 @@ func (in *inbox) expect(e *End) {
 	in.deliver()
 }
 
-// unexpect removes a Recv that could not be queued completely. Its wait may have been queued, so
-// unexpect ends the wait. The descriptor is not freed, because the device may read it.
+// unexpect removes a Recv that could not be queued completely, and ends its wait, which may have
+// been queued. The descriptor is not freed, because the device may read it.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -225,10 +230,10 @@ func (in *inbox) unexpect(e *End) {
 	}
 	isRecv := func(other *End) bool { return other == e }
 	in.receives = slices.DeleteFunc(in.receives, isRecv)
-	in.open = slices.DeleteFunc(in.open, isRecv)
+	in.pending = slices.DeleteFunc(in.pending, isRecv)
 }
 
-// pruneReceives removes the receives that streams have passed. in.mu is held.
+// pruneReceives removes the receives that streams have passed. The caller must hold in.mu.
 func (in *inbox) pruneReceives() {
 	in.receives = slices.DeleteFunc(in.receives, func(e *End) bool {
 		passed := e.passed()
@@ -239,8 +244,8 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream waits in a Recv, for a message, or in a captured Send, for its
-// slot. in.mu is held.
+// isWaiting reports whether a stream waits for the message of a Recv or for the slot of a captured
+// Send. The caller must hold in.mu.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
@@ -255,10 +260,10 @@ func (in *inbox) isWaiting(e *End) bool {
 func (in *inbox) unanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return slices.ContainsFunc(in.open, func(e *End) bool { return e.announced == nil })
+	return slices.ContainsFunc(in.pending, func(e *End) bool { return e.announced == nil })
 }
 
-// stop ends message delivery and waits until the goroutine has ended.
+// stop stops the delivery of messages, and waits until its goroutines have returned.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

@@ -52,8 +52,8 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	if accepted, err := in.post(e); err != nil || !accepted {
 		t.Fatalf("post = %v, %v; want true", accepted, err)
 	}
-	if from := e.descriptor.From; from != 1<<30+64 {
-		t.Errorf("the message is copied from %#x, want %#x", from, 1<<30+64)
+	if src := e.descriptor.From; src != 1<<30+64 {
+		t.Errorf("post copies the message from %#x, want %#x", src, 1<<30+64)
 	}
 }
 
@@ -66,12 +66,12 @@ func TestUnreadIsBoundedBySlots(t *testing.T) {
 	spin.StoreRelease64(&in.own.ring(0).posted, 1<<60)
 	atomic.StoreUint32(&in.own.wakeup().closed, 1)
 	if got := len(o.unread(1)); got != Slots {
-		t.Errorf("got %d messages, want %d", got, Slots)
+		t.Errorf("unread returned %d messages, want %d", got, Slots)
 	}
 }
 
-// testInbox returns the inbox of rank 1 of two ranks, without a GPU. Rank 0's memory is mapped at 1
-// GiB.
+// testInbox returns the inbox of rank 1 of two ranks, without a GPU. Rank 0's memory appears to be
+// mapped at 1 GiB.
 func testInbox(t *testing.T) *inbox {
 	t.Helper()
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))

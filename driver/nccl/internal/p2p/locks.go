@@ -2,7 +2,7 @@ package p2p
 
 import "symmem/internal/ranked"
 
-// Classes of this package's locks, in locking order (see doc.go).
+// Lock classes of this package, in the lock order that doc.go describes.
 type (
 	inboxMu  struct{}
 	deviceMu struct{}

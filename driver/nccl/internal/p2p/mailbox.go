@@ -15,15 +15,14 @@ import (
 )
 
 // A mailbox is host memory in which a rank receives message headers. All ranks of the group and
-// their GPUs share it. The sender's GPU writes a word after a message's data is complete, and the
-// receiver's GPU another after it has copied the data. So the host can observe the progress of a
-// message and end the wait of a stream without calling CUDA.
+// their GPUs share it. The sender's GPU writes one word when a message's data is complete, and the
+// receiver's GPU writes another when it has copied the data. The host can therefore observe the
+// progress of a message, and end the wait of a stream, without calling CUDA.
 //
 // The data of messages is in device memory; see staging.
 
 const (
-	// Slots limits the number of unfinished messages from one rank to another. It is a power of
-	// two.
+	// Slots is the maximum number of unfinished messages from one rank to another, a power of two.
 	Slots = 1024
 	// ringPage separates data that different ranks write, and aligns the words that GPUs write.
 	ringPage = 4096
@@ -33,30 +32,30 @@ const (
 type header struct {
 	tag, number, bytes uint64
 	// digest is the digest of the sender's call. after is the number of collectives that the sender
-	// had called before.
+	// had called before it.
 	digest, after uint64
-	// segment is the number of the sender's segment that holds the message, from 1, or 0 for an
-	// empty message. size is the segment's size, and offset the message's offset in it.
+	// segment is the number of the sender's segment that holds the message, counted from 1, or 0 for
+	// an empty message. size is the segment's size, and offset the message's offset in it.
 	segment, size, offset uint64
-	// slot selects the message's flags. replayed is 1 if a graph uses the flags at each launch.
+	// slot selects the message's flags. replayed is 1 if each launch of a graph uses the same flags.
 	slot, replayed uint64
 }
 
-// flags holds the words of the messages from one rank to another, which GPUs write and wait for.
-// full is 1 from the arrival of a message until the receiver claims it. taken is 1 from the end of
+// flags holds words for the messages from one rank to another, which GPUs write and wait for. full
+// is 1 from the arrival of a message until the receiver claims it, and taken is 1 from the end of
 // the copy until the sender reuses the slot.
 type flags struct{ full, taken [Slots]uint32 }
 
 // headerRing holds the headers that one rank writes for the mailbox's owner.
 type headerRing struct {
 	posted uint64 // number of headers written; written by the sender
-	// released is 1 once replays may overwrite messages that have not been copied. From then on,
-	// the receiver claims no messages of graphs.
+	// released is 1 once replays may overwrite messages that have not been copied, so that the
+	// receiver must no longer claim messages of graphs.
 	released uint32
 	_        [ringPage - 12]byte
 	read     uint64 // number of headers read; written by the receiver
 	_        [ringPage - 8]byte
-	// headers holds header n at index n % Slots. n starts at 1.
+	// headers holds header n, counted from 1, at index n % Slots.
 	headers [Slots]header
 }
 
@@ -83,16 +82,16 @@ func mailboxBytes(ranks int) int64 {
 
 func (m *mailbox) wakeup() *wakeup { return (*wakeup)(m.memory.Base()) }
 
-// flags returns the flags of the messages from a rank.
-func (m *mailbox) flags(from int) *flags {
-	offset := unsafe.Sizeof(wakeup{}) + uintptr(from)*unsafe.Sizeof(flags{})
+// flags returns the flags of the messages that sender sends.
+func (m *mailbox) flags(sender int) *flags {
+	offset := unsafe.Sizeof(wakeup{}) + uintptr(sender)*unsafe.Sizeof(flags{})
 	return (*flags)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// ring returns the ring of headers from a rank.
-func (m *mailbox) ring(from int) *headerRing {
+// ring returns the ring of headers that sender writes.
+func (m *mailbox) ring(sender int) *headerRing {
 	offset := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{}) +
-		uintptr(from)*unsafe.Sizeof(headerRing{})
+		uintptr(sender)*unsafe.Sizeof(headerRing{})
 	return (*headerRing)(unsafe.Add(m.memory.Base(), offset))
 }
 
@@ -108,20 +107,19 @@ func (w *wakeup) wake() {
 	}
 }
 
-// post writes a header. The caller has checked hasRoom.
+// post writes a header. The caller must have checked hasRoom.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.posted) + 1
 	r.headers[next%Slots] = *h
 	spin.StoreRelease64(&r.posted, next)
 }
 
-// hasRoom reports whether the ring has room for a header.
 func (r *headerRing) hasRoom() bool {
 	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }
 
-// pin registers the flags of a range of senders with CUDA. It must be called on a thread of the
-// context.
+// pin registers the flags of ranks senders, from first on, with CUDA. It must be called on a thread
+// where the context is current.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	address := uintptr(unsafe.Pointer(m.flags(first)))
 	err := d.GPU.CUDA.MemHostRegister(address, int64(ranks)*int64(unsafe.Sizeof(flags{})))
@@ -133,9 +131,9 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox. Work of this process must no longer use it. If CUDA does not unregister
-// the memory, for example during a capture by another library, the mailbox stays mapped. CUDA would
-// refuse to register other memory at these addresses.
+// close unmaps the mailbox, which work of this process must no longer use. If CUDA fails to
+// unregister the memory, for example during a capture by another library, the mailbox stays mapped,
+// because CUDA would refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinned != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) })
@@ -151,7 +149,7 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox and exports it to the peers until the caller withdraws
+// openMailbox creates this rank's mailbox, and exports it to the peers until the caller withdraws
 // the returned file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
@@ -175,7 +173,6 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 	return m, f, nil
 }
 
-// fetchMailbox maps the mailbox of a peer.
 func fetchMailbox(
 	ctx context.Context, d *Device, config *driver.GroupConfig, rank int,
 ) (*mailbox, error) {
@@ -190,7 +187,7 @@ func fetchMailbox(
 		return nil, fmt.Errorf("opening the mailbox of rank %d of the world: %w", rank, err)
 	}
 	if size < bytes {
-		return nil, fmt.Errorf("the mailbox of rank %d of the world has %d of %d bytes", rank, size,
+		return nil, fmt.Errorf("the mailbox of rank %d of the world has %d bytes, want %d", rank, size,
 			bytes)
 	}
 	memory, err := sys.Map(f, 0, bytes)

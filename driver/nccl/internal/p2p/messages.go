@@ -23,8 +23,8 @@ type Messages struct {
 	// suspended reports whether a Suspender has unmapped the peers' staging memory; guarded by Mu.
 	suspended bool
 	// sends lists the sends that streams have not passed. pruned is the length of sends after the
-	// last pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of sends and
-	// receives under one lock.
+	// last pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of both sends
+	// and receives under one lock.
 	sends  []*End
 	pruned int
 	late   bool // whether ReleaseLate was called; only the teardown goroutine uses it
@@ -51,13 +51,13 @@ func (m *Messages) Available() bool { return m.counts != nil }
 // Unanswered reports whether a Recv waits for a message that has not been announced.
 func (m *Messages) Unanswered() bool { return m.counts != nil && m.in.unanswered() }
 
-// newEnd counts the message and returns this rank's end of it. m.Mu is held.
+// newEnd counts a message and returns this rank's end of it. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
 	return &End{messages: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
 // admit returns an error if the group has failed. It first marks the stream as busy, so that the
-// teardown ends the message if the group fails after the check. s.Mu and m.Mu are held.
+// teardown ends the message if the group fails after the check. The caller must hold s.Mu and m.Mu.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Note(s)
 	err := m.Plane.Cause()
@@ -70,7 +70,7 @@ func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	return err
 }
 
-// Transfer queues one end of a message. s.Mu and m.Mu are held.
+// Transfer queues one end of a message. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	if err := m.admit(s, p); err != nil {
 		return err
@@ -81,15 +81,15 @@ func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	return m.receive(s, p)
 }
 
-// failUnqueued fails the group because a message could not be queued. s.Mu is held.
+// failUnqueued fails the group because a message could not be queued. The caller must hold s.Mu.
 func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	err = m.Owner.FailUnqueued(p.Call, err)
 	s.MarkReported(m.Owner)
 	return err
 }
 
-// Map maps the peers' mailboxes and the first segment of their staging memory. The arrival of
-// messages in that segment then needs no CUDA call.
+// Map maps the peers' mailboxes and the first segment of their staging memory, so that messages
+// that arrive in that segment need no CUDA call.
 func (m *Messages) Map(ctx context.Context) error {
 	if m.counts == nil {
 		return nil
@@ -114,7 +114,7 @@ func (m *Messages) Map(ctx context.Context) error {
 	return nil
 }
 
-// Withdraw ends the export of this rank's mailbox, after the peers have mapped the mailbox.
+// Withdraw ends the export of this rank's mailbox. It is called once the peers have mapped it.
 func (m *Messages) Withdraw() error {
 	if m.in == nil || m.in.file == nil {
 		return nil
@@ -124,8 +124,8 @@ func (m *Messages) Withdraw() error {
 	return err
 }
 
-// Close frees all memory after the last kernel that may use it has ended. If a stream has an
-// unfinished message, the memory stays allocated until the process ends.
+// Close frees all memory once the last kernel that may use it has exited. If a stream has an
+// unfinished message, the memory stays allocated until the process exits.
 func (m *Messages) Close() error {
 	if m.counts == nil {
 		return nil
@@ -143,7 +143,7 @@ func (m *Messages) free() error {
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// If the group has failed, peers do not copy any more messages.
+	// If the group has failed, peers no longer copy messages.
 	cause := m.Plane.Cause()
 	needed := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
@@ -186,9 +186,9 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release ends the waits of streams for messages that will never arrive, and the waits of a graph's
-// Sends for the peer to copy the previous message. Each launch of a graph waits again, so Release
-// must be called at least once for each queued launch.
+// Release makes streams stop waiting for messages that will never arrive, and stop waiting, in a
+// graph's Send, for the peer to copy the previous message. Each launch of a graph waits again, so
+// Release must be called at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.counts == nil {
 		return
@@ -198,8 +198,8 @@ func (m *Messages) Release() {
 	for _, e := range m.in.receives {
 		e.refuse()
 	}
-	m.in.open = slices.DeleteFunc(m.in.open, func(e *End) bool { return e.handled })
-	seen := map[*uint32]bool{} // launches of a graph share a word; one launch waits
+	m.in.pending = slices.DeleteFunc(m.in.pending, func(e *End) bool { return e.handled })
+	seen := map[*uint32]bool{} // the launches of a graph share a word, and only one of them waits
 	for _, e := range m.sends {
 		if e.takenWord != nil && !seen[e.takenWord] && e.state.Value() == kernels.MessageWaits {
 			e.release()
@@ -209,7 +209,7 @@ func (m *Messages) Release() {
 }
 
 // ReleaseLate repeats Release in the background until no stream has an unfinished message of the
-// ended group. The messages' memory cannot be freed before that, so the device stays open.
+// group. Until then, the messages' memory cannot be freed, so the device stays open.
 func (m *Messages) ReleaseLate() {
 	if m.counts == nil || m.late {
 		return
@@ -228,8 +228,8 @@ func (m *Messages) ReleaseLate() {
 	}()
 }
 
-// ReleaseGraph frees the resources of a graph's messages after all launches of the graph have
-// ended.
+// ReleaseGraph frees the resources of a graph's messages. All launches of the graph must have
+// completed.
 func (m *Messages) ReleaseGraph(calls []*Captured) {
 	states := map[*gpu.Word]bool{}
 	for _, k := range calls {
@@ -240,7 +240,7 @@ func (m *Messages) ReleaseGraph(calls []*Captured) {
 	if len(states) == 0 {
 		return
 	}
-	// A call that never returns may hold the lock. The graph's words are then never freed.
+	// If a call that never returns holds the lock, the graph's words are never freed.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {
@@ -251,7 +251,7 @@ func (m *Messages) ReleaseGraph(calls []*Captured) {
 	inGraph := func(e *End) bool { return e.captured && states[e.state] }
 	m.sends = slices.DeleteFunc(m.sends, inGraph)
 	m.in.receives = slices.DeleteFunc(m.in.receives, inGraph)
-	m.in.open = slices.DeleteFunc(m.in.open, inGraph)
+	m.in.pending = slices.DeleteFunc(m.in.pending, inGraph)
 	m.in.mu.Unlock()
 	for _, k := range calls {
 		if k.messages == m {

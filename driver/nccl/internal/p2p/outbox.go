@@ -25,7 +25,6 @@ type outbox struct {
 	staging staging
 }
 
-// newOutbox returns the outbox of a group, without staging memory.
 func newOutbox(g *Group, counts control.Messages) *outbox {
 	return &outbox{
 		config: g.Config, plane: g.Plane, counts: counts, device: g.Device,
@@ -78,17 +77,17 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 }
 
 // errNoSlot is returned if graphs own all slots, so that none can become free.
-var errNoSlot = fmt.Errorf("open graphs hold all %d Sends that are possible to that rank: close "+
-	"some graphs: %w", Slots, driver.ErrUnsupported)
+var errNoSlot = fmt.Errorf("open graphs use all %d slots for Sends to that rank: close some "+
+	"graphs: %w", Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed for lack of space and has had no effect.
+// isOutOfRoom reports whether a Send failed for lack of space, without any effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
 // stage allocates a slot and a block for a message. If none is free, it waits until peers have
-// copied messages, but only briefly for a block, because the peer may be waiting for this rank. The
-// owner's lock is held.
+// copied messages, but waits only briefly for a block, because the peer may be waiting for this
+// rank. The caller must hold the owner's lock.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -141,7 +140,8 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 // growInterval limits how often awaitBlock tries to allocate device memory.
 const growInterval = 10 * time.Millisecond
 
-// awaitBlock allocates a block. It waits for peers to copy messages while they may still free one.
+// awaitBlock allocates a block. If none is free, it waits as long as a peer may still free one by
+// copying a message.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -170,7 +170,7 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	}
 }
 
-// reclaimAll calls reclaim for all peers. It reports whether a message has not been copied yet.
+// reclaimAll calls reclaim for all peers, and reports whether any message has not been copied yet.
 func (o *outbox) reclaimAll() (uncopied bool) {
 	for i := range o.peers {
 		if out := &o.peers[i]; out.mailbox != nil {
@@ -192,20 +192,20 @@ func pause(polls int) {
 }
 
 // queueSend queues the copy of a message to its block, and then the write of the full word. It must
-// be called on a thread of the context.
-func (o *outbox) queueSend(p *Plan, st outgoing, on cuda.Stream) error {
+// be called on a thread where the context is current.
+func (o *outbox) queueSend(p *Plan, st outgoing, s cuda.Stream) error {
 	gpu := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
 	if bytes := p.bytes(); bytes > 0 {
-		if err := gpu.MemcpyAsync(o.staging.address(st.block), p.Address, bytes, on); err != nil {
+		if err := gpu.MemcpyAsync(o.staging.address(st.block), p.Address, bytes, s); err != nil {
 			return err
 		}
 	}
-	return gpu.StreamWriteValue(on, box.deviceAddress(&box.flags(o.config.Rank).full[st.slot]), 1)
+	return gpu.StreamWriteValue(s, box.deviceAddress(&box.flags(o.config.Rank).full[st.slot]), 1)
 }
 
 // announce writes the header of a message to the peer's ring. replayed is 1 for a message of a
-// graph. The owner's lock is held.
+// graph. The caller must hold the owner's lock.
 func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
 	p := e.plan
 	h := header{
@@ -221,8 +221,8 @@ func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
 	box.wakeup().wake()
 }
 
-// unread lists the messages that a peer had not read when it closed its mailbox. The owner's lock
-// is held.
+// unread lists the messages that a peer had not read when it closed its mailbox. The caller must
+// hold the owner's lock.
 func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	box := o.peers[peer].mailbox
 	if box == nil || atomic.LoadUint32(&box.wakeup().closed) == 0 {
@@ -240,7 +240,8 @@ func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstStaging returns the size of the first staging segment, the same on all ranks of the group.
+// firstStaging returns the size of the first staging segment, which is the same on all ranks of the
+// group.
 func (o *outbox) firstStaging() int64 {
 	return roundUp(int64(len(o.config.Ranks))*perPeer, o.device.GPU.Granularity)
 }

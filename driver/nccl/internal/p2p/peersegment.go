@@ -11,11 +11,11 @@ import (
 type peerSegment struct {
 	address uintptr // 0 until the segment is mapped
 	bytes   int64
-	err     error // reason why the segment could not be mapped, or nil
+	err     error // why the segment could not be mapped, or nil
 }
 
-// segmentOf returns the segment that holds a message, and starts to map it in the background if
-// necessary. in.mu is held.
+// segmentOf returns the segment that holds a message. If necessary, it starts to map the segment in
+// the background. The caller must hold in.mu.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := slotKey{a.source, a.segment}
 	segment := in.peerSegments[key]

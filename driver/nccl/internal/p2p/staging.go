@@ -11,9 +11,9 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory in which messages wait for their receivers. Receivers
-// map the first segment when the group connects, and another segment when its first message
-// arrives. staging grows on demand and is freed with the group.
+// staging allocates blocks of device memory in which messages wait for their receivers. It grows on
+// demand, and is freed with the group. Receivers map the first segment when the group connects, and
+// each other segment when the first message arrives there.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
@@ -25,7 +25,7 @@ type stagingSegment struct {
 	base  uintptr
 	bytes int64
 	free  []span // sorted by offset; adjacent spans are merged
-	// file is the export. It is nil while the memory is released, see Suspender.
+	// file is the exported file, or nil while the memory is released (see Suspender).
 	file *os.File
 }
 
@@ -34,7 +34,7 @@ type span struct{ offset, bytes int64 }
 
 // block is the range of staging memory that holds a message.
 type block struct {
-	segment int // number of the segment, from 1, or 0 for a message without bytes
+	segment int // number of the segment, counted from 1, or 0 for a message without bytes
 	span
 }
 
@@ -76,7 +76,6 @@ func (s *staging) take(bytes int64) (b block, ok bool) {
 	return b, true
 }
 
-// put frees a block.
 func (s *staging) put(b block) {
 	if b.segment == 0 {
 		return
@@ -107,16 +106,17 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment in which a block of this size fits. It tries to double the total size.
+// grow adds a segment that has room for a block of the given size. If possible, the segment doubles
+// the total size.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
-	least := roundUp(bytes, granularity)
-	err := s.add(config, max(least, roundUp(min(s.bytes, maxGrowth), granularity)))
+	minBytes := roundUp(bytes, granularity)
+	err := s.add(config, max(minBytes, roundUp(min(s.bytes, maxGrowth), granularity)))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		err = s.add(config, least)
+		err = s.add(config, minBytes)
 	}
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		return &driver.OutOfMemoryError{Requested: least, Cause: err}
+		return &driver.OutOfMemoryError{Requested: minBytes, Cause: err}
 	}
 	return err
 }
@@ -138,7 +138,7 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 }
 
 // allocate allocates the memory of a segment at its reserved addresses and exports it. It must be
-// called on a thread of the context.
+// called on a thread where the context is current.
 func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stagingSegment) error {
 	d := s.device
 	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
@@ -157,8 +157,8 @@ func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stag
 	return nil
 }
 
-// release unmaps and withdraws the first n segments. Their addresses stay reserved. It must be
-// called on a thread of the context.
+// release unmaps the first n segments and withdraws their exports, while their addresses stay
+// reserved. It must be called on a thread where the context is current.
 func (s *staging) release(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
@@ -170,7 +170,7 @@ func (s *staging) release(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments. Peers keep their mappings. If needed is set, peers may still have to
+// close frees the segments, which stay mapped on peers. If needed is set, peers may still have to
 // map segments other than the first, so these stay exported until the device closes.
 func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
@@ -186,7 +186,7 @@ func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 			return d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
 		}
 		if needed && i > 0 {
-			d.atClose(withdraw)
+			d.onClose(withdraw)
 		} else {
 			errs = append(errs, withdraw())
 		}

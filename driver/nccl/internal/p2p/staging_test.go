@@ -6,7 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlocksDoNotOverlap allocates and frees random blocks. In the end all memory must be free.
+// TestBlocksDoNotOverlap allocates and frees random blocks, and checks that all memory is free in
+// the end.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
@@ -32,7 +33,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 				if len(live) == 0 {
 					t.Skip("no block is allocated")
 				}
-				i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "index")
 				s.put(live[i])
 				live = append(live[:i], live[i+1:]...)
 			},
@@ -43,7 +44,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		}
 		for i, n := range sizes {
 			if f := s.segments[i].free; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
-				t.Fatalf("segment %d has free spans %v in the end, want one", i, f)
+				t.Fatalf("after all blocks were freed, segment %d has free spans %v, want a single one", i, f)
 			}
 		}
 	})
@@ -67,7 +68,7 @@ func checkBlocks(t *rapid.T, s *staging, live []block) {
 		}
 		for unit, n := range counts {
 			if n != 1 {
-				t.Fatalf("unit %d of segment %d is in %d blocks and free spans, want 1", unit, i, n)
+				t.Fatalf("unit %d of segment %d is in %d blocks or free spans, want 1", unit, i, n)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// Suspender releases the staging memory of a group's messages for some time.
+// Suspender temporarily releases the staging memory of a group's messages.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message of this rank has not been delivered.
@@ -32,15 +32,15 @@ func (s *Suspender) PrepareSuspend() error {
 	unmatched := slices.ContainsFunc(m.in.unmatched, func(a *announcement) bool {
 		return m.in.announced[a.address()] == a
 	})
-	if unmatched || len(m.in.open) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
+	if unmatched || len(m.in.pending) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
 	return nil
 }
 
-// Suspend releases the staging memory of this rank and ends its access to that of its peers. The
-// addresses stay reserved. It returns the released bytes. No message may be in flight on any rank.
+// Suspend releases this rank's staging memory and unmaps that of its peers, while the addresses
+// stay reserved. It returns the number of bytes released. No message may be in flight on any rank.
 func (s *Suspender) Suspend() (released int64, err error) {
 	m := s.Messages
 	if m.counts == nil {
@@ -65,8 +65,8 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	return m.out.staging.bytes, err
 }
 
-// Allocate allocates and exports the staging memory again, at its old addresses. After an error,
-// everything is released.
+// Allocate allocates and exports the staging memory again, at its old addresses. If it fails, none
+// of the memory stays allocated.
 func (s *Suspender) Allocate() error {
 	m := s.Messages
 	if m.counts == nil {
@@ -85,7 +85,7 @@ func (s *Suspender) Allocate() error {
 	})
 }
 
-// Deallocate undoes Allocate, because another rank had too little memory.
+// Deallocate undoes Allocate. It is called when another rank ran out of memory.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
 	if m.counts == nil {
@@ -98,8 +98,8 @@ func (s *Suspender) Deallocate() error {
 	})
 }
 
-// MapAgain maps the peers' staging memory at its old addresses. All ranks have allocated it. After
-// an error, none of it is mapped. Messages.Mu is held.
+// MapAgain maps the peers' staging memory at its old addresses. All ranks must have returned from
+// Allocate. If MapAgain fails, none of the memory stays mapped. The caller must hold Messages.Mu.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages
 	if m.counts == nil {
@@ -118,7 +118,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	return nil
 }
 
-// unmapSegments unmaps segments of peers. Their addresses stay reserved.
+// unmapSegments unmaps segments of peers, while their addresses stay reserved.
 func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	return g.Do(func() error {
 		var errs []error

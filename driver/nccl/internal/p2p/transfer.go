@@ -12,7 +12,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// send queues a Send. Its stream does not wait for the receiver. s.Mu and m.Mu are held.
+// send queues a Send, whose stream does not wait for the receiver. The caller must hold s.Mu and
+// m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	st, err := m.out.stage(p)
 	if isOutOfRoom(err) {
@@ -35,7 +36,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// receive queues a Recv. s.Mu and m.Mu are held.
+// receive queues a Recv. The caller must hold s.Mu and m.Mu.
 func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
@@ -69,7 +70,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 }
 
 // Record adds a message to a stream's capture and passes it to keep, which must keep the message
-// for the lifetime of the graph. s.Mu and m.Mu are held.
+// for the lifetime of the graph. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
 	k := &Captured{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -79,23 +80,23 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
-		// The first launch must not wait for an earlier message.
+		// Make sure that the first launch does not wait for an earlier message.
 		atomic.StoreUint32(&m.out.flagsTo(p.Root).taken[k.staged.slot], 1)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
-		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain a part of the message
+		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain some of the message's nodes
 	}
 	return nil
 }
 
 // queueCopy queues the wait for a message and the kernel that copies it. The stream may be
-// capturing. queueCopy must be called on a thread of the context.
-func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Stream) error {
+// capturing. queueCopy must be called on a thread where the context is current.
+func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
-	err := api.StreamWriteValue(on, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
+	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
 	if err == nil {
-		err = api.StreamWaitValue(on, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
+		err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
 	}
 	params := cuda.ParamsOf(&struct{ message uintptr }{gpu.AddressOf(descriptor)})
 	for _, k := range kernels.Copies(p.bytes()) {
@@ -104,14 +105,14 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Strea
 		}
 		var f cuda.Function
 		if f, err = m.Device.Copies.Function(m.Device.GPU, k.Kernel); err == nil {
-			err = api.LaunchKernel(f, k.Blocks, k.Threads, on, &params)
+			err = api.LaunchKernel(f, k.Blocks, k.Threads, s, &params)
 		}
 	}
 	return err
 }
 
-// track adds a queued Send to the unfinished sends. It must be called on a thread of the context.
-// The stream's lock is held.
+// track adds a queued Send to the unfinished sends. It must be called on a thread where the context
+// is current. The caller must hold the stream's lock.
 func (m *Messages) track(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
@@ -129,7 +130,8 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 const minPrune = 64
 
 // pruneSends removes the sends that streams have passed. It queries CUDA, which may wait for a
-// stream that waits for a message, so pruneSends holds no lock that delivering messages needs.
+// stream that is waiting for a message. It therefore holds no lock that the delivery of messages
+// needs while it does so.
 func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
 	all := slices.Clone(m.sends)

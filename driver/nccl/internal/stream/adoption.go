@@ -59,7 +59,7 @@ func (a *adoption) end() {
 
 // recordAll records an event after all work on an open adopted stream. capturing reports that this
 // was impossible because the stream is being captured. recordAll calls before when the new point
-// has been recorded and the old point has not been replaced. Stream.Mu is held.
+// has been recorded and the old point has not been replaced. The caller must hold Stream.Mu.
 //
 // If the owner begins a capture after the first check, the capture contains the point, and the
 // second check detects that. The point is queried only after that capture has ended. The first

@@ -51,7 +51,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 }
 
 // Record records the event on a stream. The caller must hold the stream's lock and call Record on a
-// thread of the context.
+// thread where the context is current.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +93,7 @@ func (e *Event) share(other *Event) {
 //
 // Callers are groups that have kernels on the stream. They hold the lock that RecordEvent acquires,
 // so the stream cannot begin a capture or be destroyed during the call. RecordAfter must be called
-// on a thread of the context.
+// on a thread where the context is current.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -120,7 +120,7 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 
 // fixedPoint returns a new point after the event's current point, or nil if the event has no point.
 // A graph waits for this separate point, because a later Record changes the event's point.
-// fixedPoint must be called on a thread of the context.
+// fixedPoint must be called on a thread where the context is current.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *Streams) NewPoint() (*Point, error) {
 
 // NewPointAfter returns a new point that is reached after certain events. wait must make a stream
 // wait for these events. The stream is temporary, because other streams may be in a capture.
-// NewPointAfter must be called on a thread of the context.
+// NewPointAfter must be called on a thread where the context is current.
 func (d *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {

@@ -41,11 +41,11 @@ type Graph struct {
 
 // Calls holds the group calls in a graph.
 type Calls interface {
-	// Record adds a group call to a stream's capture. The locks of the stream and the group are
-	// held.
+	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
+	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
 	// Launch assigns tickets and numbers to the calls, and queues the launch with Graph.Queue and
-	// Graph.RecordEvents. The locks of the graph and the stream are held.
+	// Graph.RecordEvents. The caller must hold the locks of the graph and the stream.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. ended reports whether all launches have ended.
 	Close(ended bool)
@@ -108,7 +108,7 @@ func (g *Graph) Launch(stream driver.Stream) error {
 	return nil
 }
 
-// launch implements Launch for an open graph. g.mu is held.
+// launch implements Launch for an open graph. The caller must hold g.mu.
 func (g *Graph) launch(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -132,12 +132,12 @@ func (g *Graph) launch(s *Stream) error {
 	return g.Calls.Launch(g, s)
 }
 
-// Queue launches the CUDA graph. The locks of the graph and the stream are held. Queue must be
-// called on a thread of the context.
+// Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream. Queue
+// must be called on a thread where the context is current.
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
-// RecordEvents records the events after a launch. The locks of the graph and the stream are held.
-// It must be called on a thread of the context.
+// RecordEvents records the events after a launch. The caller must hold the locks of the graph and
+// the stream. It must be called on a thread where the context is current.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
 		if err := e.Record(s.CUDA); err != nil {
@@ -147,7 +147,7 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return nil
 }
 
-// awaitLaunches waits for the end of the last launch. g.mu is held.
+// awaitLaunches waits for the end of the last launch. The caller must hold g.mu.
 func (g *Graph) awaitLaunches() error {
 	if g.finished == nil {
 		return nil

@@ -33,7 +33,7 @@ type Group interface {
 // copy of its header remains valid without Stream.Mu.
 type launchers struct{ groups []Group } // guarded by Stream.Mu
 
-// AddGroup adds a group that launches kernels on the stream. Stream.Mu is held.
+// AddGroup adds a group that launches kernels on the stream. The caller must hold Stream.Mu.
 func (l *launchers) AddGroup(g Group) {
 	if slices.Contains(l.groups, g) {
 		return
@@ -59,7 +59,7 @@ type lastCall struct {
 	operation driver.Operation
 }
 
-// Note records a collective or message before it is queued. Stream.Mu is held.
+// Note records a collective or message before it is queued. The caller must hold Stream.Mu.
 func (c *lastCall) Note(g Group, ticket uint64, operation driver.Operation) {
 	c.group, c.ticket, c.operation = g, ticket, operation
 }

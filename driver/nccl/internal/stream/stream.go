@@ -40,8 +40,8 @@ type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 // Waited reports whether a caller has waited for all work without an error.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
-// ClearWaited makes Waited return false before more work is queued on the stream. Stream.Mu is
-// held. Most launches find the value already cleared and avoid a locked instruction.
+// ClearWaited makes Waited return false before more work is queued on the stream. Stream.The caller
+// must hold Mu. Most launches find the value already cleared and avoid a locked instruction.
 func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
@@ -82,7 +82,7 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// Usable returns an error if the stream is closed. s.Mu is held.
+// Usable returns an error if the stream is closed. The caller must hold s.Mu.
 func (s *Stream) Usable() error {
 	if s.closed.Load() {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
@@ -95,7 +95,7 @@ func (s *Stream) Fail(error) {}
 
 // Refuse reports the error of a group's call that was not launched. It returns the error if the
 // stream is idle, or if it is adopted, because its owner may wait without calling symmem. Otherwise
-// it returns nil, and the next Synchronize returns the error. s.Mu is held.
+// it returns nil, and the next Synchronize returns the error. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -110,7 +110,7 @@ func (s *Stream) Refuse(g Group, err error) error {
 //
 // It is also called before work that may wait for something other than the groups, so that the
 // groups' calls on other streams do not wait for that work. The owner of an adopted stream may have
-// queued such a wait at any time, so all work on adopted streams counts. s.Mu is held.
+// queued such a wait at any time, so all work on adopted streams counts. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -124,7 +124,8 @@ func (s *Stream) RecordGroups(except Group) error {
 }
 
 // RecordQueued records the event of an adopted stream after work has been queued. It does nothing
-// if the work was captured. s.Mu is held. RecordQueued must be called on a thread of the context.
+// if the work was captured. The caller must hold s.Mu. RecordQueued must be called on a thread
+// where the context is current.
 func (s *Stream) RecordQueued() error {
 	if !s.adopted || s.Recording || s.Capture != nil {
 		return nil

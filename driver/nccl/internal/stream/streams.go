@@ -116,5 +116,6 @@ func (d *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the unused CUDA events. It must be called on a thread of the context.
+// Close destroys the unused CUDA events. It must be called on a thread where the context is
+// current.
 func (d *Streams) Close() error { return d.pool.drain(d.GPU.CUDA) }

@@ -29,7 +29,7 @@ func (s *Stream) IdleLocked() bool {
 }
 
 // query queries CUDA whether all work has ended. CUDA forbids that during a capture, so query then
-// uses an event recorded before the capture. s.Mu is held.
+// uses an event recorded before the capture. The caller must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -145,7 +145,7 @@ func (s *Stream) Abandon() {
 		return
 	}
 	// Work of the owner that takes longer than KernelEndTimeout looks like a kernel without an end.
-	// Memory then stays mapped and communicators stay open until the process ends, which is better
+	// Memory then stays mapped and communicators stay open until the process exits, which is better
 	// than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
@@ -242,8 +242,8 @@ func (s *Stream) MarkUnfinished() error {
 	return s.markUnfinishedLocked()
 }
 
-// markUnfinishedLocked implements MarkUnfinished for a busy stream that is not capturing. s.Mu is
-// held.
+// markUnfinishedLocked implements MarkUnfinished for a busy stream that is not capturing. The
+// caller must hold s.Mu.
 func (s *Stream) markUnfinishedLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })

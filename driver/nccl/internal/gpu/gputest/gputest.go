@@ -1,4 +1,4 @@
-// Package gputest opens a GPU for tests of the packages below the backend.
+// Package gputest opens a GPU for tests of the backend's internal packages.
 package gputest
 
 import (
@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// Open opens the first GPU until the test ends.
+// Open opens the first GPU, and closes it when the test ends.
 func Open(t *testing.T) *gpu.GPU {
 	t.Helper()
 	library, err := cuda.Load()
