@@ -113,7 +113,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	})
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	c.mu.Lock()
-	c.busy.Note(s)
+	c.busy.Add(s)
 	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {

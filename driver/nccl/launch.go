@@ -175,8 +175,8 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 // c.mu.
 func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.record(&p.Call, ticket, p.exchanges)
-	if !c.busy.IsNoted(s) {
-		c.busy.Note(s)
+	if !c.busy.IsAdded(s) {
+		c.busy.Add(s)
 	}
 	if p.usesNCCL() {
 		running := &c.busy.Plain
@@ -185,7 +185,7 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 		}
 		running.Store(true)
 	}
-	s.Note(c.group, ticket, p.Operation)
+	s.SetLastCall(c.group, ticket, p.Operation)
 }
 
 // enqueue passes a collective to NCCL, or queues its direct kernels. The caller must hold s.Mu and

@@ -149,7 +149,7 @@ const causeTimeout = 3 * time.Second
 // NoteMessage records a message before it is queued. The caller must hold the locks of the stream
 // and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
-	s.Note(o, o.history.recordMessage(call), call.Operation)
+	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }
 
 // FailUnqueued fails the group because a message could not be queued.

@@ -59,7 +59,7 @@ func (m *Messages) newEnd(p *Plan) *End {
 // admit returns an error if the group has failed. It first marks the stream as busy, so that the
 // teardown ends the message if the group fails after the check. The caller must hold s.Mu and m.Mu.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
-	m.Busy.Note(s)
+	m.Busy.Add(s)
 	err := m.Plane.Cause()
 	if m.Plane.PeerFailed() {
 		err = m.Owner.AfterPeerFault(p.Call)

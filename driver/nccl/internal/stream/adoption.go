@@ -18,13 +18,13 @@ type adoption struct {
 	// instead of the stream, because a query of the stream would invalidate a capture that the
 	// owner begins at that moment. queued is recorded with Stream.Mu held.
 	queued Event
-	// queryMu is read-locked while CUDA is queried about a capture of the stream. end locks it to
-	// wait for queries, because the owner may destroy the stream afterwards. queryMu is locked
-	// after Stream.Mu.
+	// queryMu is read-locked while CUDA is queried about a capture of the stream. stopQueries locks
+	// it to wait for such queries, because the owner may destroy the stream afterwards. queryMu is
+	// locked after Stream.Mu.
 	queryMu ranked.RWMutex[adoptionQueryMu]
-	ended   bool // guarded by queryMu
-	// Recording reports whether the current launch is added to a capture of the owner; guarded by
-	// Stream.Mu.
+	stopped bool // whether the stream must no longer be queried; guarded by queryMu
+	// Recording reports whether the current launch is being added to a capture of the owner; guarded
+	// by Stream.Mu.
 	Recording bool
 }
 
@@ -32,12 +32,12 @@ type adoption struct {
 func (a *adoption) Adopted() bool { return a.adopted }
 
 // Captured reports whether an adopted stream is being captured. For CUDA's default stream, it also
-// returns true while another stream is captured in a mode that forbids use of the default stream. A
-// closed stream is not queried, because the owner may have destroyed it.
+// returns true while another stream is captured in a mode that forbids the use of the default
+// stream. A closed stream is not queried, because the owner may have destroyed it.
 func (a *adoption) Captured() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
-	if !a.adopted || a.ended {
+	if !a.adopted || a.stopped {
 		return false, nil
 	}
 	device := a.streams.GPU
@@ -50,21 +50,21 @@ func (a *adoption) Captured() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// end waits for running queries. Afterwards, Captured returns without a query.
-func (a *adoption) end() {
+// stopQueries waits for running queries and makes Captured return without a query from then on.
+func (a *adoption) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
-	a.ended = true
+	a.stopped = true
 }
 
 // recordAll records an event after all work on an open adopted stream. capturing reports that this
-// was impossible because the stream is being captured. recordAll calls before when the new point
-// has been recorded and the old point has not been replaced. The caller must hold Stream.Mu.
+// was impossible because the stream is being captured. recordAll calls recorded once the new point
+// has been recorded but has not replaced the old one yet. The caller must hold Stream.Mu.
 //
-// If the owner begins a capture after the first check, the capture contains the point, and the
-// second check detects that. The point is queried only after that capture has ended. The first
+// If the owner begins a capture after the first check, the capture contains the point, which the
+// second check detects, so that the point is queried only after that capture has ended. The first
 // check is needed for the default stream, on which nothing may be recorded during any capture.
-func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
+func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {
 		if capturing, err = a.Captured(); capturing || err != nil {
@@ -81,7 +81,7 @@ func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 			return capturing, err
 		}
 		if _, err := point.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
-			err := before()
+			err := recorded()
 			a.queued.set(point)
 			return false, err
 		}

@@ -9,18 +9,18 @@ import (
 
 // BusyStreams tracks the streams on which a communicator may have unfinished work.
 //
-// A launch holds its stream's lock from Note until CUDA has the work. A stream whose lock is held
-// does not count as idle, so no stream is removed while work is being queued on it.
+// A launch holds its stream's lock from Add until CUDA has accepted the work. A stream whose lock
+// is held does not count as idle, so no stream is removed while work is being queued on it.
 type BusyStreams struct {
-	// recent is the stream of the last Note while that stream is in the list.
+	// recent is the stream that was added last, as long as it is in the list.
 	recent atomic.Pointer[Stream]
 	// Watching reports whether the watcher is checking streams. A send on Wake starts the watcher.
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows is set while an NCCL window kernel may be running, and Plain while another NCCL
-	// kernel may be running. A closed stream counts as idle even if its kernel is running until an
-	// abort. Plain then stays set.
+	// Windows is set while an NCCL window kernel may be running, and Plain while another NCCL kernel
+	// may be running. Plain stays set if a stream was closed whose kernel runs until an abort,
+	// although the closed stream counts as idle.
 	Windows, Plain atomic.Bool
 
 	mu         ranked.Mutex[busyMu]
@@ -28,12 +28,12 @@ type BusyStreams struct {
 	closedBusy bool      // whether a stream was closed with unfinished work; guarded by mu
 }
 
-// IsNoted reports whether Note can be skipped, because the stream was noted last and the watcher is
-// running. Unlike Note, IsNoted is inlined into launches.
-func (b *BusyStreams) IsNoted(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
+// IsAdded reports whether Add can be skipped, because the stream was added last and the watcher is
+// running. Unlike Add, it is inlined into launches.
+func (b *BusyStreams) IsAdded(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
-// Note adds a stream before work is queued on it, and wakes the watcher.
-func (b *BusyStreams) Note(s *Stream) {
+// Add adds a stream before work is queued on it, and wakes the watcher.
+func (b *BusyStreams) Add(s *Stream) {
 	b.mu.Lock()
 	if !slices.Contains(b.list, s) {
 		b.list = append(b.list, s)
@@ -58,7 +58,7 @@ func (b *BusyStreams) WakeWatcher() {
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read recent holds its stream's lock, so its stream is not idle. Any
+	// A launch that has already read recent holds its stream's lock, so its stream is not idle. A
 	// later launch waits for mu and adds its stream again.
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
@@ -76,7 +76,7 @@ func (b *BusyStreams) AllIdle() bool {
 	return true
 }
 
-// Idle reports whether all streams, including s, are idle. The caller holds the lock of s.
+// Idle reports whether all streams, including s, are idle. The caller must hold the lock of s.
 func (b *BusyStreams) Idle(s *Stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

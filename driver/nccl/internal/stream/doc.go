@@ -4,31 +4,31 @@
 //
 // A Stream wraps a CUDA stream and adds state that CUDA does not keep: the groups whose collectives
 // it runs (launchers), its latest call (lastCall) and the first fault (faults). A Stream is open at
-// first. It is capturing from BeginCapture to EndCapture, while its work is recorded into a graph.
-// Finally it is closed. Close ends a capture and waits for the work with a time limit. If the work
-// does not end, the device keeps its memory mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the
+// first, capturing from BeginCapture to EndCapture, while its work is recorded into a graph, and
+// finally closed. Close ends a capture and waits for the work with a time limit. If the work does
+// not complete, the device keeps its memory mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the
 // state. Captures use CUDA's relaxed mode, because goroutines change threads.
 //
-// Stream.Mu is held from before work is noted until CUDA has the work. A stream whose lock is held
-// does not count as idle.
+// Stream.Mu is held from before the stream is added to BusyStreams until CUDA has accepted the
+// work. A stream whose lock is held does not count as idle.
 //
 // An adopted stream belongs to another library, which may capture or destroy it at any time
 // (adoption). The package queries CUDA whether the stream is captured, but not whether it is idle,
 // because that query would invalidate a capture that the owner may be beginning. Instead, each call
 // records an event after its work, and the package queries the event. Close waits for running
-// queries. The owner may destroy the stream afterwards.
+// queries, after which the owner may destroy the stream.
 //
-// If work on a stream does not end, Stream.Abandon replaces the CUDA stream under it and marks the
-// process as stuck. An adopted stream is not replaced.
+// If work on a stream never completes, Stream.Abandon replaces the CUDA stream under it and marks
+// the process as stuck. An adopted stream is not replaced.
 //
 // # Groups
 //
 // The package uses a group through the interface Group. A stream asks the group of its latest call
 // why a wait may never end. It returns each fault of a group once. Groups record their events late,
-// so a stream notifies all groups on it when it starts a capture, ends, or is about to wait for
-// something other than the groups (Stream.RecordGroups). BusyStreams lists the streams that may
-// have work of a group. A stream is added before work is queued on it (BusyStreams.Note) and
-// removed after it has become idle (BusyStreams.AllIdle).
+// so a stream notifies all groups on it when it starts a capture, is closed, or is about to wait
+// for something other than the groups (Stream.RecordGroups). BusyStreams lists the streams that may
+// have work of a group. A stream is added before work is queued on it (BusyStreams.Add) and removed
+// once it has become idle (BusyStreams.AllIdle).
 //
 // # Events
 //
@@ -39,15 +39,15 @@
 //
 // # Graphs
 //
-// A Graph is capturing until EndCapture instantiates it, then open, and finally closed, after its
-// launches have ended or have been abandoned. Its stream's lock guards a capturing graph. Graph.mu
-// guards an open or closed graph. A graph keeps the objects that its nodes use: points, words, host
+// A Graph is capturing until EndCapture instantiates it, then open, and finally closed, once its
+// launches have completed or have been abandoned. The stream's lock guards a capturing graph, and
+// Graph.mu an open or closed one. A graph keeps the objects that its nodes use: points, words, host
 // functions, and the calls of groups (Calls). Launches of one graph run one after the other. If
-// they do not end, the graph's words are not freed.
+// they do not complete, the graph's words are not freed.
 //
 // CUDA runs the host functions of a whole context on one thread, so a slow one would delay every
 // stream. The host functions of this package therefore only start a goroutine, and the stream waits
-// for a word of host memory that the goroutine writes at its end.
+// for a word of host memory that the goroutine writes when it is done.
 //
 // # Lock order
 //

@@ -16,7 +16,7 @@ type Event struct {
 	streams *Streams
 
 	mu     ranked.Mutex[eventMu]
-	point  *Point // of the last Record, or nil; guarded by mu
+	point  *Point // the point recorded last, or nil; guarded by mu
 	shared bool   // whether the point must not be recorded again; guarded by mu
 }
 
@@ -26,7 +26,7 @@ func (e *Event) Done() bool {
 	return done || err != nil
 }
 
-// Query reports whether the last recorded point has been reached. It returns CUDA's errors.
+// Query is like Done, but also returns CUDA's errors.
 func (e *Event) Query() (done bool, err error) {
 	point := e.Point()
 	if point == nil {
@@ -68,7 +68,7 @@ func (e *Event) Record(stream cuda.Stream) (err error) {
 	return nil
 }
 
-// set gives the event a point that no other event refers to.
+// set makes the event refer to a point that no other event refers to.
 func (e *Event) set(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,12 +88,12 @@ func (e *Event) share(other *Event) {
 
 // RecordAfter returns an event that marks the end of the work queued on s. If s is not adopted,
 // RecordAfter records e and returns it. For an adopted stream, it returns the stream's own event,
-// which moves when more work is queued, or, if fixed is set, e with the current point of that
-// event.
+// which is recorded again when more work is queued. If fixed is set, it instead returns e, which
+// then refers to the current point of the stream's event.
 //
-// Callers are groups that have kernels on the stream. They hold the lock that RecordEvent acquires,
-// so the stream cannot begin a capture or be destroyed during the call. RecordAfter must be called
-// on a thread where the context is current.
+// Callers are groups that have kernels on the stream. They hold the lock that their RecordEvent
+// acquires, so the stream cannot begin a capture or be destroyed during the call. RecordAfter must
+// be called on a thread where the context is current.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -118,9 +118,10 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// fixedPoint returns a new point after the event's current point, or nil if the event has no point.
-// A graph waits for this separate point, because a later Record changes the event's point.
-// fixedPoint must be called on a thread where the context is current.
+// fixedPoint returns a new point that is reached once the event's current point has been reached,
+// or nil if the event has no point. A graph must wait for such a separate point, because a later
+// Record would change what it waits for. fixedPoint must be called on a thread where the context is
+// current.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,16 +133,16 @@ func (e *Event) fixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. Driver events have no Close, so a cleanup function returns the CUDA
-// event to the device's pool.
+// Point wraps a CUDA event. Because events have no Close, a cleanup function returns the CUDA event
+// to the device's pool.
 type Point struct {
-	// streams is the device's streams. This pointer also keeps Go from allocating points in one
-	// block with other tiny objects, which would keep the points alive.
+	// streams owns the pool. As a pointer, it also keeps Go from allocating points in one block with
+	// other tiny objects, which would keep the points alive.
 	streams *Streams
 	Handle  cuda.Event
 }
 
-// NewPoint returns a point with a CUDA event from the pool or a new one.
+// NewPoint returns a point with a CUDA event from the pool or, if the pool is empty, a new one.
 func (d *Streams) NewPoint() (*Point, error) {
 	handle, err := d.pool.take(d)
 	if err != nil {
@@ -152,9 +153,9 @@ func (d *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter returns a new point that is reached after certain events. wait must make a stream
-// wait for these events. The stream is temporary, because other streams may be in a capture.
-// NewPointAfter must be called on a thread where the context is current.
+// NewPointAfter returns a new point. wait must make the given stream wait for some events, and the
+// point is reached once those have been. The stream is a temporary one, because other streams may
+// be in a capture. NewPointAfter must be called on a thread where the context is current.
 func (d *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
@@ -204,7 +205,7 @@ func (p *pool) put(handle cuda.Event) {
 	p.free = append(p.free, handle)
 }
 
-// drain destroys the unused events. Events in use are destroyed with the context.
+// drain destroys the unused events. Those in use are destroyed with the context.
 func (p *pool) drain(driver *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,9 +13,8 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestUnusedEventsReturnToPool drops events that were allocated among small objects, which stay
-// alive. Go may allocate tiny objects in one block, and a live object then keeps the whole block
-// alive.
+// TestUnusedEventsReturnToPool drops events that were allocated among small objects that stay
+// alive, because Go may allocate tiny objects in one block, which any live object then keeps alive.
 func TestUnusedEventsReturnToPool(t *testing.T) {
 	const events = 1000
 	d := newStreams(t)

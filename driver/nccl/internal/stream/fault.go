@@ -11,10 +11,10 @@ type faults struct {
 	faultsMu   ranked.Mutex[faultsMu]
 	first      error // first error since the last takeFault; guarded by faultsMu
 	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
-	// kept is set when the stream is being closed, so that concurrent callers of Synchronize all
-	// get the error; guarded by faultsMu.
+	// kept is set when the stream is being closed, so that all concurrent calls of Synchronize
+	// return the error; guarded by faultsMu.
 	kept bool
-	// reported lists groups whose fault the stream has returned or will return; guarded by
+	// reported lists the groups whose fault the stream has returned or will return; guarded by
 	// faultsMu.
 	reported []Group
 }
@@ -29,7 +29,7 @@ func (f *faults) addFault(err error) {
 }
 
 // ReportFault makes the next Synchronize return a group's fault, unless an earlier error is
-// pending. Each group's fault is returned once.
+// pending. The fault of each group is returned only once.
 func (f *faults) ReportFault(g Group, err error) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
@@ -42,7 +42,7 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 }
 
-// MarkReported records that the caller has already received a group's fault.
+// MarkReported records that the caller has already been given a group's fault.
 func (f *faults) MarkReported(g Group) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()

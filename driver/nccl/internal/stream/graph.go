@@ -13,25 +13,23 @@ import (
 )
 
 // Graph is captured work. It is capturing while a stream records into it, then open, and finally
-// closed. NCCL's kernels in a graph refer to their communicators, so these cannot end before the
-// graph is closed.
+// closed. Because NCCL's kernels in a graph refer to their communicators, these cannot be torn down
+// before the graph is closed.
 type Graph struct {
 	streams *Streams
 	// Calls holds the group calls in the graph. Each launch assigns them new tickets and numbers.
 	Calls Calls
-	// before marks the end of the work that the stream had at the start of the capture, or is nil
-	// if the stream was idle.
-	before *Event
-	// events are recorded after each launch. points are the targets of captured waits.
-	events    []*Event
-	points    []*Point
+	// priorWork marks the end of the work that was queued on the stream when the capture began. It
+	// is nil if the stream was idle.
+	priorWork *Event
+	events    []*Event // recorded after each launch
+	points    []*Point // waited for by nodes of the graph
 	functions []cuda.HostFunc
 	words     []*gpu.Word
 	// Waits reports whether the graph may wait for something other than the groups on its stream
 	// (Stream.RecordGroups).
-	Waits bool
-	// finished marks the end of the last launch.
-	finished *Event
+	Waits    bool
+	finished *Event // marks the end of the last launch
 
 	mu     ranked.Mutex[graphMu]
 	exec   cuda.GraphExec // guarded by mu
@@ -47,12 +45,13 @@ type Calls interface {
 	// Launch assigns tickets and numbers to the calls, and queues the launch with Graph.Queue and
 	// Graph.RecordEvents. The caller must hold the locks of the graph and the stream.
 	Launch(g *Graph, stream *Stream) error
-	// Close frees the resources of the calls. ended reports whether all launches have ended.
+	// Close frees the resources of the calls. ended reports whether all launches have completed.
 	Close(ended bool)
 }
 
 // addHost adds a host function to the capture. run does the function's work and then writes value
-// to a word for which the graph waits. Launches do not overlap, so each launch resets the word.
+// to the word for which the graph waits. Because launches do not overlap, each one can reset the
+// word.
 func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -136,8 +135,8 @@ func (g *Graph) launch(s *Stream) error {
 // must be called on a thread where the context is current.
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
-// RecordEvents records the events after a launch. The caller must hold the locks of the graph and
-// the stream. It must be called on a thread where the context is current.
+// RecordEvents records the graph's events after a launch. The caller must hold the locks of the
+// graph and the stream. RecordEvents must be called on a thread where the context is current.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
 		if err := e.Record(s.CUDA); err != nil {
@@ -147,7 +146,8 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return nil
 }
 
-// awaitLaunches waits for the end of the last launch. The caller must hold g.mu.
+// awaitLaunches waits, for a limited time, until the last launch has completed. The caller must
+// hold g.mu.
 func (g *Graph) awaitLaunches() error {
 	if g.finished == nil {
 		return nil
@@ -158,7 +158,7 @@ func (g *Graph) awaitLaunches() error {
 	return g.finished.Synchronize(ctx)
 }
 
-// Close waits for unfinished launches, up to a limit, and destroys the graph.
+// Close waits for unfinished launches, for a limited time, and destroys the graph.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

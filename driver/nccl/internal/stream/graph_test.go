@@ -19,7 +19,7 @@ func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Idle() {
-		t.Error("the stream is idle before its work has ended")
+		t.Error("Idle() = true before the stream's work has completed")
 	}
 	close(gate)
 	if err := gpu.Poll(t.Context(), s.Idle); err != nil {

@@ -26,8 +26,8 @@ type Stream struct {
 	completion
 	lastCall // guarded by Mu
 	launchers
-	// functions is the number of queued host functions, and word the number of the last one that
-	// ran.
+	// functions is the number of host functions queued so far, and word holds the number of the last
+	// one that ran.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // guarded by Mu; allocated at the first use
 	adoption
@@ -37,7 +37,7 @@ type Stream struct {
 // completion records whether a caller has waited for all work of a stream.
 type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 
-// Waited reports whether a caller has waited for all work without an error.
+// Waited reports whether a caller has waited for all work, without an error.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
 // ClearWaited makes Waited return false before more work is queued on the stream. Stream.The caller
@@ -90,12 +90,12 @@ func (s *Stream) Usable() error {
 	return nil
 }
 
-// Fail does nothing: the caller has the error, and work queued on a GPU runs in any case.
+// Fail does nothing, because the caller has the error and work queued on a GPU runs in any case.
 func (s *Stream) Fail(error) {}
 
 // Refuse reports the error of a group's call that was not launched. It returns the error if the
-// stream is idle, or if it is adopted, because its owner may wait without calling symmem. Otherwise
-// it returns nil, and the next Synchronize returns the error. The caller must hold s.Mu.
+// stream is idle, or if it is adopted, because the stream's owner may wait without calling symmem.
+// Otherwise it returns nil, and the next Synchronize returns the error. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -109,8 +109,9 @@ func (s *Stream) Refuse(g Group, err error) error {
 // before the stream starts a capture or is closed, because events cannot be recorded afterwards.
 //
 // It is also called before work that may wait for something other than the groups, so that the
-// groups' calls on other streams do not wait for that work. The owner of an adopted stream may have
-// queued such a wait at any time, so all work on adopted streams counts. The caller must hold s.Mu.
+// groups' calls on other streams do not wait for that work. Any work on an adopted stream is
+// treated as such, because the owner may have queued such a wait at any time. The caller must hold
+// s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {

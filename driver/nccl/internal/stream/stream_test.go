@@ -19,7 +19,7 @@ func TestHandleReturnsCUDAStream(t *testing.T) {
 }
 
 func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
-	t.Cleanup(func() { gpu.Stuck.Store(false) }) // the abandoned work ends in this test
+	t.Cleanup(func() { gpu.Stuck.Store(false) }) // the abandoned work completes in this test
 	s, err := newStreams(t).NewStream()
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
 		t.Fatalf("the second function did not signal the abandoned stream: %v", err)
 	}
 	if s.Idle() {
-		t.Error("the new stream does not wait for its host function")
+		t.Error("Idle() = true before the new stream's host function has returned")
 	}
 	close(release)
 	<-done

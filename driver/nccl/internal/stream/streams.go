@@ -27,8 +27,8 @@ type Streams struct {
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
 	// Order makes stream order a happens-before relation in Go's memory model. A host function
-	// loads Order before its work and adds to it afterwards. Code that observes completion loads
-	// it.
+	// loads Order before its work and adds to it afterwards, and code that observes the completion
+	// of work loads it.
 	Order atomic.Uint64
 	pool  pool
 
@@ -46,7 +46,7 @@ func (d *Streams) NewStream() (*Stream, error) {
 	return &Stream{streams: d, gpu: d.GPU, CUDA: handle}, nil
 }
 
-// Adopt wraps a stream that another library has created.
+// Adopt wraps a stream that another library created.
 func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
 		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle),
@@ -91,8 +91,8 @@ func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHost runs a host function, reports a panic in it, and then writes the word for which the
-// stream waits.
+// runHost runs a host function, reports a panic if there is one, and then writes value to done, the
+// word for which the stream waits.
 func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
 	d.Order.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
@@ -104,7 +104,7 @@ func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value
 	})
 }
 
-// CloseGraphs closes the graphs that are still open.
+// CloseGraphs closes all open graphs.
 func (d *Streams) CloseGraphs() error {
 	d.mu.Lock()
 	open := slices.Collect(maps.Keys(d.graphs))

@@ -11,9 +11,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work has ended. On an adopted stream, only work before the last
+// Idle reports whether all work has completed. On an adopted stream, only work before the last
 // RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false without
-// waiting for the call. After an error of the device, nothing else will run, so Idle returns true.
+// waiting for the call. After an error of the device, Idle returns true, because nothing else will
+// run.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -28,14 +29,14 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query queries CUDA whether all work has ended. CUDA forbids that during a capture, so query then
-// uses an event recorded before the capture. The caller must hold s.Mu.
+// query queries CUDA whether all work has completed. During a capture, when CUDA forbids that, it
+// queries an event recorded before the capture instead. The caller must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
 		return true, nil
 	case s.Capture != nil:
-		return s.Capture.before == nil || s.Capture.before.Done(), nil
+		return s.Capture.priorWork == nil || s.Capture.priorWork.Done(), nil
 	case s.adopted:
 		return s.queued.Query()
 	}
@@ -63,8 +64,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// The owner may replay a graph on any of its streams, so each stream reports faults of replays
-	// once.
+	// Each stream reports faults of replays once, because the owner may replay a graph on any of its
+	// streams.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -123,9 +124,9 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and its kernels are being ended. A stream with a kernel that does not
-	// end is abandoned with everything queued on it. Return the fault only after that, because the
-	// caller may then queue more work, but even if the stream has other unfinished work.
+	// The group has failed, and its kernels are being stopped. A stream whose kernel does not exit
+	// is abandoned with everything queued on it. Return the fault only after that, because the
+	// caller may then queue more work, but do not wait for other unfinished work on the stream.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -136,17 +137,17 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	return gpu.Poll(idleCtx, s.Idle)
 }
 
-// Abandon replaces the CUDA stream if it has a kernel that does not end. Everything queued behind
-// the kernel is lost, with the events recorded there.
+// Abandon replaces the CUDA stream if a kernel there does not exit. Everything queued behind the
+// kernel is lost, including the events recorded there.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// Work of the owner that takes longer than KernelEndTimeout looks like a kernel without an end.
-	// Memory then stays mapped and communicators stay open until the process exits, which is better
-	// than a call that hangs.
+	// Work of an adopted stream's owner that takes longer than KernelEndTimeout looks like a kernel
+	// that never exits. Memory then stays mapped and communicators stay open until the process
+	// exits, which is better than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
 		return // the stream belongs to another library
@@ -167,9 +168,9 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close ends a capture and waits for the work, for at most twice the longest timeout of the device
-// and its groups. Afterwards CUDA is no longer queried about the stream, so the owner of an adopted
-// stream may destroy it.
+// Close ends a capture and waits for the stream's work, for at most twice the longest timeout of
+// the device and its groups. Afterwards CUDA is no longer queried about the stream, so the owner of
+// an adopted stream may destroy it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
@@ -213,7 +214,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	case s.word != nil && !capturing:
 		s.gpu.Words.Put(s.word)
 	}
-	s.end()
+	s.stopQueries()
 	s.closed.Store(true)
 	errs = append(errs, s.RecordGroups(nil))
 	if !s.adopted {
@@ -236,7 +237,7 @@ func (s *Stream) MarkUnfinished() error {
 	case s.IdleLocked():
 		return nil
 	case s.Capture != nil:
-		s.gpu.AddUnfinished(s.Capture.before.Done)
+		s.gpu.AddUnfinished(s.Capture.priorWork.Done)
 		return nil
 	}
 	return s.markUnfinishedLocked()

@@ -16,7 +16,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// Wait here, because CUDA's copy call would wait for the stream while the stream is locked,
+		// Wait here, because CUDA's copy call would wait for the stream with the stream's lock held,
 		// and a group's fault could not end that wait.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
@@ -32,7 +32,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxStaged limits the size of copies from pageable memory for which CUDA does not wait.
+// maxStaged is the size of the largest copy from pageable memory for which CUDA does not wait.
 const maxStaged = 64 << 10
 
 // blocks reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
@@ -54,8 +54,8 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 }
 
 // Host runs a function in stream order. A panic in the function becomes the stream's error. In a
-// capture of the stream's owner, Host returns ErrUnsupported, because the owner may launch the
-// graph several times at once.
+// capture of the stream's owner, Host returns ErrUnsupported, because launches of the owner's graph
+// may overlap.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -77,7 +77,7 @@ func (s *Stream) Host(work func()) error {
 			return err
 		}
 		s.functions++
-		// Abandon replaces both fields, so use their current values.
+		// Capture the current values, because Abandon replaces both fields.
 		word, number := s.word, s.functions
 		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
@@ -91,8 +91,8 @@ func (s *Stream) Host(work func()) error {
 
 // Record records an event after the work queued on the stream.
 //
-// During a capture begun by BeginCapture, the event is recorded after each launch of the graph and
-// does not become a node. On an adopted stream, if the owner is capturing or the stream has been
+// During a capture begun by BeginCapture, the event does not become a node of the graph, but is
+// recorded after each launch. On an adopted stream, if the owner is capturing or the stream was
 // closed with unfinished work, the event marks the end of the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
@@ -118,11 +118,11 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly calls Wait, because CUDA's events carry no errors.
+// WaitOnly is the same as Wait, because CUDA's events carry no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
 // Wait makes later work wait for the event's current point, even in captures. The event may belong
-// to another Device of this process that uses the same GPU.
+// to another Device of this process if both use the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
@@ -154,17 +154,17 @@ func (s *Stream) BeginCapture() error {
 		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
-		var before *Event
+		var priorWork *Event
 		if !s.IdleLocked() {
-			before = s.streams.NewEvent()
-			if err := before.Record(s.CUDA); err != nil {
+			priorWork = s.streams.NewEvent()
+			if err := priorWork.Record(s.CUDA); err != nil {
 				return err
 			}
 		}
 		if err := s.gpu.CUDA.BeginCapture(s.CUDA, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
-		s.Capture = &Graph{streams: s.streams, before: before, Calls: s.streams.NewCalls()}
+		s.Capture = &Graph{streams: s.streams, priorWork: priorWork, Calls: s.streams.NewCalls()}
 		s.streams.Capturing.Add(1)
 		return nil
 	})
