@@ -24,7 +24,7 @@ type bulkArguments struct {
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// Steps implements Work. All pieces carry the call's digest, so ranks with equal digests have the
+// Steps implements Work. All pieces carry the call's digest, so ranks with the same digest have the
 // same pieces. The kernels count each piece as a call.
 func (l *Launch) Steps(t *Transport) (steps []Step) {
 	for i := range l.Pieces {
@@ -54,7 +54,8 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 	return cuda.ParamsOf(&bulk)
 }
 
-// arguments returns the arguments for piece i of the call, except those of bulk kernels.
+// arguments returns the arguments for piece i of the call, without those that only bulk kernels
+// have.
 func (l *Launch) arguments(t *Transport, i int) arguments {
 	offset := int64(i) * l.pieceBytes
 	a := arguments{

@@ -18,8 +18,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// layout is a program that prints everything that must be equal in C++ and Go. Each line has a
-// name, an offset and a size.
+// layout is a program that prints everything that must be the same in C++ and Go. Each line has a
+// name, an offset and a size, or for constants a name, 0 and a value.
 const layout = `#include <bulk.h>
 #include <norm.h>
 #include <message.h>
@@ -28,6 +28,7 @@ const layout = `#include <bulk.h>
 #define FIELD(type, name) \
 	std::printf("%s.%s %zu %zu\n", #type, #name, offsetof(type, name), sizeof(((type*)nullptr)->name));
 #define WHOLE(type) std::printf("%s 0 %zu\n", #type, sizeof(type));
+#define VALUE(name) std::printf("%s 0 %llu\n", #name, (u64)name);
 int main() {
 	WHOLE(Call) WHOLE(Bulk) WHOLE(Report) WHOLE(Exchange)
 	FIELD(Bulk, rank) FIELD(Bulk, ranks) FIELD(Bulk, sendTo) FIELD(Bulk, recvFrom) FIELD(Bulk, op)
@@ -49,17 +50,14 @@ int main() {
 	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
 	FIELD(Report, fault) FIELD(Report, end)
 	std::printf("Fault 0 %zu\n", offsetof(Exchange, control.states[0].fault));
-	std::printf("ExchangeBytes 0 %llu\nHalfBytes 0 %llu\n", (u64)ExchangeBytes, (u64)HalfBytes);
-	std::printf("MaxRanks 0 %d\nMaxBlocks 0 %d\n", MaxRanks, MaxBlocks);
-	std::printf("Ops %d %d\nLast %d %d\n", Sum, Min, Max, Diverged);
-	std::printf("Prod %d %d\nOrders %d %d\n", Prod, TypeUnit, Tree, Rounded);
-	std::printf("Types %d %d\nMoreTypes %d %d\n", TypeF64, TypeBF16, TypeU8, TypeI64);
-	std::printf("Faults %d %d\n", Aborted, TimedOut);
-	std::printf("States %d %d\n", MessageWaits, MessageDone);
+	VALUE(ExchangeBytes) VALUE(HalfBytes) VALUE(MaxRanks) VALUE(MaxBlocks)
+	VALUE(Sum) VALUE(Min) VALUE(Max) VALUE(Prod) VALUE(Tree) VALUE(Rounded)
+	VALUE(TypeUnit) VALUE(TypeF64) VALUE(TypeBF16) VALUE(TypeU8) VALUE(TypeI64)
+	VALUE(Aborted) VALUE(TimedOut) VALUE(Diverged) VALUE(MessageWaits) VALUE(MessageDone)
 }
 `
 
-// extent describes a field's location in a structure.
+// extent describes a field's location in a structure, or has a constant's value as its size.
 type extent struct{ offset, size int }
 
 // sourceLayout compiles layout with the headers of the kernels and runs it.
@@ -105,20 +103,28 @@ func TestLayoutMatchesSources(t *testing.T) {
 		"HalfBytes":     {0, halfBytes},
 		"MaxRanks":      {0, MaxRanks},
 		"MaxBlocks":     {0, maxBlocks},
-		"Ops":           {opNumber(driver.Sum), opNumber(driver.Min)},
-		"Last":          {opNumber(driver.Max), int(Diverged)},
-		"Prod":          {opNumber(driver.Prod), typeUnit},
-		"Orders":        {orderTree, orderRounded},
-		"Types":         {typeNumber(driver.Float64), typeNumber(driver.BFloat16)},
-		"MoreTypes":     {typeNumber(driver.Uint8), typeNumber(driver.Int64)},
-		"Faults":        {int(Aborted), int(TimedOut)},
+		"Sum":           {0, opNumber(driver.Sum)},
+		"Min":           {0, opNumber(driver.Min)},
+		"Max":           {0, opNumber(driver.Max)},
+		"Prod":          {0, opNumber(driver.Prod)},
+		"Tree":          {0, orderTree},
+		"Rounded":       {0, orderRounded},
+		"TypeUnit":      {0, typeUnit},
+		"TypeF64":       {0, typeNumber(driver.Float64)},
+		"TypeBF16":      {0, typeNumber(driver.BFloat16)},
+		"TypeU8":        {0, typeNumber(driver.Uint8)},
+		"TypeI64":       {0, typeNumber(driver.Int64)},
+		"Aborted":       {0, int(Aborted)},
+		"TimedOut":      {0, int(TimedOut)},
+		"Diverged":      {0, int(Diverged)},
+		"MessageWaits":  {0, MessageWaits},
+		"MessageDone":   {0, MessageDone},
 		"Report.digest": {int(unsafe.Offsetof(r.Digest)), int(unsafe.Sizeof(r.Digest))},
 		"Report.theirs": {int(unsafe.Offsetof(r.Theirs)), int(unsafe.Sizeof(r.Theirs))},
 		"Report.epoch":  {int(unsafe.Offsetof(r.Epoch)), int(unsafe.Sizeof(r.Epoch))},
 		"Report.ranks":  {int(unsafe.Offsetof(r.Ranks)), int(unsafe.Sizeof(r.Ranks))},
 		"Report.fault":  {int(unsafe.Offsetof(r.fault)), int(unsafe.Sizeof(r.fault))},
 		"Report.end":    {int(unsafe.Offsetof(r.end)), int(unsafe.Sizeof(r.end))},
-		"States":        {MessageWaits, MessageDone},
 		"Message.from":  {int(unsafe.Offsetof(m.From)), 8},
 		"Message.to":    {int(unsafe.Offsetof(m.To)), 8},
 		"Message.bytes": {int(unsafe.Offsetof(m.Bytes)), 8},
@@ -130,8 +136,7 @@ func TestLayoutMatchesSources(t *testing.T) {
 	found := sourceLayout(t)
 	for name, p := range want {
 		if found[name] != p {
-			t.Errorf("%s: got offset and size %[3]v in Go, want %[2]v as in the sources", name,
-				found[name], p)
+			t.Errorf("%s: offset and size in Go are %v, want %v as in the sources", name, p, found[name])
 		}
 	}
 }
@@ -172,7 +177,7 @@ func opNumber(op driver.ReduceOp) int {
 // typeNumber returns the number that the kernels of every reduction use for a data type.
 func typeNumber(t driver.DataType) int { return int(types[t].number) }
 
-// packed returns the bytes of the arguments.
+// packed returns the bytes of packed arguments.
 func packed(p cuda.Params) []byte {
 	return reflect.ValueOf(p).FieldByName("packed").Bytes()
 }
@@ -182,11 +187,11 @@ type fakeWindow uintptr
 
 func (fakeWindow) Deregister() error { return nil }
 
-func (w fakeWindow) Locate(uintptr) (at []uintptr) {
+func (w fakeWindow) Locate(uintptr) (addresses []uintptr) {
 	for r := range uintptr(MaxRanks) {
-		at = append(at, uintptr(w)+r)
+		addresses = append(addresses, uintptr(w)+r)
 	}
-	return at
+	return addresses
 }
 
 // TestParamsMatchSources packs a different number into each field.
@@ -200,7 +205,7 @@ func TestParamsMatchSources(t *testing.T) {
 		sendTo:   103,
 		recvFrom: 104, op: 105, divisor: 106,
 	}
-	at := Transport{
+	transport := Transport{
 		Timeout: 113 * time.Nanosecond, Report: 114, Exchange: fakeWindow(200).Locate(0),
 	}
 	want := map[string]uint64{
@@ -208,16 +213,16 @@ func TestParamsMatchSources(t *testing.T) {
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := sourceLayout(t), packed(l.Steps(&at)[0].Params)
+	found, bulk := sourceLayout(t), packed(l.Steps(&transport)[0].Params)
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
 			t.Errorf("%s is not in the sources", name)
 		}
 		step := min(p.size, 8) // a field with the addresses of all ranks has several elements
-		for at := p.offset; at < p.offset+p.size; at, value = at+step, value+1 {
-			if got := read(bulk[at : at+step]); got != value {
-				t.Errorf("%s: got %d at offset %d, want %d", name, got, at, value)
+		for offset := p.offset; offset < p.offset+p.size; offset, value = offset+step, value+1 {
+			if got := read(bulk[offset : offset+step]); got != value {
+				t.Errorf("%s: got %d at offset %d, want %d", name, got, offset, value)
 			}
 		}
 	}
@@ -225,19 +230,20 @@ func TestParamsMatchSources(t *testing.T) {
 		t.Errorf("the arguments of a bulk kernel have %d bytes, want %d", len(bulk), found["Bulk"].size)
 	}
 	const digest = 1 << 60
-	step := l.Steps(&at)[0]
-	before := packed(step.Params)
+	step := l.Steps(&transport)[0]
+	original := packed(step.Params)
 	step.SetDigest(digest)
-	other := packed(step.Params)
+	changed := packed(step.Params)
 	l.Digest = digest
-	if string(other) != string(packed(l.Steps(&at)[0].Params)) || string(before) != string(bulk) {
-		t.Error("SetDigest must change only the digest, in a copy of the arguments")
+	if string(changed) != string(packed(l.Steps(&transport)[0].Params)) ||
+		string(original) != string(bulk) {
+		t.Error("SetDigest must change only the digest, and only in a copy of the arguments")
 	}
 	l.Digest, l.Bulk = 107, false
-	call := packed(l.Steps(&at)[0].Params)
+	call := packed(l.Steps(&transport)[0].Params)
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
-		t.Errorf("arguments of other kernels: got %d bytes, want the first %d bytes of a bulk kernel's",
-			len(call), found["Call"].size)
+		t.Errorf("other kernels take %d bytes of arguments, want exactly the first %d bytes of a bulk "+
+			"kernel's arguments", len(call), found["Call"].size)
 	}
 }
 
@@ -260,11 +266,11 @@ func TestNormParamsMatchSources(t *testing.T) {
 		"weight": 505, "quantized": 506, "scales": 507, "scaleRow": 508, "scaleGroup": 509,
 		"share": uint64(math.Float32bits(1.0 / 512)), "bias": uint64(math.Float32bits(0.25)), "quant": 11,
 	}
-	checkPlaces(t, "Norm", packed(normParams(&l, &Transport{})), want)
+	checkLayout(t, "Norm", packed(normParams(&l, &Transport{})), want)
 }
 
-// checkPlaces compares the packed fields of a structure with their expected values.
-func checkPlaces(t *testing.T, structure string, bytes []byte, want map[string]uint64) {
+// checkLayout compares the packed fields of a structure with their expected values.
+func checkLayout(t *testing.T, structure string, bytes []byte, want map[string]uint64) {
 	t.Helper()
 	found := sourceLayout(t)
 	if len(bytes) != found[structure].size {

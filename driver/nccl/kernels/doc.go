@@ -8,22 +8,23 @@
 // bytes, each with a flag that identifies the call. A rank that sees the flag has received the
 // line's data, so the data crosses the link once, and no barrier is needed. The buffers may be in
 // any memory, but the data must fit into the exchange memory. The basic line kernels handle at most
-// one chunk of lines per warp, so they need no loop. That keeps their code short, which matters
+// one chunk of lines per warp and so need no loop. That keeps their code short, which matters
 // because each launch has to fetch the code again. Wide kernels handle more chunks: each thread
 // moves 16 bytes instead of 8, and a warp sends its next chunk before it waits for the previous
 // one. Unrolled kernels, for sums of 2 ranks, send two chunks per warp without a loop.
 //
 // Bulk kernels read and write the peers' buffers directly, between two barriers. They are used for
 // large data in symmetric buffers. If the buffers of a large reduction are not symmetric, the
-// reduction is split into pieces that fit into exchange memory. Each piece is a separate launch of
-// a line kernel and counts as a call.
+// reduction is split into pieces that fit into exchange memory, each of which is a separate launch
+// of a line kernel and counts as a call.
 //
-// Norm kernels run a whole norm. A block owns whole rows. It exchanges a row with the same block
+// Norm kernels run a whole norm. A block owns whole rows. It exchanges each row with the same block
 // of the other ranks in lines, adds the residual, and keeps the row in shared memory until it is
 // normalized and quantized. All ranks normalize all rows, with identical results, since the
 // squares of a row are added in the same order everywhere. If the rows do not fit into exchange
-// memory, or if there are few long rows, the all-reduce is a separate kernel, and a local kernel
-// does the rest. It poisons the outputs if the all-reduce has set the fault word.
+// memory, or if there are only a few long rows, the all-reduce is a separate kernel, and a local
+// kernel does the rest. The local kernel poisons the outputs if the all-reduce has set the fault
+// word.
 //
 // # Types and operations
 //
@@ -34,25 +35,27 @@
 //	bulk_any, bulk_two_shot_any      number of ranks, where the others do not apply
 //	line_copy, wide_copy, bulk_copy  copies of any type
 //
-// The four kernels with the suffix _any are called kernels of any reduction below.
+// The four kernels with the suffix _any are the generic kernels.
 //
 // Unless the group has another formula, reductions start with the value of the first rank and
 // combine the ranks one after the other. They compute 16-bit types in float32, and all other types
 // in the type itself. Every step is rounded to nearest even, nothing is fused into a multiply-add,
-// and the result of a 16-bit type is rounded once. So every rank gets the same bits, in every run,
-// from every kernel. An average is the sum divided by the number of ranks (IEEE division; integers
-// wrap and truncate towards zero). If the sum of floats is not finite, it is computed again from
-// scaled elements, by a function that common calls do not load. Subnormal numbers are kept. Minimum
-// and maximum follow IEEE 754-2019. In a NaN in a result, all bits but the sign are set.
+// and the result of a 16-bit type is rounded once, so that every rank gets the same bits, in every
+// run, from every kernel. An average is the sum divided by the number of ranks (IEEE division;
+// integers wrap and truncate towards zero). If the sum of floats is not finite, it is computed
+// again from scaled elements, by a function that common calls do not load. Subnormal numbers are
+// kept. Minimum and maximum follow IEEE 754-2019. In a NaN in a result, all bits but the sign are
+// set.
 //
 // # Calls
 //
-// In every call, each rank sends the digest of its call to each other rank, in a header next to the
-// data. If a peer has launched a different call, the kernel fails instead of using the peer's data.
-// Since every rank waits for the headers of all others, no rank is ever two calls ahead, so two
-// alternating halves of exchange memory suffice. If two calls of one group overlapped on a GPU,
-// they would have the same epoch, and two equal calls would read each other's data. So package nccl
-// serializes the calls of a group, on all streams, in branches of a capture, and in replays.
+// In every call, each rank sends the digest of its call to every other rank, in a header next to
+// the data. If a peer has launched a different call, the kernel fails instead of using the peer's
+// data. Since every rank waits for the headers of all others, no rank is ever two calls ahead, so
+// two alternating halves of exchange memory suffice. If two calls of one group overlapped on a GPU,
+// they would have the same epoch, and if they were also identical, they would read each other's
+// data. Package nccl therefore serializes the calls of a group, on all streams, in branches of a
+// capture, and in replays.
 //
 // Every wait polls the GPU's clock and a word that the host sets to end the wait. A rank's first
 // fault is stored in its Report.
@@ -62,7 +65,7 @@
 // After its first fault, a rank neither sends nor receives data, whatever is queued or replayed,
 // since its input may be wrong. The fault word and the epoch share the 16 bytes that each block
 // reads first, so a check for a fault needs no other load. There are several copies of these 16
-// bytes, so that not all blocks read the same one. When the host ends the kernels, it also copies
+// bytes, so that not all blocks read the same one. When the host stops the kernels, it also copies
 // its word to the fault word of the first copy, which the header warp of each call checks. Kernels
 // load their input before they know whether there has been a fault.
 //
@@ -72,26 +75,26 @@
 // poisons the first elements of each part, after the warp in its block that writes these elements.
 // Bulk kernels also poison the parts of the output that peers write. A late peer may overwrite that
 // poison with correct data, but not the poison in the part that this rank itself writes. (In a
-// broadcast, there is no such part.) A late peer may also read poison, if the output is also an
-// input. Then its floating-point sums are NaN, but its integer sums are just wrong, and only the
-// fault shows that.
+// broadcast, there is no such part.) If the output is also an input, a late peer may also read
+// poison. Its floating-point sums are then NaN, but its integer sums are merely wrong, which only
+// the fault reveals.
 //
 // # Progress
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
 // of the same size, and the whole grid can be resident on every rank's GPU if the GPU runs nothing
 // else. Launch.resident returns the size of the largest such grid, and a test checks that size
-// against the registers that the objects use. Other work that occupies the GPU ends eventually and
-// leaves space for the grid. If not all blocks fit, for example because clients of the
+// against the registers that the objects use. Other work that occupies the GPU eventually completes
+// and leaves space for the grid. If not all blocks fit, for example because clients of the
 // Multi-Process Service share a GPU, the first blocks still make progress, because they wait for
 // the same blocks of other ranks. If ranks launch different calls, the first warp of the first
-// block detects that and ends the call; the other blocks would wait for each other's epochs until
-// the timeout.
+// block detects that and ends the call; otherwise the other blocks would wait for each other's
+// epochs until the timeout.
 //
 // A kernel that overlaps with its predecessor in the stream is launched once all blocks of the
-// predecessor have started. Its blocks then occupy multiprocessors while they wait. Kernels of any
-// reduction do not overlap, because each of their blocks occupies a whole multiprocessor. Kernels
-// do not overlap either if ranks of one process share a GPU.
+// predecessor have started, so its blocks occupy multiprocessors while they wait. Generic kernels
+// do not overlap, because each of their blocks occupies a whole multiprocessor. Kernels do not
+// overlap either if ranks of one process share a GPU.
 //
 // Calls of different groups do not always fit on a GPU at the same time. According to their threads
 // and registers, a GPU with 132 multiprocessors holds two calls of up to 128 KiB (or with parts of
@@ -99,13 +102,14 @@
 // two groups make larger calls at the same time, and ranks start these calls in different orders,
 // the calls may wait for each other until they time out.
 //
-// A local kernel does not wait for other ranks. But a small local kernel is launched before its
-// all-reduce has ended, and its waiting blocks occupy up to a quarter of the multiprocessors.
+// A local kernel does not wait for other ranks. However, a small local kernel is launched before
+// its all-reduce has completed, and its waiting blocks occupy up to a quarter of the
+// multiprocessors.
 //
 // # Objects
 //
 // make.sh compiles the sources with NVRTC, which needs no GPU. The objects are committed next to
-// the sources and embedded. A test checks that they match the sources.
+// the sources and embedded, and a test checks that they match the sources.
 //
 //	sm_80        8.0, 8.6, 8.9
 //	sm_90        9.0
@@ -114,7 +118,7 @@
 //	compute_90   PTX for all later generations, which the driver compiles at the first Connect
 //
 // GPUs before 8.0 are not supported. Only kernels that wait for their predecessors in the stream
-// (griddepcontrol.wait, from 9.0 on) are launched to overlap, and a test checks the objects for
-// this instruction. Without it, a kernel that starts early reads data before it is written: in a
-// test on an H100, it did so for nearly all words.
+// (griddepcontrol.wait, on 9.0 and later) are launched to overlap, and a test checks the objects
+// for this instruction. Without it, a kernel that starts early reads data before it is written: in
+// a test on an H100, it did so for nearly all words.
 package kernels

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll names a kernel that does nothing. It has one thread and one integer argument. Because it
-// is launched without overlap, later work in the stream starts only after all earlier work has
-// ended, even if earlier kernels overlap.
+// AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument.
+// Because it is launched without overlap, later work in the stream starts only after all earlier
+// work has completed, even if earlier kernels overlap.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
@@ -23,8 +23,7 @@ const (
 	// zeroed at first.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
-	// call.
+	// halfBytes is the size of each half of the exchange memory, which holds the lines of one call.
 	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
 	// HeaderBytes is sizeof(Exchange).
 	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
@@ -47,11 +46,11 @@ const (
 	warp          = 32
 )
 
-// Launch describes a call and how to launch it. The caller sets the first group of fields, and
-// Choose sets the others.
+// Launch describes a call and how to launch it. The caller sets the fields up to Multiprocessors,
+// and Choose sets the others.
 type Launch struct {
-	// Call describes the call. The fields of Call that Choose reads must be the same on all ranks,
-	// as must the other fields of this group except Rank.
+	// Call describes the call. The fields that Choose reads must be the same on all ranks, as must
+	// the following fields except Rank.
 	*driver.Call
 	// Rank is this rank's number in the group. Ranks is the group's size.
 	Rank, Ranks int
@@ -79,15 +78,15 @@ type Launch struct {
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
 	op, divisor            uint32
-	// any reports whether the call needs a kernel that supports any reduction (suffix _any).
-	any bool
+	// generic reports whether the call needs a generic kernel (suffix _any).
+	generic bool
 }
 
 // errNoKernel is wrapped by the errors that Choose returns if there is no kernel for a call.
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call, or returns the reason why there is none. All ranks get
-// the same results, except for sendTo and recvFrom.
+// Choose chooses the kernel for the call, or returns an error that says why there is none. All
+// ranks get the same results, except for sendTo and recvFrom.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -95,7 +94,7 @@ func (l *Launch) Choose() error {
 	if l.Operation == driver.AllReduceRMSNorm {
 		return chooseNorm(l)
 	}
-	if err := l.parts(); err != nil {
+	if err := l.setParts(); err != nil {
 		return err
 	}
 	overPeers := l.Symmetric && (l.Operation != driver.AllToAll || l.Send != l.Recv)
@@ -112,7 +111,7 @@ func (l *Launch) Choose() error {
 	case l.Operation.Reduces():
 		l.split()
 	case !l.Symmetric:
-		return l.doesNotFit(l.pieceBytes)
+		return l.errDoesNotFit(l.pieceBytes)
 	default:
 		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNoKernel, l.Operation,
 			l.pieceBytes)
@@ -120,8 +119,9 @@ func (l *Launch) Choose() error {
 	return nil
 }
 
-// overlaps reports whether the kernel may start before earlier kernels in the stream have ended.
-func (l *Launch) overlaps() bool { return !l.Bulk && !l.any }
+// overlaps reports whether the kernel may start before earlier kernels in the stream have
+// completed.
+func (l *Launch) overlaps() bool { return !l.Bulk && !l.generic }
 
 // Remark implements Work.
 func (l *Launch) Remark() string {
@@ -138,29 +138,29 @@ func (l *Launch) Remark() string {
 // split divides a reduction that does not fit into exchange memory into pieces, which are the same
 // on all ranks. The kernels count each piece as a call.
 func (l *Launch) split() {
-	most := oneShotLimit(l.Ranks)
+	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
-		most = twoShotLimit(l.Ranks)
+		limit = twoShotLimit(l.Ranks)
 	}
-	most = most / pieceUnit * pieceUnit
-	pieces := (l.partBytes + most - 1) / most
+	limit = limit / pieceUnit * pieceUnit
+	pieces := (l.partBytes + limit - 1) / limit
 	l.pieceBytes = (l.partBytes/pieces + pieceUnit) / pieceUnit * pieceUnit
-	l.pieceBytes = min(l.pieceBytes, most)
+	l.pieceBytes = min(l.pieceBytes, limit)
 	l.Pieces = int((l.partBytes + l.pieceBytes - 1) / l.pieceBytes)
 	l.chooseLines()
 }
 
-// pieceUnit divides the size of every piece except the last. All pieces then have the alignment of
-// the buffer.
+// pieceUnit divides the size of every piece except the last, so that all pieces have the alignment
+// of the buffer.
 const pieceUnit = 512
 
-func (l *Launch) doesNotFit(bytes int64) error {
+func (l *Launch) errDoesNotFit(bytes int64) error {
 	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
 		"are not in windows", errNoKernel, l.Operation, bytes)
 }
 
-// parts sets the parts of the buffers and the sets of ranks that exchange them.
-func (l *Launch) parts() error {
+// setParts sets the fields that describe the parts of the buffers and the ranks that exchange them.
+func (l *Launch) setParts() error {
 	size := l.Count * int64(l.DataType.Size())
 	all, root := uint32(1)<<l.Ranks-1, uint32(1)<<l.Root
 	l.Pieces, l.partBytes, l.pieceBytes, l.sendTo, l.recvFrom, l.divisor = 1, size, size, all, all, 1
@@ -193,44 +193,45 @@ func (l *Launch) parts() error {
 	return nil
 }
 
-// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
-// Two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels are faster up
-// to 192 KiB. Two-shot kernels are faster than bulk kernels for all sizes that fit into exchange
-// memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels, so they are not
-// used. There, one-shot kernels are faster than bulk kernels for all sizes that fit.
+// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank,
+// whereas two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels are
+// faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit
+// into exchange memory. With 2 ranks, two-shot kernels are not used, because they would send as
+// much as one-shot kernels, which are faster than bulk kernels for all sizes that fit.
 const (
-	oneShotMost = 640 << 10 // the most bytes that a rank sends in a one-shot kernel
-	twoShotMost = 9 << 20   // the most bytes that a rank sends in a two-shot kernel
-	pairMost    = 7 << 20   // the size of the largest one-shot sum with 2 ranks
+	maxOneShotBytes = 640 << 10 // the most bytes that a rank sends in a one-shot kernel
+	maxTwoShotBytes = 9 << 20   // the most bytes that a rank sends in a two-shot kernel
+	maxPairBytes    = 7 << 20   // the size of the largest one-shot sum with 2 ranks
 )
 
-// partMost is the part size up to which line kernels are faster than bulk kernels. It applies to
-// operations other than all-reduce, and was measured on 2 and on 4 H200.
-const partMost = 2 << 20
+// maxPartBytes is the part size up to which line kernels are faster than bulk kernels, in
+// operations other than all-reduce. It was measured on 2 and on 4 H200.
+const maxPartBytes = 2 << 20
 
 // lineLimit returns the part size up to which line kernels are faster than bulk kernels.
 func (l *Launch) lineLimit() int64 {
 	switch {
 	case l.Operation != driver.AllReduce:
-		return partMost
+		return maxPartBytes
 	case l.Ranks == 2:
-		return pairMost
+		return maxPairBytes
 	default:
 		ranks := int64(l.Ranks)
-		return twoShotMost * ranks / (2 * (ranks - 1))
+		return maxTwoShotBytes * ranks / (2 * (ranks - 1))
 	}
 }
 
-// chooseLines chooses a line kernel if the call fits into exchange memory. It reports whether the
-// call fits.
+// chooseLines chooses a line kernel if the call fits into exchange memory, and reports whether it
+// does.
 func (l *Launch) chooseLines() bool {
-	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.pieceBytes > oneShotMost/int64(l.Ranks-1) {
+	if l.Operation == driver.AllReduce && l.Ranks > 2 &&
+		l.pieceBytes > maxOneShotBytes/int64(l.Ranks-1) {
 		return l.chooseTwoShot()
 	}
 	if l.pieceBytes > oneShotLimit(l.Ranks) {
 		return false
 	}
-	if l.any {
+	if l.generic {
 		l.Kernel = "wide_any"
 		l.setGrid(chunks(l.pieceBytes, wideLines), noSmallBlocks, l.resident(l.Kernel))
 		return true
@@ -247,23 +248,23 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide sets the grid and returns the family for a call with more chunks than a grid of line
-// kernels has warps. For sums of 2 ranks with up to two chunks per warp, it returns unrolled
-// kernels, which need no loop.
+// chooseWide sets the grid and returns the family for a call with more chunks than the largest grid
+// of a basic line kernel has warps. For sums of 2 ranks with up to two chunks per warp, it returns
+// unrolled kernels, which need no loop.
 func (l *Launch) chooseWide() (family string) {
-	all, most := chunks(l.pieceBytes, wideLines), l.resident("wide")
-	l.setGrid(all, noSmallBlocks, most)
+	all, limit := chunks(l.pieceBytes, wideLines), l.resident("wide")
+	l.setGrid(all, noSmallBlocks, limit)
 	if all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
 	}
-	if l.setGrid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
+	if l.setGrid((all+1)/2, limit.blocks, limit); all <= 2*l.warps() {
 		return "unrolled"
 	}
 	return "wide"
 }
 
-// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory. It reports whether
-// the call fits.
+// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory, and reports
+// whether it does.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -274,7 +275,7 @@ func (l *Launch) chooseTwoShot() bool {
 	}
 	family := "line_two_shot"
 	l.Kernel = l.kernelName(family)
-	if l.any {
+	if l.generic {
 		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
 	}
 	l.setGrid(chunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
@@ -287,11 +288,10 @@ func oneShotLimit(ranks int) int64 {
 }
 
 // twoShotLimit returns the size of the largest two-shot sum, in bytes. Each of the two steps uses
-// half of the lines, divided among the ranks. With 2 ranks, the limit equals that of one-shot
-// calls.
+// half of the lines, divided among the ranks. With 2 ranks, the limit is that of one-shot calls.
 func twoShotLimit(ranks int) int64 {
-	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
-	return int64(ranks) * each * lineLines * lineDataBytes
+	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
+	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes
 }
 
 // chunks returns the number of chunks that a part needs. lines is the number of lines per chunk.
@@ -299,12 +299,13 @@ func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
-// gridSize holds a grid's number of blocks and number of threads per block.
+// gridSize holds a grid's number of blocks and of threads per block.
 type gridSize struct{ blocks, threads int }
 
-// resident returns the largest grid of a family whose blocks are all resident at once on every
-// rank's GPU. A multiprocessor holds two blocks of some kernels (KERNEL_OF in src/collectives.cu),
-// and one block of other kernels. The grid leaves space for a small call of another group.
+// resident returns the largest grid of a family whose blocks can all be resident at the same time
+// on every rank's GPU. A multiprocessor holds two blocks of some kernels (KERNEL_OF in
+// src/collectives.cu), and one block of the others. The grid leaves space for a small call of
+// another group.
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -323,38 +324,37 @@ const noSmallBlocks = 0
 
 // setGrid sets the grid for a number of chunks. It tries to use one warp per chunk, and adds one
 // warp for the header. It first tries the given number of blocks with 128 threads each, which is
-// faster than fewer large blocks. Then it tries larger blocks, and finally more of the largest
-// blocks. The grid is no larger than most.
-func (l *Launch) setGrid(chunks int64, blocks int, most gridSize) {
-	blocks = min(blocks, most.blocks)
-	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {
+// faster than fewer large blocks, then larger blocks, and finally more of the largest blocks. The
+// grid never exceeds limit.
+func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
+	blocks = min(blocks, limit.blocks)
+	for l.Threads = 128; l.Threads < limit.threads; l.Threads = min(2*l.Threads, limit.threads) {
 		if l.Blocks = blocks; chunks <= l.warps() {
 			break
 		}
 	}
 	perBlock := int64(l.Threads / warp)
-	l.Blocks = int(min((chunks+perBlock)/perBlock, int64(most.blocks)))
+	l.Blocks = int(min((chunks+perBlock)/perBlock, int64(limit.blocks)))
 }
 
 // warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// PackBytes is the number of bytes that a thread of a bulk kernel moves at once. The addresses of
-// input and output must be equal modulo PackBytes.
+// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time. The addresses of
+// input and output must be the same modulo PackBytes.
 const PackBytes = 16
 
 // misaligned reports whether, on at least one rank, a bulk kernel has to move elements one by one.
 func (l *Launch) misaligned() bool {
-	parts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
-	return (l.Send-l.Recv)%PackBytes != 0 || parts && l.partBytes%PackBytes != 0
+	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
+	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0
 }
 
-// chooseBulk chooses a bulk kernel.
 func (l *Launch) chooseBulk() {
 	switch allReduce := l.Operation == driver.AllReduce; {
-	case l.any && allReduce:
+	case l.generic && allReduce:
 		l.Kernel = "bulk_two_shot_any"
-	case l.any:
+	case l.generic:
 		l.Kernel = "bulk_any"
 	case allReduce:
 		l.Kernel = l.kernelName("bulk_two_shot")

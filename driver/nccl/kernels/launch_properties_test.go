@@ -19,7 +19,8 @@ func reductions() []driver.ReduceOp {
 	})
 }
 
-// drawLaunch draws a call of rank 0 before Choose. Counts are spread over all magnitudes.
+// drawLaunch draws a call of rank 0, for which Choose has not been called yet. Its counts are
+// spread over all magnitudes.
 func drawLaunch(t *rapid.T) Launch {
 	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
@@ -51,22 +52,22 @@ func drawLaunch(t *rapid.T) Launch {
 }
 
 // chooseAll calls Choose on all ranks, and checks that it succeeds on all of them or on none.
-func chooseAll(t *rapid.T, asked Launch) []Launch {
+func chooseAll(t *rapid.T, input Launch) []Launch {
 	var all []Launch
 	var refusal string
-	for asked.Rank = range asked.Ranks {
-		l, err := choose(asked)
+	for input.Rank = range input.Ranks {
+		l, err := choose(input)
 		switch {
 		case err == nil:
 			all = append(all, l)
-		case asked.Rank > 0 && err.Error() != refusal:
-			t.Fatalf("rank %d: got error %v, want %q as on lower ranks", asked.Rank, err, refusal)
+		case input.Rank > 0 && err.Error() != refusal:
+			t.Fatalf("Choose on rank %d = %v, want %q as on lower ranks", input.Rank, err, refusal)
 		default:
 			refusal = err.Error()
 		}
 	}
-	if len(all) != 0 && len(all) != asked.Ranks {
-		t.Fatalf("got a kernel on %d of %d ranks, want all or none", len(all), asked.Ranks)
+	if len(all) != 0 && len(all) != input.Ranks {
+		t.Fatalf("Choose found a kernel on %d of %d ranks, want all or none", len(all), input.Ranks)
 	}
 	return all
 }
@@ -77,23 +78,23 @@ func TestAllRanksChooseTheSameKernel(t *testing.T) {
 		for r, l := range all {
 			l.Rank, l.sendTo, l.recvFrom = 0, all[0].sendTo, all[0].recvFrom
 			if l != all[0] {
-				t.Fatalf("rank %d: got %+v, want %+v as on rank 0", r, l, all[0])
+				t.Fatalf("Choose on rank %d chose %+v, want %+v as on rank 0", r, l, all[0])
 			}
 		}
 	})
 }
 
-// TestSendSetsMatchReceiveSets checks that a rank waits for lines of a peer exactly if the peer
-// sends them. Otherwise the rank would hang.
+// TestSendSetsMatchReceiveSets checks that a rank waits for lines of a peer if and only if the peer
+// sends them, because the rank would otherwise hang.
 func TestSendSetsMatchReceiveSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawLaunch(t))
-		for from := range all {
-			for to := range all {
-				sends, waits := all[from].sendTo>>to&1, all[to].recvFrom>>from&1
-				if from != to && sends != waits {
-					t.Fatalf("rank %d to rank %d: got bit %d in sendTo and %d in recvFrom, want equal bits",
-						from, to, sends, waits)
+		for src := range all {
+			for dst := range all {
+				sends, waits := all[src].sendTo>>dst&1, all[dst].recvFrom>>src&1
+				if src != dst && sends != waits {
+					t.Fatalf("rank %d to rank %d: bit %d in sendTo but %d in recvFrom, want the same bit",
+						src, dst, sends, waits)
 				}
 			}
 		}
@@ -103,9 +104,9 @@ func TestSendSetsMatchReceiveSets(t *testing.T) {
 // TestLinesFitIntoExchangeMemory checks that a call writes only to its half of exchange memory.
 func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		asked := drawLaunch(t)
-		for _, l := range chooseAll(t, asked) {
-			ranks := int64(asked.Ranks)
+		input := drawLaunch(t)
+		for _, l := range chooseAll(t, input) {
+			ranks := int64(input.Ranks)
 			room, lines, part := int64(halfBytes), int64(lineLines), l.pieceBytes
 			switch {
 			case l.Bulk:
@@ -115,8 +116,8 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, part = halfBytes/2, l.sendStride
 				if l.sendStride%8 != 0 || l.sendStride*ranks < l.pieceBytes {
-					t.Fatalf("got %d parts of %d bytes, want multiples of 8 that hold %d", ranks,
-						l.sendStride, l.pieceBytes)
+					t.Fatalf("%s has %d parts of %d bytes, want multiples of 8 that hold %d bytes", l.Kernel,
+						ranks, l.sendStride, l.pieceBytes)
 				}
 			}
 			need := ranks * chunks(part, lines) * lines * lineBytes
@@ -130,81 +131,85 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 
 func TestGridsFitOnTheGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		asked := drawLaunch(t)
-		for _, l := range chooseAll(t, asked) {
-			most := gridSize{min(asked.Multiprocessors, maxBulkBlocks), 512}
+		input := drawLaunch(t)
+		for _, l := range chooseAll(t, input) {
+			limit := gridSize{min(input.Multiprocessors, maxBulkBlocks), 512}
 			switch {
 			case l.Fused:
-				most = gridSize{rowBlocks(&asked), (mostRowWarps + 1) * warp}
+				limit = gridSize{rowBlocks(&input), (maxRowWarps + 1) * warp}
 			case !l.Bulk:
-				most = asked.resident(familyOf(l.Kernel))
+				limit = input.resident(familyOf(l.Kernel))
 			}
-			if l.Blocks < 1 || l.Blocks > most.blocks {
-				t.Fatalf("got %d blocks, want at most %d", l.Blocks, most.blocks)
+			if l.Blocks < 1 || l.Blocks > limit.blocks {
+				t.Fatalf("%s has %d blocks, want 1 to %d", l.Kernel, l.Blocks, limit.blocks)
 			}
 			// One warp exchanges headers, so at least one more is needed for data.
-			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > most.threads {
-				t.Fatalf("got %d threads, want whole warps and at most %d", l.Threads, most.threads)
+			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > limit.threads {
+				t.Fatalf("%s has %d threads per block, want whole warps, from %d to %d threads", l.Kernel,
+					l.Threads, 2*warp, limit.threads)
 			}
 		}
 	})
 }
 
-// TestEveryReductionHasAKernel checks that every size and formula has a kernel in any memory, for
-// each type and reduction that Reduces reports. The pieces must cover the buffer.
+// TestEveryReductionHasAKernel checks, for each type and reduction that Reduces reports, that there
+// is a kernel for every size, formula and kind of memory, and that the pieces cover the buffer.
 func TestEveryReductionHasAKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		asked := drawLaunch(t)
-		asked.Operation = rapid.SampledFrom([]driver.Operation{
+		input := drawLaunch(t)
+		input.Operation = rapid.SampledFrom([]driver.Operation{
 			driver.AllReduce, driver.ReduceScatter, driver.Reduce,
 		}).Draw(t, "reduces")
-		trees := asked.Formula == driver.Tree || asked.Formula == driver.RoundedTree
-		l, err := choose(asked)
-		if !Reduces(asked.DataType, asked.ReduceOp) {
+		trees := input.Formula == driver.Tree || input.Formula == driver.RoundedTree
+		l, err := choose(input)
+		if !Reduces(input.DataType, input.ReduceOp) {
 			if !errors.Is(err, errNoKernel) {
-				t.Fatalf("%v of %v: got %+v, %v; want errNoKernel", asked.ReduceOp, asked.DataType, l, err)
+				t.Fatalf("Choose for %v of %v = %+v, %v; want errNoKernel", input.ReduceOp, input.DataType, l,
+					err)
 			}
 			return
 		}
-		if power := asked.Ranks&(asked.Ranks-1) == 0; trees && !power {
+		if power := input.Ranks&(input.Ranks-1) == 0; trees && !power {
 			if err == nil || !strings.Contains(err.Error(), "must be a power of two") {
-				t.Fatalf("a tree of %d ranks: got %+v, %v; want an error about powers of two",
-					asked.Ranks, l, err)
+				t.Fatalf("Choose for a tree of %d ranks = %+v, %v; want an error about powers of two",
+					input.Ranks, l, err)
 			}
 			return
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := int64(0)
+		end := int64(0) // end of the previous piece
 		for i := range l.Pieces {
 			piece := l.arguments(&Transport{}, i)
-			from, bytes := int64(piece.send-l.Send), piece.bytes
-			if from != at || int64(piece.recv-l.Recv) != at {
-				t.Fatalf("piece %d of %d: got offset %d, want %d", i, l.Pieces, from, at)
+			offset, bytes := int64(piece.send-l.Send), piece.bytes
+			if offset != end || int64(piece.recv-l.Recv) != end {
+				t.Fatalf("piece %d of %d is at offset %d, want %d", i, l.Pieces, offset, end)
 			}
-			if l.Pieces > 1 && (bytes <= 0 || bytes > l.pieceBytes || at%pieceUnit != 0) {
-				t.Fatalf("piece %d of %d, at %d, has %d bytes", i, l.Pieces, at, bytes)
+			if l.Pieces > 1 && (bytes <= 0 || bytes > l.pieceBytes || end%pieceUnit != 0) {
+				t.Fatalf("piece %d of %d, at offset %d, has %d bytes, want 1 to %d at a multiple of %d", i,
+					l.Pieces, end, bytes, l.pieceBytes, pieceUnit)
 			}
-			at += bytes
+			end += bytes
 		}
-		if whole := asked.Count * int64(asked.DataType.Size()); at != whole {
-			t.Fatalf("got %[2]d bytes in %[1]d pieces, want %[3]d", l.Pieces, at, whole)
+		if size := input.Count * int64(input.DataType.Size()); end != size {
+			t.Fatalf("the %d pieces have %d bytes, want %d", l.Pieces, end, size)
 		}
 	})
 }
 
-// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula. A tree
-// must select other kernels only if its results can differ.
+// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula, and that
+// a tree selects other kernels only if its results can differ.
 func TestFormulasSelectKernels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		asked := drawLaunch(t)
-		asked.Formula = driver.AnyFormula
-		free := chooseAll(t, asked)
-		asked.Formula = driver.RankOrder
-		for r, l := range chooseAll(t, asked) {
-			if l.Formula = driver.AnyFormula; l != free[r] {
-				t.Fatalf("rank %d: got %+v, want %+v", r, l, free[r])
+		input := drawLaunch(t)
+		input.Formula = driver.AnyFormula
+		unconstrained := chooseAll(t, input)
+		input.Formula = driver.RankOrder
+		for r, l := range chooseAll(t, input) {
+			if l.Formula = driver.AnyFormula; l != unconstrained[r] {
+				t.Fatalf("Choose with RankOrder on rank %d chose %+v, want %+v as with AnyFormula", r, l,
+					unconstrained[r])
 			}
 		}
 	})
@@ -234,10 +239,10 @@ func TestFormulasSelectKernels(t *testing.T) {
 			Ranks: c.ranks, Multiprocessors: 132, Formula: c.formula,
 		})
 		if got := l.op & (orderTree | orderRounded); err != nil || got != c.order {
-			t.Errorf("%+v: got order %d, error %v; want %d, nil", c, got, err, c.order)
+			t.Errorf("Choose(%+v) chose order %d, %v; want %d, nil", c, got, err, c.order)
 		}
 		if c.order != 0 && l.Kernel != "wide_any" {
-			t.Errorf("%+v: got %s, want wide_any", c, l.Kernel)
+			t.Errorf("Choose(%+v) chose %s, want wide_any", c, l.Kernel)
 		}
 	}
 }
@@ -246,21 +251,21 @@ func TestFormulasSelectKernels(t *testing.T) {
 // memory.
 func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		asked := drawLaunch(t)
-		all := chooseAll(t, asked)
+		input := drawLaunch(t)
+		all := chooseAll(t, input)
 		if len(all) == 0 || all[0].Bulk || all[0].Pieces > 1 {
 			return
 		}
-		asked.Symmetric = !asked.Symmetric
-		asked.Recv ^= 1 << 40 // switch between in place and out of place
-		again := chooseAll(t, asked)
-		if asked.Operation == driver.AllReduceRMSNorm {
-			asked.Operation = driver.AllReduce // it uses the same kernel
+		input.Symmetric = !input.Symmetric
+		input.Recv ^= 1 << 40 // switch between in place and out of place
+		again := chooseAll(t, input)
+		if input.Operation == driver.AllReduceRMSNorm {
+			input.Operation = driver.AllReduce // it uses the same kernel
 		}
-		early := asked.Symmetric && all[0].pieceBytes > asked.lineLimit()
-		all[0].Symmetric = asked.Symmetric
+		early := input.Symmetric && all[0].pieceBytes > input.lineLimit()
+		all[0].Symmetric = input.Symmetric
 		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {
-			t.Fatalf("in other memory: got %+v, want %+v", again, all[0])
+			t.Fatalf("in other memory, Choose chose %+v, want %+v", again, all[0])
 		}
 	})
 }

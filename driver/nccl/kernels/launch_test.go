@@ -7,7 +7,6 @@ import (
 	"symmem/driver"
 )
 
-// kib and mib are sizes in elements of one byte.
 const (
 	kib = 1 << 10
 	mib = 1 << 20
@@ -246,18 +245,18 @@ func TestChoose(t *testing.T) {
 			})
 			switch {
 			case err != nil && !strings.Contains(err.Error(), c.kernel):
-				t.Errorf("got %v, want %s", err, c.kernel)
+				t.Errorf("Choose = %v, want %s", err, c.kernel)
 			case err == nil && l.Kernel != c.kernel:
-				t.Errorf("got %s, want %s", l.Kernel, c.kernel)
+				t.Errorf("Choose chose %s, want %s", l.Kernel, c.kernel)
 			case l.Bulk != strings.HasPrefix(l.Kernel, "bulk_"):
-				t.Errorf("%s: got Bulk = %t, want %t", l.Kernel, l.Bulk, !l.Bulk)
+				t.Errorf("Choose chose %s with Bulk = %t, want %t", l.Kernel, l.Bulk, !l.Bulk)
 			}
 		})
 	}
 }
 
 func TestGridsGrowWithTheSize(t *testing.T) {
-	asked := Launch{
+	input := Launch{
 		Call:  &driver.Call{DataType: driver.Uint8, Operation: driver.AllGather},
 		Ranks: 2, Symmetric: true, Multiprocessors: 132,
 	}
@@ -270,16 +269,16 @@ func TestGridsGrowWithTheSize(t *testing.T) {
 		{"three chunks fill a block", 720, 1, 128},
 		{"four chunks need two blocks", 721, 2, 128},
 		{"nearly two small blocks per multiprocessor", 947 * 240, 237, 128},
-		{"then larger blocks", 948 * 240, 119, 256},
-		{"up to 640 threads", 3792 * 240, 190, 640},
+		{"larger blocks", 948 * 240, 119, 256},
+		{"largest blocks", 3792 * 240, 190, 640},
 		{"nearly two large blocks per multiprocessor", 4739 * 240, 237, 640},
-		{"wide kernels need half as many", 4740 * 240, 119, 640},
+		{"wide kernel needs half as many blocks", 4740 * 240, 119, 640},
 		{"largest wide kernel", 2 * mib, 219, 640},
 		{"bulk kernel", 2*mib + 1, 64, 512},
 		{"large bulk kernel", 4 * mib, 128, 512},
 	} {
-		asked.Count = c.count
-		l, err := choose(asked)
+		input.Count = c.count
+		l, err := choose(input)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,9 +2,9 @@ package kernels
 
 // Message describes the copy of one message, in the layout of struct Message in src/message.h. It
 // is in host memory that the device can access. The stream of a Recv writes MessageWaits to State,
-// waits until Go is 1, and runs the kernels. The kernels copy the data. Then, with one write, they
-// store MessageDone in State and 0 in Go. The host writes the other fields before it sets Go to 1.
-// It does not change them until State is MessageDone.
+// waits until Go is 1, and runs the kernels, which copy the data and then, in a single write, store
+// MessageDone in State and 0 in Go. The host writes the other fields before it sets Go to 1, and
+// does not change them until State is MessageDone.
 type Message struct {
 	From, To, Bytes uint64
 	// Taken is the address of a word, or 0. The word becomes 1 once the message has been copied.
@@ -28,10 +28,10 @@ type Copy struct {
 	Blocks, Threads int
 }
 
-// Copies returns the launches that receive a message of the given size, in the order of execution.
+// Copies returns the launches that receive a message of the given size, in execution order.
 func Copies(bytes int64) []Copy {
 	if bytes <= smallMessage {
-		// An empty message also needs a thread, which reports that the message has been received.
+		// Even an empty message needs a thread, to report that the message has been received.
 		warps := ceilDiv(int(bytes)+1, warp*threadBytes)
 		return []Copy{{"message_small", 1, min(messageThreads, warps*warp)}}
 	}
@@ -49,5 +49,4 @@ const (
 	threadBytes = 64
 )
 
-// ceilDiv returns n / by, rounded up.
-func ceilDiv(n, by int) int { return (n + by - 1) / by }
+func ceilDiv(n, divisor int) int { return (n + divisor - 1) / divisor }

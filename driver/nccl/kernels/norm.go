@@ -8,13 +8,13 @@ import (
 const (
 	// rowThreads is the largest number of threads that normalize a row, as in src/norm.h.
 	rowThreads = 512
-	// packBytes is the size of the part of a row that a thread moves at a time.
+	// packBytes is the number of bytes of a row that a thread moves at a time.
 	packBytes = 16
 )
 
 // chooseNorm chooses the kernel of a norm. One kernel runs the whole norm if all rows fit into
-// exchange memory and spreads returns false. Otherwise chooseNorm chooses the kernel of the
-// all-reduce, and localStep returns the step that follows.
+// exchange memory and prefersAllReduce returns false. Otherwise chooseNorm chooses the kernel of
+// the all-reduce, and localStep returns the step that follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -25,36 +25,36 @@ func chooseNorm(l *Launch) error {
 		return err
 	case l.Bulk:
 		return nil
-	case !l.any && !spreads(l) && chooseRows(l):
+	case !l.generic && !prefersAllReduce(l) && chooseRows(l):
 		return nil
 	case l.Pieces > 1:
-		return l.doesNotFit(l.partBytes)
+		return l.errDoesNotFit(l.partBytes)
 	}
 	return nil
 }
 
-// spreads reports whether an all-reduce and a local step are faster than one kernel. They are
-// faster for a few long rows, because an all-reduce spreads each row over many blocks.
-func spreads(l *Launch) bool {
+// prefersAllReduce reports whether an all-reduce and a local step are faster than one norm kernel,
+// which is the case for a few long rows, because an all-reduce spreads each row over many blocks.
+func prefersAllReduce(l *Launch) bool {
 	row := 2 * l.Norm.Hidden
 	return l.Norm.Rows < fewRows &&
-		(chunks(row, wideLines) > mostRowWarps || row*int64(l.Ranks-1) > longRow)
+		(chunks(row, wideLines) > maxRowWarps || row*int64(l.Ranks-1) > longRow)
 }
 
-// spreads applies to fewer than fewRows rows. A row is long if a block would send more than longRow
-// bytes of it, or if its chunks need more than mostRowWarps warps.
+// Fewer than fewRows rows count as few. A row is long if a block would send more than longRow bytes
+// of it, or if its chunks need more than maxRowWarps warps.
 const (
 	fewRows = 16
 	longRow = 32 << 10
 )
 
-// chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they
-// fit.
+// chooseRows chooses a norm kernel if the rows fit into exchange memory, and reports whether they
+// do.
 func chooseRows(l *Launch) bool {
 	n := l.Norm
 	row := 2 * n.Hidden
 	part, shots := row, int64(1)
-	if l.Ranks > 2 && l.partBytes > normOneShotMost/int64(l.Ranks-1) {
+	if l.Ranks > 2 && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
 		packs := (n.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
 		part, shots = packs*packBytes, 2
 	}
@@ -69,16 +69,16 @@ func chooseRows(l *Launch) bool {
 	l.Kernel, l.Fused, l.Pieces = l.kernelName(withQuant(name, n)), true, 1
 	l.sendStride = 0
 	// An additional warp exchanges headers.
-	l.Threads = warp * (1 + max(int(min(all, mostRowWarps)), normWarps(n)))
+	l.Threads = warp * (1 + max(int(min(all, maxRowWarps)), normWarps(n)))
 	l.Blocks = int(max(1, min(n.Rows, int64(rowBlocks(l)))))
 	return true
 }
 
 const (
-	// normOneShotMost is the most bytes that a rank sends in a one-shot norm.
-	normOneShotMost = oneShotMost
-	// mostRowWarps is the largest number of warps of a block that move data.
-	mostRowWarps = 31
+	// maxNormOneShotBytes is the most bytes that a rank sends in a one-shot norm.
+	maxNormOneShotBytes = maxOneShotBytes
+	// maxRowWarps is the largest number of warps of a block that move data.
+	maxRowWarps = 31
 )
 
 // normWarps returns the number of warps that normalize a row.
@@ -86,8 +86,9 @@ func normWarps(n *driver.Norm) int {
 	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
 }
 
-// rowBlocks returns the number of blocks in the largest norm-kernel grid whose blocks are all
-// resident at once. The grid leaves some multiprocessors for a small call of another group.
+// rowBlocks returns the number of blocks in the largest grid of norm kernels whose blocks can all
+// be resident at the same time. The grid leaves some multiprocessors for a small call of another
+// group.
 func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }
@@ -103,8 +104,8 @@ func withQuant(family string, n *driver.Norm) string {
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm. The step reads the sums from
-// Recv. If the all-reduce has failed, the step writes poison.
+// localStep returns the step that follows the all-reduce of a norm. It reads the sums from Recv, or
+// writes poison if the all-reduce has failed.
 func localStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -112,16 +113,16 @@ func localStep(l *Launch, t *Transport) Step {
 		Params: normParams(l, t), Local: true,
 	}
 	s.Overlaps = t.Overlaps && l.overlaps() &&
-		s.Blocks*s.Threads <= l.Multiprocessors*rowThreads/mostWaiting
+		s.Blocks*s.Threads <= l.Multiprocessors*rowThreads/waitingDivisor
 	return s
 }
 
-// mostWaiting limits a local step that is launched before the all-reduce has ended. Its waiting
-// blocks may occupy at most one part in mostWaiting of the GPU, because kernels of other groups may
-// need the rest.
-const mostWaiting = 4
+// waitingDivisor limits a local step that is launched before the all-reduce has completed. Its
+// waiting blocks may occupy at most 1/waitingDivisor of the GPU, because kernels of other groups
+// may need the rest.
+const waitingDivisor = 4
 
-// maxLocalBlocks limits the grid of local kernels. Blocks loop over the remaining rows.
+// maxLocalBlocks limits the grid of local kernels, whose blocks loop over the remaining rows.
 const maxLocalBlocks = 1 << 16
 
 // normArguments holds the arguments of norm kernels and local kernels, in the layout of struct Norm
@@ -135,7 +136,8 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantized is added to the quantization's number if OnlyQuantized is set, as in src/norm.h.
+// onlyQuantized is added to the number of the quantization if OnlyQuantized is set, as in
+// src/norm.h.
 const onlyQuantized = 8
 
 // normParams returns the arguments of a norm kernel or of a local kernel.

@@ -29,9 +29,9 @@ func TestChooseNorms(t *testing.T) {
 		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
 		switch {
 		case err != nil && !strings.Contains(err.Error(), c.kernel):
-			t.Errorf("%s: got %v, want %s", c.name, err, c.kernel)
+			t.Errorf("%s: Choose = %v, want %s", c.name, err, c.kernel)
 		case err == nil && l.Kernel != c.kernel:
-			t.Errorf("%s: got %s, want %s", c.name, l.Kernel, c.kernel)
+			t.Errorf("%s: Choose chose %s, want %s", c.name, l.Kernel, c.kernel)
 		}
 	}
 }
@@ -46,8 +46,8 @@ func normOf(ranks int, rows, hidden int64) Launch {
 	}
 }
 
-// TestLargeNormsUseTheKernelOfTheAllReduce compares norms in symmetric memory with an all-reduce of
-// the same size, if they do not fit into exchange memory.
+// TestLargeNormsUseTheKernelOfTheAllReduce checks that a norm in symmetric memory uses a bulk
+// kernel if and only if an all-reduce of the same size does.
 func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for rows := int64(1); rows <= 8192; rows *= 2 {
@@ -57,7 +57,7 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 			r.Operation = driver.AllReduce
 			sum, sumErr := choose(r)
 			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk && norm.Fused {
-				t.Errorf("%d rows on %d ranks: got %+v, %v; want Bulk as in %+v, %v", rows,
+				t.Errorf("%d rows on %d ranks: Choose chose %+v, %v; want the same Bulk as in %+v, %v", rows,
 					ranks, norm, err, sum, sumErr)
 			}
 		}
@@ -80,7 +80,7 @@ func TestNormsFitIntoExchangeMemory(t *testing.T) {
 				}
 				used := halves * rows * int64(ranks) * chunks(part, wideLines) * wideLines * lineBytes
 				if l.Fused && used > halfBytes {
-					t.Errorf("%d rows of %d on %d ranks: got %d bytes of lines, want at most %d", rows, hidden,
+					t.Errorf("%d rows of %d on %d ranks need %d bytes of lines, want at most %d", rows, hidden,
 						ranks, used, halfBytes)
 				}
 			}
@@ -88,7 +88,7 @@ func TestNormsFitIntoExchangeMemory(t *testing.T) {
 	}
 }
 
-// TestGridsOfRows checks that a block has the threads that move and normalize a row.
+// TestGridsOfRows checks that a block has enough threads to move and normalize a row.
 func TestGridsOfRows(t *testing.T) {
 	for _, c := range []struct {
 		ranks           int
@@ -111,16 +111,16 @@ func TestGridsOfRows(t *testing.T) {
 	}
 }
 
-// TestLocalSteps checks the second kernel of a norm of symmetric memory.
+// TestLocalSteps checks the second kernel of a norm in symmetric memory.
 func TestLocalSteps(t *testing.T) {
 	l := normOf(4, 100, 8192)
 	l.Norm.Quant = driver.QuantPerRow
-	for overlaps, waits := range map[bool]int64{true: 33, false: 34} {
-		l.Norm.Rows = waits
+	for overlaps, rows := range map[bool]int64{true: 33, false: 34} {
+		l.Norm.Rows = rows
 		s := localStep(&l, &Transport{Overlaps: true})
-		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(waits) ||
+		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(rows) ||
 			s.Threads != rowThreads || s.Overlaps != overlaps {
-			t.Errorf("%d rows: got %+v, want Overlaps = %t", waits, s, overlaps)
+			t.Errorf("localStep for %d rows = %+v, want Overlaps = %t", rows, s, overlaps)
 		}
 	}
 }

@@ -15,9 +15,9 @@ import (
 var objects embed.FS
 
 // Object returns the compiled collectives for a compute capability. The code is a cubin if there is
-// one for the GPU's generation. Otherwise it is PTX, which the driver compiles. Object returns an
-// error for GPUs before 8.0. CUDA requires that PTX end with a zero byte, so the code always does.
-// All callers share the bytes and must not modify them.
+// one for the GPU's generation, and otherwise PTX, which the driver compiles. It always ends with a
+// zero byte, as CUDA requires of PTX. Object returns an error for GPUs before 8.0. All callers
+// share the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
@@ -38,11 +38,12 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps generations of GPUs to the architectures of cubins. A cubin runs on all later GPUs
-// of its generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
+// binaries maps each GPU generation (major compute capability) to the architecture of its cubin,
+// which also runs on later GPUs of the generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on
+// 12.1.
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
-// architecture returns the architecture of the object for a generation.
+// architecture returns the architecture of the object for a GPU generation.
 func architecture(major int) string {
 	if cubin, ok := binaries[major]; ok {
 		return cubin
@@ -50,14 +51,14 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// Wait reports whether the kernels for a generation wait for earlier kernels in the stream
-// (griddepcontrol.wait). Kernels that do not wait must not be launched to overlap, because they
-// would read data that is not written yet.
-func Wait(major int) bool { return architecture(major) != "sm_80" }
+// KernelsWait reports whether the kernels for a GPU generation wait for earlier kernels in the
+// stream (griddepcontrol.wait). Kernels that do not wait must not be launched to overlap, because
+// they would read data that has not been written yet.
+func KernelsWait(major int) bool { return architecture(major) != "sm_80" }
 
-// unpackers maps an object's name to a function that unpacks the object at its first call. Each
-// rank of a process needs an object when it opens a device. Unpacking takes 20 ms, and twelve times
-// as long under the race detector.
+// unpackers maps an object's name to a function that unpacks the object at its first call. All
+// ranks of a process share the result, because unpacking takes 20 ms, and twelve times as long
+// under the race detector.
 var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// registers is the number of registers of a multiprocessor. Threads get registers in units of
-// eight.
+// registers is the number of registers of a multiprocessor, which are allocated to threads in units
+// of eight.
 const registers = 64 << 10
 
 // familyOf returns the family of a line kernel, as in Launch.resident. It returns "" for other
@@ -27,8 +27,9 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// residents returns the number of threads of a kernel that a multiprocessor must hold at once.
-func residents(kernel string) int {
+// requiredThreads returns the number of threads of a kernel that a multiprocessor must be able to
+// hold at the same time.
+func requiredThreads(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
 	if strings.HasSuffix(kernel, "_any") {
 		ranks, err = MaxRanks, nil
@@ -39,17 +40,17 @@ func residents(kernel string) int {
 	case strings.HasPrefix(kernel, "norm_local"):
 		return 2 * rowThreads
 	case strings.HasPrefix(kernel, "norm_"):
-		return (mostRowWarps + 1) * warp
+		return (maxRowWarps + 1) * warp
 	case familyOf(kernel) == "" || err != nil:
 		return rowThreads
 	}
 	const multiprocessors = 100
-	most := (&Launch{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))
-	return (most.blocks + multiprocessors - 1) / multiprocessors * most.threads
+	grid := (&Launch{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))
+	return (grid.blocks + multiprocessors - 1) / multiprocessors * grid.threads
 }
 
 // An entry of .nv.info has a format, an attribute, a size, and data of that size. For register
-// counts, the data are the index of the kernel's symbol and the number of registers.
+// counts, the data consists of the index of the kernel's symbol and the number of registers.
 const (
 	sized         = 0x04
 	registerCount = 0x2f
@@ -64,11 +65,11 @@ func TestKernelsFitBlocks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			maps.Copy(counts, registersIn(t, object))
+			maps.Copy(counts, registerCounts(t, object))
 		}
 		for kernel, count := range counts {
 			n := (count + 7) / 8 * 8
-			if threads := residents(kernel); n*threads > registers {
+			if threads := requiredThreads(kernel); n*threads > registers {
 				t.Errorf("%s: %s has %d registers per thread, too many for %d threads on a "+
 					"multiprocessor", architecture(major), kernel, n, threads)
 			}
@@ -79,10 +80,10 @@ func TestKernelsFitBlocks(t *testing.T) {
 	}
 }
 
-// registersIn returns the register count of each kernel of a cubin.
-func registersIn(t *testing.T, object []byte) map[string]int {
+// registerCounts returns the number of registers that each kernel of a cubin uses.
+func registerCounts(t *testing.T, object []byte) map[string]int {
 	t.Helper()
-	f := binaryOf(t, object)
+	f := parseCubin(t, object)
 	info, err := f.Section(".nv.info").Data()
 	if err != nil {
 		t.Fatal(err)

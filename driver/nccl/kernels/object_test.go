@@ -20,8 +20,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// kernelNames lists all kernels that Choose can return, and the kernels that are launched between
-// or after them.
+// kernelNames lists all kernels that Choose can return, AfterAll, and the retired kernels.
 func kernelNames() map[string]bool {
 	names := map[string]bool{AfterAll: true}
 	for _, kernel := range Retired {
@@ -51,12 +50,12 @@ func kernelNames() map[string]bool {
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
 	if len(names) != 3*(4*4+3)+3*4+4+1+len(Retired) {
-		t.Errorf("Choose returns %d different kernels: %v", len(names), names)
+		t.Errorf("kernelNames lists %d kernels, which is not the expected number: %v", len(names), names)
 	}
-	hasKernels(t, Object, names)
-	hasKernels(t, NormObject, normNames())
-	hasKernels(t, MessageObject, messageNames())
-	hasKernels(t, RowsObject, rowsNames(t))
+	checkKernels(t, Object, names)
+	checkKernels(t, NormObject, normNames())
+	checkKernels(t, MessageObject, messageNames())
+	checkKernels(t, RowsObject, rowsNames(t))
 }
 
 // rowsNames lists all kernels that ChooseRows can return.
@@ -87,7 +86,7 @@ func rowsNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// normNames lists all kernels that norms use besides those of all-reduces.
+// normNames lists all kernels that norms use, apart from those of all-reduces.
 func normNames() map[string]bool {
 	names := map[string]bool{}
 	for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {
@@ -118,20 +117,21 @@ func messageNames() map[string]bool {
 	return names
 }
 
-// hasKernels checks that each object contains exactly the given kernels.
-func hasKernels(
+// checkKernels checks that each object contains exactly the given kernels.
+func checkKernels(
 	t *testing.T, objectFor func(major, minor int) ([]byte, error), names map[string]bool,
 ) {
 	t.Helper()
-	for capability, in := range map[[2]int]func(*testing.T, []byte) map[string]bool{
-		{8, 0}: inBinary, {8, 6}: inBinary, {8, 9}: inBinary, {9, 0}: inBinary, {10, 0}: inBinary,
-		{10, 3}: inBinary, {12, 0}: inBinary, {12, 1}: inBinary, {11, 0}: inText, {13, 0}: inText,
+	for capability, list := range map[[2]int]func(*testing.T, []byte) map[string]bool{
+		{8, 0}: kernelsInCubin, {8, 6}: kernelsInCubin, {8, 9}: kernelsInCubin,
+		{9, 0}: kernelsInCubin, {10, 0}: kernelsInCubin, {10, 3}: kernelsInCubin,
+		{12, 0}: kernelsInCubin, {12, 1}: kernelsInCubin, {11, 0}: kernelsInPTX, {13, 0}: kernelsInPTX,
 	} {
 		object, err := objectFor(capability[0], capability[1])
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := in(t, object)
+		found := list(t, object)
 		for name := range names {
 			if !found[name] {
 				t.Errorf("%s is not in the object for %v", name, capability)
@@ -146,8 +146,7 @@ func hasKernels(
 // cudaMachine is EM_CUDA, the machine of ELF files for NVIDIA GPUs.
 const cudaMachine = 190
 
-// binaryOf parses a cubin.
-func binaryOf(t *testing.T, object []byte) *elf.File {
+func parseCubin(t *testing.T, object []byte) *elf.File {
 	t.Helper()
 	// NVIDIA uses ELF versions that package elf does not accept.
 	object = bytes.Clone(object)
@@ -157,17 +156,17 @@ func binaryOf(t *testing.T, object []byte) *elf.File {
 		t.Fatal(err)
 	}
 	if f.Machine != cudaMachine {
-		t.Errorf("the machine is %v, want %v", f.Machine, cudaMachine)
+		t.Errorf("the cubin's ELF machine is %v, want %v", f.Machine, cudaMachine)
 	}
 	return f
 }
 
-// codeIn returns the instructions of each kernel of a cubin.
-func codeIn(t *testing.T, object []byte) map[string][]byte {
+// kernelCode returns the instructions of each kernel of a cubin.
+func kernelCode(t *testing.T, object []byte) map[string][]byte {
 	t.Helper()
 	found := map[string][]byte{}
-	for _, s := range binaryOf(t, object).Sections {
-		if name, is := strings.CutPrefix(s.Name, ".text."); is && s.Type == elf.SHT_PROGBITS {
+	for _, s := range parseCubin(t, object).Sections {
+		if name, ok := strings.CutPrefix(s.Name, ".text."); ok && s.Type == elf.SHT_PROGBITS {
 			code, err := s.Data()
 			if err != nil {
 				t.Fatal(err)
@@ -178,10 +177,10 @@ func codeIn(t *testing.T, object []byte) map[string][]byte {
 	return found
 }
 
-func inBinary(t *testing.T, object []byte) map[string]bool {
+func kernelsInCubin(t *testing.T, object []byte) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for name := range codeIn(t, object) {
+	for name := range kernelCode(t, object) {
 		found[name] = true
 	}
 	return found
@@ -194,8 +193,9 @@ var (
 	ptxEntry   = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 )
 
-// inText also checks the version of PTX: drivers from 535 on (CUDA 12.2) support 8.2.
-func inText(t *testing.T, object []byte) map[string]bool {
+// kernelsInPTX also checks that the PTX version is at most 8.2, which drivers from 535 on (CUDA
+// 12.2) support.
+func kernelsInPTX(t *testing.T, object []byte) map[string]bool {
 	t.Helper()
 	version := ptxVersion.FindSubmatch(object)
 	if version == nil || !ptxTarget.Match(object) {
@@ -204,7 +204,7 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	major, _ := strconv.Atoi(string(version[1]))
 	minor, _ := strconv.Atoi(string(version[2]))
 	if major > 8 || major == 8 && minor > 2 {
-		t.Errorf("PTX %d.%d is too new for drivers of CUDA 12.2", major, minor)
+		t.Errorf("the object is PTX %d.%d, want at most 8.2 for drivers of CUDA 12.2", major, minor)
 	}
 	found := map[string]bool{}
 	for _, entry := range ptxEntry.FindAllSubmatch(object, -1) {
@@ -213,8 +213,8 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	return found
 }
 
-// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, in the
-// lowest bits of an instruction. They were found by compiling kernels with and without these
+// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, which are
+// in the lowest bits of an instruction. They were found by compiling kernels with and without these
 // instructions.
 const (
 	opcode      = 1<<12 - 1
@@ -222,7 +222,7 @@ const (
 	preExit     = 0x82d
 )
 
-// TestKernelsThatOverlapWait checks, in all objects, that a kernel waits for its predecessors if it
+// TestKernelsThatOverlapWait checks in all objects that a kernel waits for its predecessors if it
 // may start its successor early or may be launched to overlap.
 func TestKernelsThatOverlapWait(t *testing.T) {
 	for _, object := range []func(major, minor int) ([]byte, error){Object, NormObject} {
@@ -246,27 +246,26 @@ func TestKernelsThatOverlapWait(t *testing.T) {
 	}
 }
 
-// checkWaits checks the kernels of a cubin.
 func checkWaits(t *testing.T, major int, object []byte) {
 	t.Helper()
-	for kernel, code := range codeIn(t, object) {
+	for kernel, code := range kernelCode(t, object) {
 		waits, launches := 0, 0
-		for at := 0; at+16 <= len(code); at += 16 {
-			switch binary.LittleEndian.Uint16(code[at:]) & opcode {
+		for offset := 0; offset+16 <= len(code); offset += 16 {
+			switch binary.LittleEndian.Uint16(code[offset:]) & opcode {
 			case acquireBulk:
 				waits++
 			case preExit:
 				launches++
 			}
 		}
-		if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
-			t.Errorf("%s of %s: got %d waits and %d launch_dependents, want waits exactly if needed",
-				kernel, architecture(major), waits, launches)
+		if overlaps(kernel) && KernelsWait(major) != (waits > 0) || launches > 0 && waits == 0 {
+			t.Errorf("%s of %s has %d waits and %d launch_dependents, want waits if and only if it needs "+
+				"them", kernel, architecture(major), waits, launches)
 		}
 	}
 }
 
-// overlaps reports whether a kernel may be launched to overlap: line kernels and norms.
+// overlaps reports whether a kernel may be launched to overlap, as line kernels and norms may.
 func overlaps(kernel string) bool {
 	norm := strings.HasPrefix(kernel, "norm") && !slices.Contains(Retired, kernel)
 	return norm || familyOf(kernel) != ""
@@ -275,13 +274,13 @@ func overlaps(kernel string) bool {
 func TestOldGPUsHaveNoObject(t *testing.T) {
 	for _, major := range []int{5, 7} {
 		if _, err := Object(major, 5); err == nil || !strings.Contains(err.Error(), "8.0 or later") {
-			t.Errorf("capability %d.5: got %v, want an error that asks for 8.0 or later", major, err)
+			t.Errorf("Object(%d, 5) = %v, want an error that asks for 8.0 or later", major, err)
 		}
 	}
 }
 
 // TestObjectsMatchSources compares the checksums of objects and sources with the manifest that
-// make.sh has written.
+// make.sh wrote.
 func TestObjectsMatchSources(t *testing.T) {
 	const remedy = "run driver/nccl/kernels/make.sh and commit its output"
 	manifest, err := objects.ReadFile("objects/MANIFEST")
@@ -301,8 +300,8 @@ func TestObjectsMatchSources(t *testing.T) {
 		listed[name] = sum
 	}
 	present := map[string]string{}
-	sums(t, Sources, "src", present)
-	sums(t, objects, "objects", present)
+	addChecksums(t, Sources, "src", present)
+	addChecksums(t, objects, "objects", present)
 	delete(present, "MANIFEST")
 	for name, sum := range present {
 		if listed[name] != sum {
@@ -316,19 +315,19 @@ func TestObjectsMatchSources(t *testing.T) {
 	}
 }
 
-// sums adds the checksums of the files in a folder to a map.
-func sums(t *testing.T, from embed.FS, folder string, to map[string]string) {
+// addChecksums adds the checksums of the files in a folder to sums, by file name.
+func addChecksums(t *testing.T, files embed.FS, folder string, sums map[string]string) {
 	t.Helper()
-	entries, err := fs.ReadDir(from, folder)
+	entries, err := fs.ReadDir(files, folder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		data, err := from.ReadFile(path.Join(folder, e.Name()))
+		data, err := files.ReadFile(path.Join(folder, e.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		sum := sha256.Sum256(data)
-		to[e.Name()] = hex.EncodeToString(sum[:])
+		sums[e.Name()] = hex.EncodeToString(sum[:])
 	}
 }

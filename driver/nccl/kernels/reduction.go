@@ -6,13 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels can reduce. number identifies a type to kernels of any
-// reduction. name is part of the names of the type's specialized kernels, and is empty if there are
-// none. Specialized kernels support reductions up to lastSpecial, in the order of ranks.
+// types lists the types that kernels can reduce. number identifies a type to the generic kernels.
+// name occurs in the names of the type's specialized kernels, and is empty if there are none.
+// Specialized kernels support reductions up to lastSpecialized, in the order of ranks.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
-	signed bool // an unsigned type that uses the kernels of a signed type
+	signed bool // whether an unsigned type uses the kernels of a signed type
 }{
 	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
 	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
@@ -23,10 +23,10 @@ var types = map[driver.DataType]struct {
 }
 
 // Launch.op is a word that describes a reduction to the kernels. It contains the operation's number
-// in enum Op of call.h (driver.ReduceOp.Kernel). For kernels of any reduction, it also contains
-// bits of enum Order, and the type's number times typeUnit.
+// in enum Op of call.h (driver.ReduceOp.Kernel). For generic kernels, it also contains bits of enum
+// Order, and the type's number times typeUnit.
 const (
-	lastSpecial = 2 // Max; later operations have no specialized kernels
+	lastSpecialized = 2 // Max; operations with higher numbers have no specialized kernels
 
 	orderTree    = 8
 	orderRounded = 16
@@ -47,7 +47,7 @@ func (l *Launch) setReduction() (err error) {
 	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
 		order, err = l.treeBits()
 	}
-	if l.any = t.name == "" || op > lastSpecial || order != 0; l.any {
+	if l.generic = t.name == "" || op > lastSpecialized || order != 0; l.generic {
 		l.op |= order | t.number*typeUnit
 	}
 	return err
@@ -60,8 +60,8 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 }
 
 // treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree
-// and the order of ranks give the same results. With two ranks they do, except for averages, which
-// are rounded differently.
+// and the order of ranks give the same results, as they do with two ranks, except for averages,
+// which are rounded differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
@@ -79,8 +79,8 @@ func (l *Launch) treeBits() (uint32, error) {
 	return 0, nil
 }
 
-// kernelName returns the name of the kernel in a family that suits the call. Each family has a
-// kernel for 2 ranks, a kernel for 4 ranks, and a kernel for any number up to 8.
+// kernelName returns the name of the call's kernel in a family. Each family has one kernel for 2
+// ranks, one for 4 ranks, and one for any number of ranks up to 8.
 func (l *Launch) kernelName(family string) string {
 	ranks := 8
 	if l.Ranks == 2 || l.Ranks == 4 {

@@ -5,24 +5,23 @@ import (
 	"unsafe"
 )
 
-// Fault gives the reason why a kernel has ended without a result. The values are those of enum
-// Fault in src/exchange.h.
+// Fault is the reason why a kernel exited without a result. The values are those of enum Fault in
+// src/exchange.h.
 type Fault uint32
 
-// The faults.
 const (
 	None Fault = iota
-	// Aborted means that the host has ended the kernel (see Report.End).
+	// Aborted means that the host stopped the kernel (see Report.End).
 	Aborted
 	// TimedOut means that a peer did not launch the call in time.
 	TimedOut
-	// Diverged means that a peer has launched a different call.
+	// Diverged means that a peer launched a different call.
 	Diverged
 )
 
-// Report receives the first fault of a rank's kernels. It also holds the word with which the host
-// ends kernels. It has the layout of struct Report in src/exchange.h. It is in host memory that the
-// device reads and writes. The fields before fault may be read once fault is not None.
+// Report receives the first fault of a rank's kernels, and holds the word with which the host stops
+// kernels. It is in host memory that the device reads and writes, in the layout of struct Report in
+// src/exchange.h. The fields before fault may be read once fault is not None.
 type Report struct {
 	// Digest is the digest of this rank's call. Theirs is the digest of the peer's different call.
 	Digest, Theirs uint64
@@ -36,11 +35,11 @@ type Report struct {
 	_     [7]uint32
 }
 
-// Fault returns the fault. It may be called while kernels run.
+// Fault returns the fault. It may be called while kernels are running.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy of the report. It returns true if the report contains a fault. It may be
-// called while kernels run.
+// Read returns a copy of the report, and whether the report contains a fault. It may be called
+// while kernels are running.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
@@ -51,9 +50,9 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End ends the kernels that use this report and wait for peers. It does not end later kernels. To
-// end these, too, copy the 32 bits at EndOffset to the first fault word, at FaultOffset in the
-// exchange memory. End may be called while kernels run.
+// End makes the kernels that use this report exit if they wait for peers. It does not affect
+// kernels that start later. To make these exit as well, copy the 32 bits at EndOffset to the first
+// fault word, at FaultOffset in the exchange memory. End may be called while kernels are running.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
 // EndOffset is the offset in a Report of the word that End writes.

@@ -25,9 +25,9 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels. In a gather, tensorsOrOp and
-// chunksOrDivisor are the numbers of tensors and of chunks. In a scatter, they are the reduction
-// and its divisor.
+// rowsArguments holds the arguments that all rows kernels begin with. In a gather, tensorsOrOp and
+// chunksOrDivisor are the numbers of tensors and of chunks, and in a scatter, the reduction and its
+// divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -51,14 +51,12 @@ type scatterArguments struct {
 	sendAt     [MaxRanks]uintptr
 }
 
-// Rows describes a call with parts of different sizes, or a list of calls that gather. It
-// implements Work.
+// Rows describes a call with parts of different sizes, or a list of gathers. It implements Work.
 type Rows struct {
 	launch   Launch
 	launches []rowsLaunch
 }
 
-// rowsLaunch describes one launch.
 type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
@@ -66,16 +64,16 @@ type rowsLaunch struct {
 	chunks          int64 // in all slices; only for line kernels
 }
 
-// slice selects a range of bytes in each rank's part of a call. The range begins at offset from and
-// is shorter than bytes if the part ends first.
+// slice selects a range of bytes in each rank's part of a call. The range begins at offset, and is
+// shorter than bytes if the part ends first.
 type slice struct {
-	call        *driver.Call
-	from, bytes int64
+	call          *driver.Call
+	offset, bytes int64
 }
 
 // ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather and
-// AllGatherV calls. l.Call is the first call. l.Symmetric reports whether the divided buffers of
-// all calls are in windows that every rank can access directly.
+// AllGatherV calls, whose first call must be l.Call. l.Symmetric reports whether those buffers of
+// all calls that are divided into parts are in windows that every rank can access directly.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -88,31 +86,32 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 		if !gathers && (call.Operation != driver.ReduceScatterV || len(calls) > 1) {
 			return nil, fmt.Errorf("%w for a list with %v", errNoKernel, call.Operation)
 		}
-		bytes += w.largest(call)
+		bytes += w.largestPart(call)
 	}
 	if l.Operation == driver.ReduceScatterV {
 		if err := w.launch.setReduction(); err != nil {
 			return nil, err
 		}
-		if w.launch.any {
+		if w.launch.generic {
 			return nil, fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType,
 				l.ReduceOp)
 		}
 	}
-	w.launch.Bulk = l.Symmetric && bytes > min(partMost, oneShotLimit(l.Ranks))
+	w.launch.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
 	w.split(calls)
 	if lines := !w.launch.Bulk && !l.Operation.Reduces(); lines && bytes > maxGather(l.Ranks) {
-		return nil, l.doesNotFit(bytes)
+		return nil, l.errDoesNotFit(bytes)
 	}
 	return w, nil
 }
 
-// maxGather returns the largest parts that line kernels gather. On 4 H200, four launches that fill
-// exchange memory are faster than a group of NCCL's all-gathers, and eight are slower.
+// maxGather returns the total size, in bytes, of the largest parts that line kernels gather. On 4
+// H200, four launches that fill exchange memory are faster than a group of NCCL's all-gathers, but
+// eight are slower.
 func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
-// largest returns the size of the largest part of a call in bytes.
-func (w *Rows) largest(call *driver.Call) int64 {
+// largestPart returns the size of the largest part of a call in bytes.
+func (w *Rows) largestPart(call *driver.Call) int64 {
 	p := w.parts(slice{call: call, bytes: math.MaxInt64})
 	return slices.Max(p.bytes[:])
 }
@@ -120,13 +119,13 @@ func (w *Rows) largest(call *driver.Call) int64 {
 // split assigns the calls to launches. A launch of a line kernel moves only as much data as fits
 // into exchange memory. All ranks get the same launches.
 func (w *Rows) split(calls []*driver.Call) {
-	most := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
+	maxChunks := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
 	var next rowsLaunch
 	for _, call := range calls {
-		for from, left := int64(0), w.largest(call); left > 0; {
+		for offset, left := int64(0), w.largestPart(call); left > 0; {
 			room := left
 			if !w.launch.Bulk {
-				room = (most - next.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
+				room = (maxChunks - next.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
 			}
 			if len(next.slices) == maxTensors || room <= 0 {
 				w.add(next)
@@ -134,16 +133,16 @@ func (w *Rows) split(calls []*driver.Call) {
 				continue
 			}
 			bytes := min(left, room)
-			next.slices = append(next.slices, slice{call, from, bytes})
+			next.slices = append(next.slices, slice{call, offset, bytes})
 			next.chunks += chunks(bytes, wideLines)
-			from, left = from+bytes, left-bytes
+			offset, left = offset+bytes, left-bytes
 		}
 	}
 	w.add(next)
 }
 
-// add appends a launch and chooses its kernel and grid. A launch without data still compares the
-// calls.
+// add appends a launch and chooses its kernel and grid. A launch without data is needed, too,
+// because it compares the calls.
 func (w *Rows) add(next rowsLaunch) {
 	l, family := &w.launch, "rows"
 	if l.Bulk {
@@ -160,17 +159,17 @@ func (w *Rows) add(next rowsLaunch) {
 	w.launches = append(w.launches, next)
 }
 
-// parts returns the slice of each rank's part of a call's divided buffer.
+// parts returns the range that a slice selects in each rank's part of a call's divided buffer.
 func (w *Rows) parts(s slice) (p partsArguments) {
 	c, size := s.call, int64(s.call.DataType.Size())
 	for r := range w.launch.Ranks {
-		at, count := int64(r)*c.Count, c.Count
+		start, count := int64(r)*c.Count, c.Count
 		if c.Operation.Reduces() {
-			at, count = c.Splits.SendOffsets[r], c.Splits.SendCounts[r]
+			start, count = c.Splits.SendOffsets[r], c.Splits.SendCounts[r]
 		} else if c.Splits != nil {
-			at, count = c.Splits.RecvOffsets[r], c.Splits.RecvCounts[r]
+			start, count = c.Splits.RecvOffsets[r], c.Splits.RecvCounts[r]
 		}
-		p.at[r], p.bytes[r] = at*size+s.from, min(max(0, count*size-s.from), s.bytes)
+		p.at[r], p.bytes[r] = start*size+s.offset, min(max(0, count*size-s.offset), s.bytes)
 	}
 	return p
 }
@@ -201,7 +200,6 @@ func (w *Rows) Steps(t *Transport) (steps []Step) {
 	return steps
 }
 
-// arguments returns the first arguments, which all rows kernels share.
 func (w *Rows) arguments(t *Transport) rowsArguments {
 	a := rowsArguments{
 		rank: uint32(w.launch.Rank), ranks: uint32(w.launch.Ranks), digest: w.launch.Digest,
@@ -218,7 +216,7 @@ func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
 	first := int64(0)
 	for i, s := range next.slices {
 		tensor := &a.tensor[i]
-		tensor.send, tensor.recv, tensor.first = s.call.Send+uintptr(s.from), s.call.Recv, first
+		tensor.send, tensor.recv, tensor.first = s.call.Send+uintptr(s.offset), s.call.Recv, first
 		tensor.parts = w.parts(s)
 		first += chunks(s.bytes, wideLines)
 		if w.launch.Bulk {
@@ -233,7 +231,7 @@ func (w *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
 	a := scatterArguments{rowsArguments: w.arguments(t), chunks: next.chunks}
 	a.tensorsOrOp, a.chunksOrDivisor = w.launch.op, w.launch.divisor
 	for _, s := range next.slices { // a scatter has at most one slice
-		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.from), w.parts(s)
+		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.offset), w.parts(s)
 		if w.launch.Bulk {
 			copy(a.sendAt[:], s.call.SendWindow.(Located).Locate(s.call.Send))
 		}

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Transport holds the arguments with which every kernel communicates with other ranks. All
+// Transport holds the arguments that every kernel needs to communicate with other ranks. All
 // addresses are valid in this process.
 type Transport struct {
 	// Exchange holds the address of each rank's exchange memory, in group order.
@@ -16,23 +16,23 @@ type Transport struct {
 	Report uintptr
 	// Timeout limits how long kernels wait for peers.
 	Timeout time.Duration
-	// Overlaps reports whether kernels may start before earlier kernels in the stream have ended.
+	// Overlaps reports whether kernels may start before earlier kernels in the stream have completed.
 	Overlaps bool
 }
 
 // Located is implemented by windows that peers have mapped.
 type Located interface {
-	// Locate returns the address of a buffer on every rank, in group order.
+	// Locate returns the address of each rank's copy of a buffer, in group order.
 	Locate(address uintptr) []uintptr
 }
 
 // Work describes a call on the direct path. Each kind of operation has its own implementation, with
 // its own arguments and kernels. Choose returns the implementation for a call.
 type Work interface {
-	// Steps returns the kernel launches of the call in the order of execution. Kernels that
-	// communicate compare the call's digest across ranks.
+	// Steps returns the kernel launches of the call in execution order. Kernels that communicate
+	// compare the call's digest across ranks.
 	Steps(t *Transport) []Step
-	// Remark returns a note about the call, or "".
+	// Remark returns a remark about how the call runs, or "".
 	Remark() string
 }
 
@@ -42,9 +42,10 @@ type Step struct {
 	// Blocks is the number of blocks. Threads is the number of threads per block.
 	Blocks, Threads int
 	Params          cuda.Params
-	// Overlaps reports whether the kernel may start before its predecessor in the stream has ended.
+	// Overlaps reports whether the kernel may start before its predecessor in the stream has
+	// completed.
 	Overlaps bool
-	// Local reports whether the kernel uses only this rank's memory. A kernel that is not local
+	// Local reports whether the kernel accesses only this rank's memory. A kernel that is not local
 	// counts as a call of the group, and its arguments contain the call's digest.
 	Local bool
 	// digest is the offset of the digest in Params.
@@ -58,8 +59,8 @@ func (s *Step) SetDigest(digest uint64) {
 	}
 }
 
-// Choose chooses the kernels of a call, or returns the reason why there are none. The caller sets
-// the first group of l's fields.
+// Choose chooses the kernels of a call, or returns an error that says why there are none. The
+// caller must have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.Uneven() {
 		return ChooseRows(l, []*driver.Call{l.Call})
