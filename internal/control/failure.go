@@ -12,15 +12,15 @@ import (
 // failureReport informs the other ranks that a collective step has failed on the sending rank.
 type failureReport struct {
 	Why string `json:"why"`
-	// Lost holds the world ranks that the sender considers lost. Other ranks may not have detected
-	// the loss yet.
+	// Lost holds the world ranks that the sender considers lost, even if other ranks have not
+	// detected the loss yet.
 	Lost []int `json:"lost,omitempty"`
-	// Machines holds the host names of the lost ranks, as far as they are known.
+	// Machines holds the known host names of the lost ranks.
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes the reason why a step failed on this rank, for DecodeFailures on other
-// ranks. The encoding of nil is empty.
+// EncodeFailure encodes the reason why a step failed on this rank, for DecodeFailures on the other
+// ranks. It returns nil for a nil error.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -29,13 +29,13 @@ func EncodeFailure(err error) []byte {
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		c.Lost, c.Machines = lost.Ranks, lost.Machines
 	}
-	encoded, _ := json.Marshal(c) // cannot fail: only strings and numbers
+	encoded, _ := json.Marshal(c) // cannot fail, because c holds only strings and numbers
 	return encoded
 }
 
-// DecodeFailures decodes the reports of a group's ranks, in group order, and returns the first
-// failure, or nil. ranks holds world ranks. If the first failure lists lost ranks, the result is a
-// RankLostError that names them.
+// DecodeFailures decodes reports, which holds a result of EncodeFailure from each of the given
+// world ranks, and returns the first failure, or nil if there is none. If that failure lists lost
+// ranks, the result is a RankLostError about them.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

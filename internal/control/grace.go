@@ -7,15 +7,15 @@ import (
 	"symmem/driver"
 )
 
-// Grace limits how long work that all ranks have submitted may continue after a rank has failed.
+// Grace bounds how long work that all ranks have submitted may continue after a rank has failed.
 const Grace = 100 * time.Millisecond
 
 // GraceTimer measures Grace. The zero value is ready to use. A GraceTimer is not safe for
 // concurrent use.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns the time since the first call with failed set, or a negative duration if failed
-// is false. Callers poll Elapsed with the current state of their peers.
+// Elapsed returns the time since it was first called with failed set, or a negative duration if
+// failed is false. Callers poll it with the current state of their peers.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -29,18 +29,17 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks, which can read it before the exchange of
+// Reason classifies a rank's failure for the other ranks, which can read it before they exchange
 // reports on the fault lane. The values are shared between processes.
 type Reason uint32
 
-// The reasons.
 const (
 	NotFailed Reason = iota
 	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself
-	// Aborted means that the rank has aborted the group on request of its program.
+	// Aborted means that the rank has aborted the group at its program's request.
 	Aborted
-	// FailedAfterPeer means that the rank failed only because another rank had failed before.
+	// FailedAfterPeer means that the rank failed only because another rank had already failed.
 	FailedAfterPeer
 )
 

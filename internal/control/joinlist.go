@@ -11,23 +11,23 @@ import (
 	"symmem/driver"
 )
 
-// JoinList records in the store which ranks have begun to join a group, and the ranks that each of
+// JoinList records in the store which ranks have begun to join a group, and which ranks each of
 // them waits for. If rank 0 waits for rank 1, and rank 1 for rank 2, rank 0 can thus report that
 // only rank 2 is missing.
 type JoinList struct {
 	Store driver.Store
-	// Group is the group to join.
 	Group driver.GroupConfig
 }
 
-// lookupTimeout limits one lookup of the ranks that have joined, and the polls of Blockers.
+// lookupTimeout bounds one lookup of the ranks that have joined, and also how long Blockers polls.
 const lookupTimeout = 500 * time.Millisecond
 
 func (r JoinList) key(rank int) string {
 	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
-// Add records that this rank has begun to join. It must be called before any wait for other ranks.
+// Add records that this rank has begun to join. It must be called before this rank waits for
+// others.
 func (r JoinList) Add(ctx context.Context) error {
 	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(nil)); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
@@ -35,16 +35,17 @@ func (r JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the group's other world ranks that are not in the store yet. It does not wait. If
-// the store does not answer, the result is the rank that serves the store, if any.
+// Absent lists the other ranks of the group, as world ranks, that have not begun to join. It does
+// not wait for them. If the store does not answer, the result is the rank that serves the store, if
+// any.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
 func (r JoinList) others() []int {
 	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
 }
 
-// Absent lists the ranks whose keys are not in the store. It does not wait. If the store does not
-// answer, the result is the rank that serves the store, if any.
+// Absent lists the ranks whose keys are not in the store. It does not wait for them. If the store
+// does not answer, the result is the rank that serves the store, if any.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readAbsent(store, ranks, key)
 	return absent
@@ -53,7 +54,7 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 // silentStore describes a rank that serves a store that does not answer.
 const silentStore = "serves the store, which does not answer"
 
-// readAbsent implements Absent. It also returns the values of existing keys, by rank.
+// readAbsent implements Absent. It also returns the values of the keys that exist, by rank.
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
@@ -61,13 +62,13 @@ func readAbsent(
 	defer cancel()
 	stored = map[int]string{}
 	for _, rank := range ranks {
-		value, there, err := store.Peek(ctx, key(rank))
+		value, set, err := store.Peek(ctx, key(rank))
 		switch server := store.ServedBy(); {
 		case err != nil && server >= 0:
 			return []int{server}, map[int]string{server: silentStore}
 		case err != nil:
 			return absent, stored
-		case there:
+		case set:
 			stored[rank] = Printable(string(value))
 		default:
 			absent = append(absent, rank)
@@ -76,29 +77,29 @@ func readAbsent(
 	return absent, stored
 }
 
-// AbsentError returns the error of a join that timed out, with the ranks that have not joined. If
-// all ranks have joined, it names the blockers of the awaited ranks (see Blockers).
+// AbsentError returns the error of a join that timed out. It lists the ranks that have not begun to
+// join or, if all have, the ranks that block the awaited ones (see Blockers).
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
 		awaited = r.Blockers(awaited)
 	}
-	return AbsentError("joining group "+r.Group.Name(), r.addMachines(), waited, absent,
+	return AbsentError("joining group "+r.Group.Name(), r.groupWithMachines(), waited, absent,
 		awaited, err)
 }
 
 // Blockers returns the ranks that block the awaited ranks. It follows the stored waits until it
-// reaches ranks that wait for no rank. If the waits form a cycle, it returns awaited.
+// reaches ranks that wait for no other rank. If the waits form a cycle, it returns awaited.
 //
-// All ranks time out at about the same time. So Blockers first stores this rank's wait, and then
-// polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
+// Because all ranks time out at about the same time, Blockers first stores this rank's wait and
+// then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
 // theirs.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
 	for {
 		_, stored := readAbsent(r.Store, r.others(), r.key)
-		silent := func(rank int) bool { return len(r.waitsIn(stored[rank])) == 0 }
+		silent := func(rank int) bool { return len(r.parseWaits(stored[rank])) == 0 }
 		if !slices.ContainsFunc(awaited, silent) || time.Now().After(deadline) {
 			return r.follow(awaited, stored)
 		}
@@ -106,30 +107,30 @@ func (r JoinList) Blockers(awaited []int) []int {
 	}
 }
 
-func (r JoinList) follow(from []int, stored map[int]string) []int {
-	var ends []int
+func (r JoinList) follow(awaited []int, stored map[int]string) []int {
+	var blockers []int
 	seen := map[int]bool{r.Group.Ranks[r.Group.Rank]: true}
-	for next := slices.Clone(from); len(next) > 0; next = next[1:] {
+	for next := slices.Clone(awaited); len(next) > 0; next = next[1:] {
 		rank := next[0]
 		if seen[rank] {
 			continue
 		}
 		seen[rank] = true
-		waits := r.waitsIn(stored[rank])
+		waits := r.parseWaits(stored[rank])
 		if len(waits) == 0 {
-			ends = append(ends, rank)
+			blockers = append(blockers, rank)
 		}
 		next = append(next, waits...)
 	}
-	if len(ends) == 0 {
-		return from
+	if len(blockers) == 0 {
+		return awaited
 	}
-	slices.Sort(ends)
-	return ends
+	slices.Sort(blockers)
+	return blockers
 }
 
-// AbsentError returns the error of a wait that timed out, with the absent ranks. If no rank is
-// absent, it names the awaited ranks. If there are none either, the result is err.
+// AbsentError returns the error of a wait that timed out. It lists the absent ranks or, if there
+// are none, the awaited ranks. If there are none of these either, the result is err.
 func AbsentError(
 	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -145,10 +146,10 @@ func AbsentError(
 	}
 }
 
-// WarnLate warns, at the times that late sets, of ranks of the group that have not joined. If all
-// ranks have joined, it names the ranks that awaited returns. Before each warning, it stores the
-// ranks that this rank waits for, so that other ranks can include them in their warnings. stop ends
-// the warnings and waits for one in progress.
+// WarnLate warns of ranks that have not begun to join, at the times that late determines. Once all
+// have, it warns of the ranks that awaited returns. Before each warning, it stores the ranks that
+// this rank waits for, so that other ranks can include them in their warnings. stop stops the
+// warnings and waits for one that is in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(r.Store, r.others(), r.key)
@@ -171,7 +172,7 @@ func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func())
 func (r JoinList) activities(absent []int, stored map[int]string) map[int]string {
 	doing := map[int]string{}
 	for _, rank := range absent {
-		if waits := r.waitsIn(stored[rank]); len(waits) > 0 {
+		if waits := r.parseWaits(stored[rank]); len(waits) > 0 {
 			doing[rank] = "is joining the group, and waits for " +
 				driver.RanksOf(waits, r.Group.Ranks)
 		} else if rank == r.Store.ServedBy() && stored[rank] == silentStore {
@@ -181,51 +182,51 @@ func (r JoinList) activities(absent []int, stored map[int]string) map[int]string
 	return doing
 }
 
-// publishAwaited stores the ranks that this rank waits for, as numbers separated by spaces.
+// publishAwaited stores the ranks that this rank waits for.
 func (r JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(ranks))
 }
 
-// machineMark precedes the host name in a stored value.
-const machineMark = "@"
+// machinePrefix precedes the host name in the values that ranks store.
+const machinePrefix = "@"
 
 // entry returns the value that this rank stores: its host name and the ranks that it waits for.
 func (r JoinList) entry(awaited []int) []byte {
-	return []byte(machineMark + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
+	return []byte(machinePrefix + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
 }
 
-// machineIn returns the host name in a value that a rank has stored, or "".
-func machineIn(text string) string {
+// parseMachine returns the host name in a value made by entry, or "" if it contains none.
+func parseMachine(text string) string {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {
 		return ""
 	}
-	name, _ := strings.CutPrefix(fields[0], machineMark)
+	name, _ := strings.CutPrefix(fields[0], machinePrefix)
 	return name
 }
 
-func (r JoinList) addMachines() driver.GroupConfig {
+func (r JoinList) groupWithMachines() driver.GroupConfig {
 	group := r.Group
 	if group.Machines == nil {
 		group.Machines = make([]string, len(group.Ranks))
 		_, stored := readAbsent(r.Store, r.others(), r.key)
 		for i, rank := range group.Ranks {
-			group.Machines[i] = machineIn(stored[rank])
+			group.Machines[i] = parseMachine(stored[rank])
 		}
 	}
 	return group
 }
 
-// Machine returns the host name that a world rank has stored, or "".
+// Machine returns the host name that a world rank has stored, or "" if it has stored none.
 func (r JoinList) Machine(rank int) string {
 	_, stored := readAbsent(r.Store, []int{rank}, r.key)
-	return machineIn(stored[rank])
+	return parseMachine(stored[rank])
 }
 
-// waitsIn parses a value of entry, without fields that are not ranks of the group.
-func (r JoinList) waitsIn(text string) (ranks []int) {
+// parseWaits returns the ranks in a value made by entry, ignoring those outside the group.
+func (r JoinList) parseWaits(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)
 		if err == nil && slices.Contains(r.Group.Ranks, rank) {
@@ -235,8 +236,9 @@ func (r JoinList) waitsIn(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that late sets, until stop is called. Each is a copy of
-// warning with the ranks and activities that find returns, and the time waited.
+// WarnLate issues warnings at the times that late determines, until stop is called. Each warning is
+// a copy of warning to which WarnLate adds the ranks and activities that find returns and the time
+// waited so far.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

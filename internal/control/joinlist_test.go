@@ -12,7 +12,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
+func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
 	warnings := make(chan driver.LateWarning, 100)
@@ -38,7 +38,7 @@ func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
 		select {
 		case w := <-warnings:
 			if !slices.Equal(w.Ranks, []int{1}) {
-				t.Fatalf("the warning names ranks %v, want rank 1", w.Ranks)
+				t.Fatalf("the warning lists ranks %v, want rank 1", w.Ranks)
 			}
 			if strings.Contains(w.Activity[1], "waits for rank 2") && len(w.Activity) == 1 {
 				return

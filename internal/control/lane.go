@@ -12,7 +12,7 @@ var laneNames = [driver.Lanes]string{
 	"agreement", "background agreement", "comparison of splits", "fault report",
 }
 
-// ExchangeName describes an exchange of payloads on a lane, for errors and warnings.
+// ExchangeName returns the name of an exchange on a lane, for errors and warnings.
 func ExchangeName(group driver.GroupConfig, lane driver.Lane) string {
 	return laneNames[lane] + " of group " + group.Name()
 }
@@ -26,7 +26,7 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 	return nil
 }
 
-// Bounded adds a deadline to a context that has none.
+// Bounded returns ctx with a deadline after d if ctx has none.
 func Bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)

@@ -9,20 +9,20 @@ import (
 )
 
 // Messages is an optional interface of a Plane whose ranks are on one machine. It counts this
-// rank's messages and diagnoses messages that do not arrive. The messages' data does not pass
-// through the plane. In strict groups Compare also compares all ranks' message counts.
+// rank's messages, whose data does not pass through the plane, and diagnoses messages that do not
+// arrive. In strict groups, Compare also compares all ranks' message counts.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns the reason why a message may never arrive, or nil. since is the time
-	// from which this rank has waited for the message. The error is a RankLostError, TimeoutError,
-	// DeadlockError or PeerError. DiagnoseMessage also warns of late ranks. peer may be AnySource.
+	// DiagnoseMessage returns a RankLostError, TimeoutError, DeadlockError or PeerError if a
+	// message for which this rank has waited since the given time may never arrive, and otherwise
+	// nil. It also warns of late ranks. peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
 	// CalledMore reports whether the peer or, for AnySource, every other rank has called more than
-	// the given number of collectives. If so, all messages announced before are readable.
+	// the given number of collectives. If so, all messages announced before that can be read.
 	CalledMore(peer int, collectives uint64) bool
-	// Lost reports whether the process of a group rank has ended.
+	// Lost reports whether the process of a group rank has exited.
 	Lost(peer int) bool
 }
 
@@ -30,7 +30,7 @@ type Messages interface {
 type Message struct {
 	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After counts the collectives that this rank had called before.
+	// After is the number of collectives that this rank had called before.
 	After uint64
 }
 
@@ -39,13 +39,12 @@ type End struct {
 	Digest uint64 // of the call
 	After  uint64 // number of collectives called before
 	Bytes  uint64 // size of the message
-	// Type is the element type, or 0 at both ends if unknown.
+	// Type is the element type. If it is unknown, it is 0 at both ends.
 	Type driver.DataType
 }
 
-// Differ compares the two ends of a message and returns an error if they do not match. number and
-// source identify the message, and call describes the receive. If check is set, Differ also
-// compares types and digests.
+// Differ returns an error if the two ends of a message do not match. number and source identify the
+// message, and call describes the receive. Types and digests are compared only if check is set.
 func Differ(
 	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
 	check bool,
@@ -71,9 +70,10 @@ func Differ(
 	return e
 }
 
-// DescribeMessage describes one end of a message for errors. number is 0 if the message has none.
+// DescribeMessage describes one end of a message for use in errors. number is 0 if the message has
+// no number.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
-	preposition, peer, which := "to", "any rank", ""
+	preposition, peer, ordinal := "to", "any rank", ""
 	if call.Operation == driver.Recv {
 		preposition = "from"
 	}
@@ -81,14 +81,14 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
 	}
 	if number > 0 {
-		which = fmt.Sprintf(" %d", number)
+		ordinal = fmt.Sprintf(" %d", number)
 	}
-	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, which,
+	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, ordinal,
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns a message's segment in a Matcher. after counts the collectives called
-// before the message. Only strict groups have more than one segment.
+// MessageSegment returns a message's segment in a Matcher, where after is the number of collectives
+// called before the message. Only strict groups have more than one segment.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -96,15 +96,15 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// Awaited describes a Recv without a message. Number is 0 if it is unknown.
+// Awaited describes a Recv that no message has matched. Number is 0 if it is unknown.
 type Awaited struct {
 	Source, Tag int
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the unmatched messages at the end of a group: messages that
-// arrived and were not received, receives without a message, and messages that a rank had not
-// received when it left. It returns nil if there are none.
+// Unmatched returns an error that lists the messages left unmatched when a group ends, or nil if
+// there are none. unclaimed holds messages that arrived but were never received, awaited holds
+// receives without a message, and untaken holds messages that a rank had not received when it left.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

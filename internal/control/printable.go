@@ -6,10 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxPrintable limits the length of a text from another rank, in bytes.
+// maxPrintable is the length in bytes to which Printable truncates text.
 const maxPrintable = 1000
 
-// Printable truncates another rank's text and replaces characters that would garble a terminal.
+// Printable truncates text received from another rank and replaces characters that would garble a
+// terminal.
 func Printable(text string) string {
 	if len(text) > maxPrintable {
 		text = text[:maxPrintable]

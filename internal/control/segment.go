@@ -10,18 +10,18 @@ import (
 	"symmem/driver"
 )
 
-// CompareSegments checks that all ranks of a group are about to register the same segment with the
-// same size, without relying on earlier agreements. It also sends more to every rank and returns
-// all ranks' values, by group rank. exchange is the plane's Exchange method.
+// CompareSegments checks, without relying on earlier agreements, that all ranks of a group are
+// about to register the same segment with the same size. It also exchanges extra, and returns the
+// extra of every rank by group rank. exchange is the plane's Exchange method.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),
-	ranks []int, key driver.SegmentKey, size int64, more []byte,
+	ranks []int, key driver.SegmentKey, size int64, extra []byte,
 ) ([][]byte, error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
-	all, err := exchange(ctx, driver.LaneControl, slices.Concat(mine, more))
+	all, err := exchange(ctx, driver.LaneControl, slices.Concat(mine, extra))
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// ShareToken generates a secret on the leading rank and sends it to the others through the store.
+// ShareToken fills token with a secret that all ranks share: the leading rank generates it and the
+// others read it from the store.
 func ShareToken(
 	ctx context.Context, store driver.Store, key string, leads bool, token []byte,
 ) error {

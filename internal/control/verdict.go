@@ -10,44 +10,43 @@ import (
 	"symmem/driver"
 )
 
-// RankState is a snapshot of what this rank knows about the state of a group's rank.
+// RankState is a snapshot of what this rank knows about the state of a rank of a group.
 //
 // Judge relies on the order in which states are read from shared memory: first Lost of all ranks,
-// then Failed and Left, then the activity of each rank, and Missing last. A snapshot then includes
-// everything that a rank did before it failed, left or ended.
+// then Failed and Left, then the activity of each rank, and Missing last. Read in this order, a
+// snapshot includes everything that a rank did before it failed, left or exited.
 type RankState struct {
 	// Missing reports whether the rank has not reached the awaited step.
 	Missing bool
 	// Failed classifies the failure of the rank, if it has failed.
 	Failed Reason
 	// Completed reports whether the awaited step completed on the rank before the rank failed. If
-	// so, the messages that this rank still awaits are in transit.
+	// so, the messages that this rank is still waiting for are in transit.
 	Completed bool
-	// Left reports whether the rank has left the group. Lost reports whether its process, or the
-	// connection to it, has ended.
+	// Left reports whether the rank has left the group. Lost reports whether its process has exited
+	// or the connection to it has broken.
 	Left, Lost bool
-	// Submitted counts the collectives that the rank has launched.
+	// Submitted is the number of collectives that the rank has launched.
 	Submitted uint64
-	// InCollective holds the ticket of the collective in which the rank waits, or 0.
+	// InCollective is the ticket of the collective in which the rank is waiting, or 0.
 	InCollective uint64
-	// Operation holds the operation of that collective.
+	// Operation is the operation of that collective.
 	Operation driver.Operation
-	// Exchanges counts the steps of the control lane that the rank has reached. InExchange holds
-	// the number of the step in which the rank waits, or 0.
+	// Exchanges is the number of steps on the control lane that the rank has reached. InExchange is
+	// the number of the step in which the rank is waiting, or 0.
 	Exchanges, InExchange uint64
-	// Waited is the time that the rank has been in its collective or exchange.
+	// Waited is how long the rank has been in its collective or exchange.
 	Waited time.Duration
-	// Message describes the message or value that the rank waits for, if any.
+	// Message describes the message or value that the rank is waiting for, if any.
 	Message string
 }
 
-// dead reports whether the rank's process ended before the rank left or aborted the group.
-func (r *RankState) dead() bool { return r.Lost && !r.Left && r.Failed != Aborted }
+// isLost reports whether the rank was lost before it left or aborted the group.
+func (r *RankState) isLost() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
-// late reports whether the wait still waits for the rank.
-func (r *RankState) late() bool { return r.Missing }
+func (r *RankState) isMissing() bool { return r.Missing }
 
-// String describes the activity of the rank.
+// String describes what the rank is doing.
 func (r *RankState) String() string {
 	waited := r.Waited.Round(time.Millisecond)
 	switch {
@@ -68,68 +67,67 @@ func (r *RankState) launched() string { return driver.Plural(r.Submitted, "colle
 
 // WaitStatus describes a wait of this rank. Judge decides whether the wait continues.
 type WaitStatus struct {
-	// Group describes the waiting group. Group.Rank is this rank.
 	Group driver.GroupConfig
 	// Doing describes the wait, for example "AllReduce 12 of group world".
 	Doing func() string
-	// Collective holds the ticket of the waiting collective, or 0. From Collective and Exchange,
-	// Judge detects ranks that wait for each other in different calls.
+	// Collective is the ticket of the waiting collective, or 0. Judge uses it and Exchange to
+	// detect ranks that wait for each other in different calls.
 	Collective uint64
-	// Exchange is set for a step of the control lane, and for values that are ordered with
-	// collectives.
+	// Exchange is set for a step of the control lane, and for values that are ordered with respect
+	// to collectives.
 	Exchange bool
-	// Work is set if the wait ends when launched work ends. Otherwise it ends when all ranks have
-	// arrived. A lost rank may leave its part of the work incomplete, so any lost rank ends a wait
-	// for work. Work with Collective 0 needs no other rank.
+	// Work is set if the wait ends when launched work completes, rather than when all ranks have
+	// arrived. Any lost rank ends a wait for work, because the rank may not have done its share of
+	// the work. Work with Collective 0 needs no other rank.
 	Work bool
 	// IgnoreFaults is set if the wait continues after a fault of any rank.
 	IgnoreFaults bool
-	// Cause holds the fault of this rank, or nil.
+	// Cause is the fault of this rank, or nil.
 	Cause error
 	// Closed reports whether this rank has left the group.
 	Closed bool
-	// Waited is the duration of the wait so far. Timeout limits it.
+	// Waited is the duration of the wait so far, and Timeout the duration at which the wait fails.
 	Waited, Timeout time.Duration
 	// DeadlinePassed reports whether a deadline other than Timeout has passed.
 	DeadlinePassed bool
-	// Stale is set while unread messages of other ranks may have arrived. Judge then considers no
-	// rank late.
+	// Stale is set while messages from other ranks may have arrived that this rank has not read
+	// yet. Judge then considers no rank late.
 	Stale bool
-	// FailedFor is the time for which work has continued after a peer's failure was detected. It is
-	// negative if no peer has failed. The wait ends when FailedFor reaches Grace.
+	// FailedFor is how long the work has continued since a peer's failure was detected, or negative
+	// if no peer has failed. The wait ends when FailedFor reaches Grace.
 	FailedFor time.Duration
 	// Late configures warnings.
 	Late driver.Late
-	// Warned is the time since the group's last warning, or negative if there was none.
+	// Warned is the time since the group's last warning, or negative if there has been none.
 	Warned time.Duration
 }
 
-// Verdict holds the decision of Judge. A wait whose verdict has no error continues.
+// Verdict is the decision of Judge. A wait whose verdict has no error continues.
 type Verdict struct {
 	// Err ends the wait if it is not nil. It is WaitStatus.Cause, or a RankLostError, PeerError,
 	// DeadlockError or TimeoutError of package driver.
 	Err error
 	// Left is set if Err is a DeadlockError about ranks that have left the group. The root cause
-	// may be the end of another rank's process, which this rank detects within Grace. A caller that
-	// can wait for Grace should then call Judge again.
+	// may be that another rank's process has exited, which this rank detects within Grace, so a
+	// caller that can wait for Grace should then call Judge again.
 	Left bool
-	// Warning holds the warning to issue, or nil.
+	// Warning is the warning to issue, or nil.
 	Warning *driver.LateWarning
 }
 
 // Judge decides whether a wait continues. states holds the states of the group's ranks in group
-// order. The rules do not depend on the number of machines. Judge checks these conditions in order,
-// because an earlier condition may cause a later one:
+// order. The rules are the same for any number of machines. Judge checks these conditions in order,
+// because an earlier one may have caused a later one:
 //
 //	this rank has failed   q.Cause
-//	a rank is lost         RankLostError: its process has ended before it left the group. The error
-//	                       names all lost ranks, also those that have reached the awaited step
+//	a rank is lost         RankLostError: its process exited before it left the group. The error
+//	                       lists all lost ranks, even those that reached the awaited step
 //	a peer has failed      PeerError: the peer will not arrive
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
-//	a rank is late         TimeoutError: it is alive and has not arrived in time
+//	a rank is late         TimeoutError: it is alive but has not arrived in time
 //
-// A rank that left the group without arriving is elsewhere, not lost, even if its process has ended
-// since. A rank that aborted the group before its process ended is not lost either.
+// A rank that left the group without arriving is elsewhere rather than lost, even if its process
+// has exited since. Nor is a rank lost if it aborted the group before its process exited.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -142,11 +140,11 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	if q.Work && q.Collective == 0 {
 		return Verdict{}
 	}
-	missing := q.anyWhere(states, (*RankState).late)
+	missing := q.anyRank(states, (*RankState).isMissing)
 	if !missing && !q.Work {
 		return Verdict{}
 	}
-	lost := q.ranksWhere(states, (*RankState).dead)
+	lost := q.ranksWhere(states, (*RankState).isLost)
 	if slices.ContainsFunc(lost, func(r int) bool { return q.Work || states[r].Missing }) {
 		return Verdict{Err: lostError(q.Group, lost, q.Doing())}
 	}
@@ -175,9 +173,9 @@ func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 	return ranks
 }
 
-// anyWhere reports whether the state of another group rank matches. Unlike ranksWhere, it does not
+// anyRank reports whether match returns true for any other rank. Unlike ranksWhere, it does not
 // allocate.
-func (q *WaitStatus) anyWhere(states []RankState, match func(*RankState) bool) bool {
+func (q *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bool {
 	for r := range states {
 		if r != q.Group.Rank && match(&states[r]) {
 			return true
@@ -186,7 +184,8 @@ func (q *WaitStatus) anyWhere(states []RankState, match func(*RankState) bool) b
 	return false
 }
 
-// deadlock returns a DeadlockError that names the missing ranks that cannot arrive, or nil.
+// deadlock returns a DeadlockError that lists the missing ranks that can never arrive, or nil if
+// there are none.
 func (q *WaitStatus) deadlock(states []RankState) error {
 	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
 		return r.Missing && q.cannotArrive(&states[q.Group.Rank], r)
@@ -199,10 +198,10 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 	}
 }
 
-// cannotArrive reports whether a rank can never reach this wait. A rank that waits in an exchange
-// launches nothing before this rank joins the exchange. If that rank has not launched the
-// collective in which this rank waits, neither rank can proceed. The same holds if this rank waits
-// in an exchange and the other rank in a collective.
+// cannotArrive reports whether rank r can never reach this wait. A rank that waits in an exchange
+// launches nothing until this rank joins the exchange, so if r has not launched the collective in
+// which this rank waits, neither can proceed. The same is true if this rank waits in an exchange
+// and r in a collective.
 func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -215,20 +214,20 @@ func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	return false
 }
 
-// late returns the verdict for missing ranks that are alive. It contains a timeout, a warning or
+// late returns the verdict for missing ranks that are alive, which contains a timeout, a warning or
 // neither.
 func (q *WaitStatus) late(states []RankState) Verdict {
 	waited := q.Waited.Round(time.Millisecond)
 	if q.DeadlinePassed || q.Waited >= q.Timeout {
-		missing := q.ranksWhere(states, (*RankState).late)
+		missing := q.ranksWhere(states, (*RankState).isMissing)
 		return Verdict{Err: &driver.TimeoutError{
 			Doing: q.Doing(), Waited: waited, Missing: q.Group.World(missing),
 			Machines: q.Group.MachinesOf(q.Group.World(missing)),
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// If faults are ignored, missing ranks may never arrive, and only the caller knows which are
-	// late.
+	// If faults are ignored, missing ranks may never arrive, and only the caller knows which of
+	// them are late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
@@ -245,9 +244,9 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// Describe returns the wait as a LateWarning, or nil if no rank is missing.
+// Describe describes the wait as a LateWarning. It returns nil if no rank is missing.
 func (q *WaitStatus) Describe(states []RankState) *driver.LateWarning {
-	missing := q.ranksWhere(states, (*RankState).late)
+	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -258,7 +257,7 @@ func (q *WaitStatus) Describe(states []RankState) *driver.LateWarning {
 	}
 }
 
-// Activity describes the activities of the other ranks of a group, by world rank.
+// Activity describes what the other ranks of a group are doing, by world rank.
 func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 	q := WaitStatus{Group: group}
 	return q.activity(states, q.ranksWhere(states, func(*RankState) bool { return true }))
@@ -268,7 +267,7 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 // as a RankLostError, PeerError or DeadlockError.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
-	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
+	if lost := q.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
 		return lostError(group, lost, doing)
 	}
 	if err := PeerFault(group, states, func() string { return doing }); err != nil {
@@ -289,17 +288,17 @@ func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankL
 	}
 }
 
-// Departed returns the world ranks that are lost, and those that have left the group or have ended
+// Departed returns the world ranks that are lost, and those that have left the group or exited
 // after an abort.
 func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	q := WaitStatus{Group: group}
-	lost = q.ranksWhere(states, (*RankState).dead)
-	left = q.ranksWhere(states, func(r *RankState) bool { return (r.Left || r.Lost) && !r.dead() })
+	lost = q.ranksWhere(states, (*RankState).isLost)
+	left = q.ranksWhere(states, func(r *RankState) bool { return (r.Left || r.Lost) && !r.isLost() })
 	return group.World(lost), group.World(left)
 }
 
-// SomePeerFault returns the result of PeerFault or, if no state shows a failure yet, a PeerError
-// without ranks. The caller knows that a peer has failed.
+// SomePeerFault is like PeerFault, for callers that know that a peer has failed: if no state shows
+// a failure yet, it returns a PeerError without ranks.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -307,23 +306,23 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that names the other ranks that have failed, without those that
-// failed only because of another failure. It returns nil if no rank has failed.
+// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has. It
+// leaves out ranks that failed only because another had failed, unless there are no others.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
-	var first, followed []int
+	var first, followers []int
 	aborted := false
 	for r := range states {
 		switch reason := states[r].Failed; {
 		case r == group.Rank || reason == NotFailed:
 		case reason == FailedAfterPeer:
-			followed = append(followed, group.Ranks[r])
+			followers = append(followers, group.Ranks[r])
 		default:
 			first = append(first, group.Ranks[r])
 			aborted = aborted || reason == Aborted
 		}
 	}
 	if len(first) == 0 {
-		first = followed
+		first = followers
 	}
 	if len(first) == 0 {
 		return nil
@@ -331,10 +330,10 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context has ended. It names the ranks that had not
-// arrived and wraps the context's cause.
+// Interrupted returns the error of a wait whose context has ended. It lists the ranks that had not
+// arrived, and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
-	missing := q.ranksWhere(states, (*RankState).late)
+	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
 		return fmt.Errorf("%s: %w", q.Doing(), cause)
 	}

@@ -11,7 +11,7 @@ import (
 	"symmem/driver"
 )
 
-// testGroup is a group whose world ranks differ from its group ranks. This rank is its first.
+// testGroup is a group whose world ranks differ from its group ranks. This rank is the first one.
 var testGroup = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
 
 type verdict struct {
@@ -54,9 +54,9 @@ const timeout = time.Minute
 type verdictCase struct {
 	name      string
 	status    WaitStatus
-	me, b, c  RankState // group ranks 0, 1 and 2; the zero value has arrived
+	me, b, c  RankState // group ranks 0, 1 and 2; the zero value means that the rank has arrived
 	want      verdict
-	elsewhere string // if set, expected activity of b in a DeadlockError
+	elsewhere string // if set, the activity of b expected in a DeadlockError
 }
 
 var none = verdict{kind: "none"}
@@ -99,15 +99,15 @@ var verdicts = []verdictCase{
 		b:      RankState{Missing: true}, want: none,
 	},
 	{
-		name: "a rank ends without leaving", b: RankState{Missing: true, Lost: true},
+		name: "a rank exits without leaving", b: RankState{Missing: true, Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "a rank arrives and ends", b: RankState{Lost: true}, c: RankState{Missing: true},
+		name: "a rank arrives and exits", b: RankState{Lost: true}, c: RankState{Missing: true},
 		want: none,
 	},
 	{
-		name: "a rank ends, and another had arrived before it ended",
+		name: "a rank exits, and another has exited after arriving",
 		b:    RankState{Missing: true, Lost: true}, c: RankState{Lost: true},
 		want: verdict{"lost", []int{5, 3}},
 	},
@@ -116,7 +116,7 @@ var verdicts = []verdictCase{
 		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
 	{
-		name: "a rank leaves without arriving, and its process ends",
+		name: "a rank leaves without arriving, and its process exits",
 		b:    RankState{Missing: true, Left: true, Lost: true},
 		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
@@ -136,11 +136,11 @@ var verdicts = []verdictCase{
 		want: verdict{"peer", []int{3}},
 	},
 	{
-		name: "a rank has failed and another ends", b: RankState{Missing: true, Lost: true},
+		name: "a rank has failed and another exits", b: RankState{Missing: true, Lost: true},
 		c: RankState{Failed: FailedItself}, want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "a rank that has failed has left",
+		name: "a rank has failed and left",
 		b:    RankState{Missing: true, Failed: FailedItself, Left: true},
 		want: verdict{"peer", []int{5}},
 	},
@@ -159,7 +159,7 @@ var verdicts = []verdictCase{
 		want: verdict{"aborted", []int{5}},
 	},
 	{
-		name: "a rank aborts and its process ends",
+		name: "a rank aborts and its process exits",
 		b:    RankState{Missing: true, Failed: Aborted, Lost: true},
 		want: verdict{"aborted", []int{5}},
 	},
@@ -213,37 +213,37 @@ var verdicts = []verdictCase{
 		me: RankState{Submitted: 4}, b: RankState{Missing: true, InCollective: 4}, want: none,
 	},
 	{
-		name:   "a tolerant wait continues after faults",
+		name:   "a wait that ignores faults continues",
 		status: WaitStatus{IgnoreFaults: true, Cause: errors.New("ours")},
 		b:      RankState{Missing: true, Failed: FailedItself}, want: none,
 	},
 	{
-		name: "a tolerant wait ends if a missing rank is lost", status: WaitStatus{IgnoreFaults: true},
+		name: "a wait that ignores faults ends if a rank is lost", status: WaitStatus{IgnoreFaults: true},
 		b: RankState{Missing: true, Lost: true}, want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "work: all have launched it and a process ends", status: atWork, b: RankState{Lost: true},
+		name: "work: all have launched it and a process exits", status: atWork, b: RankState{Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "work: a rank that has launched it has left and ended", status: atWork,
+		name: "work: a rank has launched it, left and exited", status: atWork,
 		b: RankState{Left: true, Lost: true}, want: none,
 	},
 	{
-		name: "work: a rank has left without it and ended", status: atWork,
+		name: "work: a rank has left without launching it and exited", status: atWork,
 		b: RankState{Missing: true, Left: true, Lost: true}, want: verdict{"deadlock", []int{5}},
 	},
 	{
-		name: "work: a rank that has launched it has just failed", status: atWork,
+		name: "work: a rank has launched it and just failed", status: atWork,
 		b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
-		name:   "work: a rank that has launched it failed some time ago",
+		name:   "work: a rank launched it and failed some time ago",
 		status: with(atWork, func(q *WaitStatus) { q.FailedFor = Grace }),
 		b:      RankState{Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "work: a rank has failed without it", status: atWork,
+		name: "work: a rank has failed without launching it", status: atWork,
 		b: RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
@@ -251,7 +251,7 @@ var verdicts = []verdictCase{
 		b: RankState{Missing: true, Lost: true, Failed: FailedItself}, want: none,
 	},
 	{
-		name:   "work that needs no other rank, and a fault of this one",
+		name:   "work that needs no other rank, after a fault of this one",
 		status: WaitStatus{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
 	},
 }
@@ -278,8 +278,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestWarningsOfLateRanks passes times to Judge instead of waiting.
-func TestWarningsOfLateRanks(t *testing.T) {
+func TestJudgeWarnsOfLateRanks(t *testing.T) {
 	enabled := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	missing, minute := RankState{Missing: true}, time.Minute
 	for _, c := range []struct {
@@ -291,7 +290,7 @@ func TestWarningsOfLateRanks(t *testing.T) {
 	}{
 		{"not yet", 29 * time.Second, -1, enabled, missing, false, false},
 		{"after half a minute", 30 * time.Second, -1, enabled, missing, false, true},
-		{"not again at once", 31 * time.Second, time.Second, enabled, missing, false, false},
+		{"not again immediately", 31 * time.Second, time.Second, enabled, missing, false, false},
 		{"not within a minute", 89 * time.Second, 59 * time.Second, enabled, missing, false, false},
 		{"a minute later", 90 * time.Second, minute, enabled, missing, false, true},
 		{"an earlier wait caused a warning", 30 * time.Second, minute, enabled, missing, false, true},
@@ -309,7 +308,7 @@ func TestWarningsOfLateRanks(t *testing.T) {
 			}
 			v := Judge(&q, []RankState{{}, c.row, {}})
 			if v.Err != nil || (v.Warning != nil) != c.want {
-				t.Fatalf("got %+v, want no error, and a warning: %v", v, c.want)
+				t.Fatalf("Judge = %+v; want no error, and a warning: %v", v, c.want)
 			}
 			if !c.want {
 				return
@@ -327,7 +326,7 @@ func TestWarningsOfLateRanks(t *testing.T) {
 	}
 }
 
-func TestTimeUntilTheNextWarning(t *testing.T) {
+func TestTimeUntilNextWarning(t *testing.T) {
 	l := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	for _, c := range []struct{ waited, since, want time.Duration }{
 		{0, -1, 30 * time.Second},
@@ -360,7 +359,7 @@ func TestRankStateString(t *testing.T) {
 	}
 }
 
-func TestInterruptedWaitNamesMissingRanks(t *testing.T) {
+func TestInterruptedErrorListsMissingRanks(t *testing.T) {
 	q := WaitStatus{Group: testGroup, Doing: func() string { return "work" }, Waited: time.Second}
 	states := []RankState{{}, {Missing: true}, {}}
 	err := Interrupted(&q, states, context.DeadlineExceeded)

@@ -5,11 +5,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// announcement is the digest of a call that a rank has launched under a ticket. ticket is 0 while
+// announcement is the digest of the call that a rank has launched under a ticket. ticket is 0 while
 // the entry is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is the number of recent tickets with announcements, a power of two.
+// announcements is the number of recent tickets for which announcements are kept, a power of two.
 const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)
@@ -43,7 +43,7 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	return ranks
 }
 
-// Submitted reports whether all ranks have submitted a ticket. It is true for a closed plane.
+// Submitted reports whether all ranks have submitted a ticket. On a closed plane it returns true.
 func (p *plane) Submitted(ticket uint64) bool {
 	if p.BeginUse() != nil {
 		return true

@@ -8,15 +8,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts counts the messages that this rank has sent and awaited, whose data it does not transfer.
+// Counts counts the messages that this rank has sent and awaited, but does not transfer their data.
 // In strict groups, collectives compare the counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is the sum of the weights of all messages sent, minus that of all messages awaited.
-	// It is 0 in groups that are not strict.
+	// balance is the sum of the weights of all messages sent minus that of all messages awaited, or
+	// 0 in groups that are not strict.
 	balance atomic.Uint64
 
-	// Mu also guards fields of a communicator that change together with the counts.
+	// Mu also guards those fields of a communicator that change together with the counts.
 	Mu      ranked.Mutex[countsMu]
 	sent    message.Tally // by receiver; guarded by Mu
 	awaited message.Tally // by source; guarded by Mu
@@ -26,8 +26,8 @@ type Counts struct {
 // every message is matched.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage numbers a Send or Recv. after counts the collectives called before, and done the
-// completed ones. The caller holds Mu.
+// CountMessage numbers a Send or Recv. after is the number of collectives called before it, and
+// done the number of completed ones. The caller must hold Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -39,8 +39,8 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0. It
-// lists the messages that this rank has sent and received before.
+// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0.
+// The error lists the messages that this rank had sent and received before that collective.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,
@@ -50,7 +50,7 @@ func (c *Counts) Unbalanced(collective uint64) error {
 
 var _ driver.MessageCounts = (*Group)(nil)
 
-// MessagesBefore lists the messages that this rank has sent and received before a collective.
+// MessagesBefore lists the messages that this rank sent and received before a collective.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	me := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()

@@ -12,7 +12,7 @@ type fault struct {
 // Failed returns a channel that is closed when the group fails.
 func (f *fault) Failed() <-chan struct{} { return f.done }
 
-// HasFailed reports whether the group has failed. If it has, Cause returns an error.
+// HasFailed reports whether the group has failed, in which case Cause returns an error.
 func (f *fault) HasFailed() bool { return f.set.Load() }
 
 // Cause returns the first fault, or nil.
@@ -24,7 +24,8 @@ func (f *fault) Cause() error {
 	return f.cause
 }
 
-// record stores the first fault and closes done. It reports whether err is that fault.
+// record stores err and closes done unless a fault is already recorded. It reports whether it
+// stored err.
 func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false

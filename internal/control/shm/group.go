@@ -18,12 +18,12 @@ import (
 )
 
 // Group connects the ranks of a group through a control region. A plane is a Group whose data is
-// transferred elsewhere. A backend that transfers data through the region embeds a Group in its
-// communicator.
+// transferred elsewhere, whereas a backend that transfers data through the region embeds a Group in
+// its communicator.
 //
-// States: zero; open, after Join; failed; closed. A group fails with the first fault that this rank
-// observes or causes. When a group fails, all its waits end and its peers are woken. After that,
-// only exchanges on the fault lane still work.
+// A group is open after Join, until it fails or is closed. It fails with the first fault that this
+// rank observes or causes. All its waits then end, its peers are woken, and only exchanges on the
+// fault lane still work.
 //
 // The caller runs collectives one at a time, in the order of their tickets. Only the current
 // collective makes steps.
@@ -32,18 +32,17 @@ import (
 // the cause of a failure, steps performs the steps of collectives, waiter waits for other ranks,
 // and Counts numbers messages.
 //
-// Mu guards the tickets, the names and the list of waits, and is held only briefly. It is acquired
-// after Counts.Mu and the locks of lanes, and before Machine.mu.
+// Mu guards the tickets, the named values and the list of waits, and is held only briefly.
 type Group struct {
-	// The fields that Ticket uses come first, so that they share few cache lines.
+	// The fields that Ticket uses come first, so that they occupy few cache lines.
 
 	machine *Machine
 	ranks
 	fault
-	// Mu also guards fields of a communicator that change together with its tickets.
+	// Mu also guards those fields of a communicator that change together with its tickets.
 	Mu        ranked.Spin[groupMu]
 	submitted uint64 // number of tickets allocated; guarded by Mu
-	withdrawn bool   // new tickets are not published; guarded by Mu
+	withdrawn bool   // whether new tickets stay unpublished; guarded by Mu
 	closed    bool   // guarded by Mu
 
 	steps
@@ -58,14 +57,14 @@ type Group struct {
 
 	lanes [driver.Lanes]lane
 
-	named     []*named  // by number; guarded by Mu
-	usersDone sync.Cond // uses Mu; signalled when users decreases
-	users     int       // number of exchanges and transfers in progress; guarded by Mu
+	named     []*namedValue // by number; guarded by Mu
+	usersDone sync.Cond     // uses Mu; signalled when users decreases
+	users     int           // number of exchanges and transfers in progress; guarded by Mu
 }
 
-// Join connects this rank to a group. It is a collective call of ranks that are all on this
-// machine. The region ends with dataBytes of Data, the same number on all ranks. The group must be
-// closed before the machine.
+// Join connects this rank to a group. It is a collective call: all ranks of the group, which must
+// be on this machine, call it with the same dataBytes, the size of Data. The group must be closed
+// before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -97,14 +96,14 @@ func (g *Group) Join(
 // Processors returns the number of processors on which any rank may run.
 func (g *Group) Processors() int { return g.processors }
 
-// Data returns the dataBytes of memory that Join has allocated in the region. It may be accessed
-// between BeginUse and EndUse, or before Release.
+// Data returns the memory for data that Join allocated in the region. It may be accessed between
+// BeginUse and EndUse, or before Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
 
-// Fetch returns a file that a rank of the group has exported, or a driver.RankLostError if that
-// rank's process has ended.
+// Fetch returns a file that a rank of the group has exported. It returns a driver.RankLostError if
+// that rank's process has exited.
 func (g *Group) Fetch(
 	ctx context.Context, rank int, key handoff.Key, doing string,
 ) (*os.File, error) {
@@ -140,7 +139,8 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// Fail records the first fault, notifies the peers and returns err as a fault of the group.
+// Fail returns err as a fault of the group. If it is the first fault, Fail records it and notifies
+// the peers.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -159,7 +159,8 @@ func (g *Group) fail(err error) error {
 	return err
 }
 
-// BeginUse registers a user of the region until EndUse. LeaveGroup waits for all users.
+// BeginUse registers a user of the region, for which LeaveGroup waits until EndUse is called. It
+// returns an error if this rank has left the group.
 func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -170,7 +171,7 @@ func (g *Group) BeginUse() error {
 	return nil
 }
 
-// EndUse unregisters a user of BeginUse.
+// EndUse unregisters a user registered by BeginUse.
 func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -178,11 +179,11 @@ func (g *Group) EndUse() {
 	g.usersDone.Broadcast()
 }
 
-// Closed reports whether this rank has left the group. The caller holds Mu.
+// Closed reports whether this rank has left the group. The caller must hold Mu.
 func (g *Group) Closed() bool { return g.closed }
 
-// LeaveGroup publishes that this rank leaves the group, waits until the region has no user, and
-// returns the last ticket. left reports whether this call is the first.
+// LeaveGroup publishes that this rank leaves the group, waits until the region has no users, and
+// returns the last ticket. On later calls, it does nothing and returns false.
 func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -199,7 +200,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 	return g.submitted, true
 }
 
-// Release unmaps the region, which must have no user.
+// Release unmaps the region, which must have no users.
 func (g *Group) Release() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -211,7 +212,7 @@ func (g *Group) Release() error {
 	return err
 }
 
-// Named returns this rank's values under a name.
+// Named returns the values that the ranks exchange under a name.
 func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	if err := g.BeginUse(); err != nil {
 		return nil, err
@@ -227,7 +228,7 @@ func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	if err := driver.CheckValueName(name, len(g.named)); err != nil {
 		return nil, err
 	}
-	n := newNamed(g, name, ordered)
+	n := newNamedValue(g, name, ordered)
 	g.named = append(g.named, n)
 	return n, nil
 }
@@ -239,23 +240,22 @@ func (g *Group) Collectives() uint64 {
 	return g.submitted
 }
 
-// Ticket allocates the next ticket and publishes it. The caller holds Mu.
+// Ticket allocates the next ticket and publishes it. The caller must hold Mu.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
 	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.me.status.submitted)), g.submitted)
 	return g.submitted
 }
 
-// Tickets returns the number of tickets allocated so far. The caller holds Mu.
+// Tickets is like Collectives, for callers that hold Mu.
 func (g *Group) Tickets() uint64 { return g.submitted }
 
-// The optional interfaces of communicators that Group implements.
 var (
 	_ driver.EndObserver = (*Group)(nil)
 	_ driver.Inspector   = (*Group)(nil)
 )
 
-// Inspect describes the slow waits of this rank and the activities of the other ranks.
+// Inspect describes the slow waits of this rank and what the other ranks are doing.
 func (g *Group) Inspect() driver.Inspection {
 	if g.BeginUse() != nil {
 		return driver.Inspection{}
@@ -264,7 +264,7 @@ func (g *Group) Inspect() driver.Inspection {
 	return g.inspect()
 }
 
-// EndedRanks lists the world ranks whose processes have ended before they left the group.
+// EndedRanks lists the world ranks whose processes exited before they left the group.
 func (g *Group) EndedRanks() []int {
 	if g.BeginUse() != nil {
 		return nil

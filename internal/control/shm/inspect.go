@@ -15,15 +15,15 @@ type observation struct {
 }
 
 // observe describes all slow waits. It holds Group.Mu while it calls the functions of a slowWait,
-// because these read variables that the waiting goroutine changes as soon as it has removed the
-// wait from the list. Only the waiting goroutine may call ready, so observe counts all awaited
-// ranks as missing.
+// because these read variables that the waiting goroutine may change once it has removed the wait
+// from the list. Because only the waiting goroutine may call ready, observe counts all awaited
+// ranks of a wait with ready as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	all := make([]observation, len(ws.list))
 	for i, w := range ws.list {
-		all[i] = observation{doing: w.doing(), begin: w.begin, missing: w.from}
+		all[i] = observation{doing: w.doing(), begin: w.begin, missing: w.awaited}
 		if w.ready == nil {
 			all[i].missing = ws.appendLate(nil, w)
 		}
@@ -40,7 +40,7 @@ func (ws *waiter) inspect() driver.Inspection {
 			Group: *ws.ranks.cfg, Doing: func() string { return w.doing },
 			Waited: time.Duration(sys.Monotonic() - w.begin),
 		}
-		states := ws.rankStates(&slowWait{ready: func() bool { return false }, from: w.missing})
+		states := ws.rankStates(&slowWait{ready: func() bool { return false }, awaited: w.missing})
 		if late := q.Describe(states); late != nil {
 			all.Waits = append(all.Waits, *late)
 		}

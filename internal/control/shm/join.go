@@ -16,21 +16,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// joinState is the state of one Join. Its waits end if the process of any rank of the group ends.
-// After a timeout, the error names the ranks that have not joined.
+// joinState is the state of one call of Join. Its waits end if the process of any rank of the group
+// exits. After a timeout, the error lists the ranks that have not joined.
 type joinState struct {
 	g     *Group
 	begin time.Time
 	list  control.JoinList
-	// cancel ends the Join because a rank is lost.
+	// cancel makes Join fail because a rank is lost.
 	cancel context.CancelCauseFunc
-	// awaited is the world rank that the current wait needs, or -1. exchanging is set during the
-	// exchange, which needs all ranks.
+	// awaited is the world rank for which Join is currently waiting, or -1. exchanging is set
+	// during the exchange, which needs all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
 
-func (j *joinState) waitsFor() (ranks []int) {
+func (j *joinState) awaitedRanks() (ranks []int) {
 	if rank := j.awaited.Load(); rank >= 0 {
 		return []int{int(rank)}
 	}
@@ -45,7 +45,7 @@ func (j *joinState) waitsFor() (ranks []int) {
 	return ranks
 }
 
-// join connects to the peers, maps the control region, and makes the first exchange in it.
+// join connects to the peers, maps the control region, and performs the first exchange in it.
 func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -61,7 +61,7 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 }
 
 func (j *joinState) run(ctx context.Context, dataBytes int64) error {
-	defer j.list.WarnLate(j.g.machine.cfg.Late, j.waitsFor)()
+	defer j.list.WarnLate(j.g.machine.cfg.Late, j.awaitedRanks)()
 	if err := j.list.Add(ctx); err != nil {
 		return err
 	}
@@ -72,8 +72,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if err != nil {
 		return err
 	}
-	// After the exchange, all ranks have mapped the region.
-	defer withdraw()
+	defer withdraw() // after the exchange, when all ranks have mapped the region
 	j.awaited.Store(-1)
 	j.exchanging.Store(true)
 	if j.g.processors, err = j.countProcessors(ctx); err != nil {
@@ -83,8 +82,8 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain returns a RankLostError if a rank is lost, an AbsentError after a timeout, and otherwise
-// err.
+// explain converts the error of a failed Join to a RankLostError if a rank is lost, or to an
+// AbsentError after a timeout. Otherwise it returns err.
 func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -95,7 +94,7 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		return j.explainWithdrawn(err)
 	}
-	// The exchange waits until the context's deadline, and may reach it before the context ends.
+	// The exchange may reach the context's deadline a moment before the context ends.
 	late, isLate := errors.AsType[*driver.TimeoutError](err)
 	if !isLate && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
 		!errors.Is(err, context.DeadlineExceeded) {
@@ -112,8 +111,8 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 }
 
 // explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
-// 0 began to wait a little earlier than this rank, and timed out because of a third rank. The error
-// names that rank.
+// 0 began to wait a little earlier than this rank and timed out because of a third rank, which the
+// error then mentions.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -121,13 +120,13 @@ func (j *joinState) explainWithdrawn(err error) error {
 		absent = j.list.Blockers(first)
 	}
 	if slices.Equal(absent, first) {
-		return err // no other rank is absent
+		return err // no third rank is absent
 	}
 	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. Join ends if a connected rank's process
-// ends.
+// connectPeers connects to all other ranks of the group. From then on, Join fails if the process of
+// a connected rank exits.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
@@ -150,8 +149,8 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) doing() string { return "joining group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region, which group rank 0 creates and exports until withdraw is
-// called. The other ranks fetch it from group rank 0.
+// mapRegion maps the control region. Group rank 0 creates the region and exports it to the other
+// ranks until withdraw is called.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
@@ -166,7 +165,7 @@ func (j *joinState) mapRegion(
 	}
 	f, err := j.g.peers[0].fetch(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Usually another rank is lost, which this rank detects within exitDelay.
+		// Usually the reason is a lost rank, which this rank detects within exitDelay.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
@@ -221,16 +220,16 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors exchanges the ranks' affinity masks and counts the processors in them, correctly
-// even if each rank is bound to one processor. After the exchange, all ranks have mapped the
-// region.
+// countProcessors exchanges the ranks' affinity masks and counts the processors in their union,
+// which is correct even if each rank is bound to a single processor. The exchange also shows that
+// all ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
 	if err != nil {
 		return 0, err
 	}
-	all, err := j.exchangeAlone(ctx, own)
+	all, err := j.exchangeIgnoringFaults(ctx, own)
 	if err != nil {
 		return 0, err
 	}
@@ -251,9 +250,9 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeAlone performs the group's first exchange. A peer's failure does not end it: each rank
-// detects for itself which rank is lost or late.
-func (j *joinState) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
+// exchangeIgnoringFaults performs the group's first exchange. A peer's failure does not end it,
+// because each rank detects for itself which rank is lost or late.
+func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()
 	defer l.mu.Unlock()

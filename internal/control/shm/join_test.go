@@ -11,8 +11,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// TestJoinReportsAbsentRankBeforeContextEnds explains a wait that has reached its context's
-// deadline a moment before the context ends.
+// TestJoinReportsAbsentRankBeforeContextEnds explains the error of a wait that reached its
+// context's deadline a moment before the context ended.
 func TestJoinReportsAbsentRankBeforeContextEnds(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()

@@ -12,17 +12,18 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's state of a channel for small payloads.
+// lane is this rank's end of a channel for small payloads.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// err is the failure of an exchange. Every later exchange fails, too, because the ranks' steps
-	// may differ after a failure. err is guarded by mu.
+	// err is the error of the exchange that failed, if any. All later exchanges fail as well,
+	// because the ranks may be in different steps after a failure. err is guarded by mu.
 	err error
-	// absent marks the group ranks from which the fault lane expects no more reports, because one
-	// did not arrive or the rank's log is full. absent is guarded by mu.
+	// absent marks the group ranks from which no more reports are expected on the fault lane,
+	// because a report did not arrive or the rank's log is full. It is guarded by mu.
 	absent []bool
-	// read counts the entries of each rank's fault log that have been read. It is guarded by mu.
+	// read is the number of slots of each rank's fault log that have been read. It is guarded by
+	// mu.
 	read map[*block]uint64
 }
 
@@ -60,44 +61,43 @@ func (g *Group) Exchange(
 	return got, err
 }
 
-// exchange is the state of one exchange. A payload larger than a slot needs several steps. Every
-// rank makes as many steps as the largest payload needs.
+// exchange is the state of one exchange. A payload larger than a slot needs several steps, and
+// every rank makes as many steps as the largest payload needs.
 type exchange struct {
-	g       *Group
-	id      driver.Lane
-	lane    *lane
-	payload []byte
-	got     [][]byte
-	totals  []uint64
-	// ignoreFaults is set if a peer's fault does not abort the exchange.
-	ignoreFaults bool
+	g            *Group
+	id           driver.Lane
+	lane         *lane
+	payload      []byte
+	got          [][]byte
+	totals       []uint64
+	ignoreFaults bool // whether the exchange continues after a peer's fault
 }
 
 // run exchanges the payloads in chunks that fit into a slot.
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	ranks := len(x.g.blocks)
 	x.got, x.totals = make([][]byte, ranks), make([]uint64, ranks)
-	for at := 0; ; at += chunkBytes {
-		if err := x.post(at); err != nil {
+	for offset := 0; ; offset += chunkBytes {
+		if err := x.post(offset); err != nil {
 			return nil, err
 		}
-		if err := x.collect(ctx, at == 0); err != nil {
+		if err := x.collect(ctx, offset == 0); err != nil {
 			return nil, err
 		}
-		if uint64(at+chunkBytes) >= slices.Max(x.totals) {
+		if uint64(offset+chunkBytes) >= slices.Max(x.totals) {
 			return x.got, nil
 		}
 	}
 }
 
-// post begins the next step with a chunk of this rank's payload, from the given offset.
-func (x *exchange) post(at int) error {
+// post begins the next step by posting the chunk of this rank's payload at the given offset.
+func (x *exchange) post(offset int) error {
 	if x.g.peerFailed() {
 		return x.g.peerFault(x.doing)
 	}
 	x.lane.step++
 	s := x.slot(x.g.me)
-	copy(s.data[:], x.payload[min(at, len(x.payload)):])
+	copy(s.data[:], x.payload[min(offset, len(x.payload)):])
 	spin.StoreRelease64(&s.total, uint64(len(x.payload)))
 	if x.id == driver.LaneControl {
 		spin.StoreRelease64(&x.g.me.status.exchanges, x.lane.step)
@@ -114,7 +114,7 @@ func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 func (x *exchange) collect(ctx context.Context, first bool) error {
 	err := x.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
-		from: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
+		awaited: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
 		ignoreFaults: x.ignoreFaults,
 	})
 	if err != nil {
@@ -147,7 +147,7 @@ func (x *exchange) appendChunk(r int, s *slot, first bool) error {
 	return nil
 }
 
-// Decide proposes the cause of the group's failure and returns the decided one.
+// Decide proposes a cause for the group's failure and returns the one that the ranks agreed on.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
 		return proposal
@@ -169,13 +169,13 @@ func (g *Group) Decide(proposal []byte) []byte {
 	return append([]byte{}, d.data[:size]...)
 }
 
-// propose makes the proposal the decision unless another rank has decided.
+// propose makes the proposal the group's decision unless there already is one.
 func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu := &g.lanes[driver.LaneFault].mu
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // perhaps another goroutine of this rank, whose proposal must not change
+		return // The decider may be another goroutine of this rank, whose proposal must not change.
 	}
 	own := &g.me.decision
 	copy(own.data[:], proposal)

@@ -2,7 +2,7 @@ package shm
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order of acquisition (see doc.go).
+// The classes of this package's locks, in the order in which they are acquired (see doc.go).
 type (
 	laneMu    struct{}
 	countsMu  struct{}

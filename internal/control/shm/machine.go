@@ -18,27 +18,25 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine connects this rank to the other ranks of its machine. The ranks find each other through a
+// Machine connects this rank to the other ranks on its machine. The ranks find each other through a
 // store, watch each other's processes and send descriptors to each other.
-//
-// States: open; closed.
 type Machine struct {
 	cfg driver.Config
 	// Server sends the descriptors that this rank exports.
 	*handoff.Server
 	identity handoff.Token
 	// sharesProcess is set if another rank is a goroutine of this process. A waiting rank must then
-	// yield to the Go scheduler, or the other rank might not run.
+	// yield to the Go scheduler, because otherwise the other rank might not run.
 	sharesProcess atomic.Bool
 
 	mu     ranked.Mutex[machineMu]
 	peers  map[int]*peer // by world rank; guarded by mu
 	closed bool
-	// ends counts the peers whose processes have ended.
+	// ends is the number of peers whose processes have exited.
 	ends atomic.Uint32
 }
 
-// Open publishes this rank to the other ranks of the machine, which all wait in Open for rank 0.
+// Open publishes this rank to the other ranks on the machine. It waits for rank 0.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -47,7 +45,6 @@ func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	return m, nil
 }
 
-// publishAddress opens the hand-off server and publishes its address.
 func (m *Machine) publishAddress(ctx context.Context) error {
 	if err := m.shareToken(ctx); err != nil {
 		return err
@@ -64,7 +61,7 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
-// shareToken creates the world's token on rank 0. The other ranks fetch it.
+// shareToken creates the world's token on rank 0 and fetches it on the other ranks.
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
@@ -79,8 +76,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID identifies the machine's boot, the network namespace and the PID namespace. Ranks with
-// the same ID can send descriptors to each other and watch each other's processes.
+// machineID identifies the boot of the machine, the network namespace and the PID namespace. Ranks
+// with the same ID can send descriptors to each other and watch each other's processes.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -91,7 +88,7 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-// whyNotShared returns the reason why ranks with different machineIDs cannot share memory.
+// whyNotShared explains why ranks with different machineIDs cannot share memory.
 func whyNotShared(ours, theirs string) error {
 	our, their := strings.Fields(ours), strings.Fields(theirs)
 	switch {
@@ -106,7 +103,7 @@ func whyNotShared(ours, theirs string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
-// peerOf returns the connection to another rank. The first call opens it.
+// peerOf returns the connection to another rank, which the first call opens.
 func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
@@ -170,13 +167,13 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Bounded adds the world's timeout to a context that has no deadline.
+// Bounded returns ctx, with the world's timeout if ctx has no deadline.
 func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return control.Bounded(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that a rank of this machine has exported. The caller owns the file. The
-// other rank's Machine answers in the background, even outside calls.
+// Fetch returns a file that another rank on this machine has exported. The caller owns the file.
+// The other rank's Machine answers in the background, even while that rank is in no call.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {
@@ -185,7 +182,7 @@ func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.Fil
 	return p.fetch(ctx, key)
 }
 
-// yield lets another rank run, in this process or in another one.
+// yield lets another rank run, in this process or another.
 func (m *Machine) yield() {
 	if m.sharesProcess.Load() {
 		runtime.Gosched()
@@ -194,9 +191,9 @@ func (m *Machine) yield() {
 	sys.Yield()
 }
 
-// checkInterrupt returns the error that ends this rank's waits, or nil. It calls
-// Options.Interrupted on the waiting goroutine, which may hold locks. A panic of
-// Options.Interrupted becomes an error with the stack.
+// checkInterrupt calls Options.Interrupted and returns its error, which ends the wait. The calling
+// goroutine may hold locks, so a panic of Options.Interrupted is returned as an error that contains
+// the stack.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

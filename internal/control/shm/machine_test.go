@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience limits waits that should be short.
+// patience bounds waits that should be short.
 const patience = 60 * time.Second
 
 type duo struct {
@@ -77,7 +77,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func TestControlRegionOfWrongSizeIsAnError(t *testing.T) {
+func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	d := newDuo(t)
 	small, err := sys.Memfd("small", 4096)
 	check(t, err)
@@ -92,7 +92,7 @@ func TestControlRegionOfWrongSizeIsAnError(t *testing.T) {
 	}
 }
 
-func TestRankOfAnotherMachineIsAnError(t *testing.T) {
+func TestJoinFailsAcrossMachines(t *testing.T) {
 	d := newDuo(t)
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
@@ -104,7 +104,7 @@ func TestRankOfAnotherMachineIsAnError(t *testing.T) {
 	}
 }
 
-func TestForeignStoreIsAnError(t *testing.T) {
+func TestOpenFailsWithForeignStore(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	check(t, store.Set(t.Context(), "shm/token", []byte("short")))
@@ -116,14 +116,14 @@ func TestForeignStoreIsAnError(t *testing.T) {
 
 func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	d := newDuo(t)
-	for row, group := range map[string]driver.GroupConfig{
+	for name, group := range map[string]driver.GroupConfig{
 		"no ranks":   {},
 		"rank below": {Ranks: []int{0, 1}, Rank: -1},
 		"rank above": {Ranks: []int{0, 1}, Rank: 2},
 		"too many":   {Ranks: make([]int, MaxRanks+1)},
 	} {
 		if _, err := d.machines[0].Join(d.ctx, group); err == nil {
-			t.Errorf("%s: no error", row)
+			t.Errorf("%s: Join succeeded, want an error", name)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panics}}
 	if err := m.checkInterrupt(); !errors.Is(err, driver.ErrInterrupted) ||
 		!strings.Contains(err.Error(), "shm.panics(") {
-		t.Errorf("got %v, want ErrInterrupted with the stack of the panic", err)
+		t.Errorf("checkInterrupt() = %v, want ErrInterrupted with the stack of the panic", err)
 	}
 }
 

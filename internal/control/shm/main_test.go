@@ -9,7 +9,7 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests or, in a process that a test has started, one rank of that test.
+// TestMain runs the tests or, in a process started by a test, one rank of that test.
 func TestMain(m *testing.M) {
 	controltest.Main(joinAsMember)
 	goleak.VerifyTestMain(leaktest.Watch(m))

@@ -13,8 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count numbers a Send or Recv. Messages called before the latest ticket have been compared with
-// that ticket, or never will be.
+// Count numbers a Send or Recv. Messages called before the latest ticket have been compared under
+// that ticket or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()
@@ -35,7 +35,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 		}
 	}
 	w := &slowWait{
-		ready: func() bool { return false }, from: from, doing: doing,
+		ready: func() bool { return false }, awaited: from, doing: doing,
 		timeout: p.cfg.Timeout.Get(),
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
 	}
@@ -58,7 +58,7 @@ func (p *plane) CalledMore(peer int, collectives uint64) bool {
 	})
 }
 
-// Lost reports whether the process of a rank has ended.
+// Lost reports whether a rank's process exited before the rank left the group.
 func (p *plane) Lost(peer int) bool {
 	return slices.Contains(p.lostPeers(), peer)
 }

@@ -15,19 +15,19 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is another rank of this machine. It fetches descriptors from the rank and watches the rank's
-// process.
+// peer is a connection to another rank on this machine. It fetches descriptors from that rank and
+// watches the rank's process.
 type peer struct {
 	*handoff.Peer
 	rank int
-	// lost is set and exited is closed when the process has ended.
+	// lost is set and exited is closed once the process has exited.
 	lost   atomic.Bool
 	exited chan struct{}
 
 	watcher sync.WaitGroup
 }
 
-// newPeer returns a peer and watches its process, whose end increments ends.
+// newPeer returns a peer and starts a watcher that increments ends when the peer's process exits.
 func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
 	if h.PID() != os.Getpid() {
@@ -36,7 +36,7 @@ func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	return p
 }
 
-// watch waits until the process ends or close cancels the watch.
+// watch waits until the process exits or close cancels the watch.
 func (p *peer) watch(ends *atomic.Uint32) {
 	if sys.AwaitEnd(p.Watch()) == nil {
 		p.lost.Store(true)
@@ -45,11 +45,12 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay limits how long the end of a process may stay invisible after its connections break.
+// exitDelay bounds the time from when a killed process loses its connections until its exit becomes
+// visible.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports, after a peer's connection broke, whether the peer's process has ended. It waits
-// for exitDelay, because a killed process loses its connections before its end is visible.
+// hasEnded reports, after a peer's connection has broken, whether the peer's process has exited. It
+// waits up to exitDelay for the exit to become visible.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -59,8 +60,9 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process has ended, unless the context ends first. If the end is
-// already known, onEnd calls the function before it returns, and otherwise on another goroutine.
+// onEnd calls a function once the process has exited, unless the context ends first. If the process
+// is already known to have exited, onEnd makes the call before it returns, and otherwise on another
+// goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()
@@ -75,7 +77,7 @@ func (p *peer) onEnd(ctx context.Context, call func()) {
 	}()
 }
 
-// fetch returns a file that the peer has exported, or a RankLostError if its process has ended.
+// fetch returns a file that the peer has exported, or a RankLostError if its process has exited.
 func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
@@ -84,14 +86,14 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost returns a RankLostError if err means that the other end has closed the connection, as
-// happens when a process ends. It returns other errors unchanged.
+// asRankLost returns a RankLostError if err means that the other end closed the connection, as
+// happens when a process exits. It returns other errors unchanged.
 func asRankLost(rank int, doing string, err error) error {
-	for _, sign := range []error{
+	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
 		syscall.ESRCH,
 	} {
-		if errors.Is(err, sign) {
+		if errors.Is(err, target) {
 			return &driver.RankLostError{Ranks: []int{rank}, Doing: doing}
 		}
 	}

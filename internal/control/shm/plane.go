@@ -16,44 +16,43 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a Group whose collectives run elsewhere, for the GPU backend.
+// plane is a Group whose collectives run elsewhere, as those of the GPU backend do.
 //
-// The tickets of a plane count the collectives launched elsewhere. Each comparison makes one step.
-// Calls may be launched without a comparison, so tickets and steps are independent.
+// Its tickets number these collectives, while its steps number comparisons. The two are
+// independent, because calls may be launched without a comparison.
 type plane struct {
 	Group
-	// peerRanks lists the other group ranks.
-	peerRanks []int
-	// checked holds the counters at the latest check that found no failed peer. It is guarded by
-	// Mu.
+	peerRanks []int // the other group ranks
+	// checked holds the counters as of the latest check that found no failed peer; guarded by Mu.
 	checked eventCounters
-	// lastTicket holds the smallest last ticket of the peers that had left the group at that check;
+	// lastTicket is the smallest last ticket of any peer that had left the group by that check;
 	// guarded by Mu.
 	lastTicket uint64
 }
 
-// eventCounters holds counters in this rank's memory. When a peer fails, leaves or is lost, a
-// counter changes before this rank can observe the event. While the counters are unchanged, a
-// launch need not check every peer.
+// eventCounters holds counters of which at least one changes before this rank can observe that a
+// peer has failed, left or been lost. As long as they are unchanged, a launch need not check every
+// peer.
 type eventCounters struct {
 	wakeup uint32 // this rank's futex word, which a peer that fails or leaves increments
-	ends   uint32 // number of processes that have ended
+	ends   uint32 // number of processes that have exited
 }
 
 const (
-	// spinBudget limits how long Await polls without yielding the processor. It is the duration of
-	// a small collective, whose end Await then detects at once.
+	// spinBudget bounds how long Await polls without yielding the processor. It is about the
+	// duration of a small collective, so that Await notices immediately when one completes.
 	spinBudget = 50 * time.Microsecond
-	// yieldTime limits how long Await then yields the processor before it sleeps.
+	// yieldTime bounds how long Await then yields the processor before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
-	// minAwaitSleep and maxAwaitSleep limit the sleeps of Await. Work that ends elsewhere wakes no
-	// sleeper, so Await may return late by one sleep.
+	// minAwaitSleep and maxAwaitSleep bound each sleep of Await. The completion of work elsewhere
+	// wakes nobody, so Await may return late by one sleep.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group whose data is transferred elsewhere. It is a collective call of ranks that are
-// all on this machine. The plane must be closed before the machine. Join ignores GroupConfig.Check:
-// the caller chooses the calls to compare, which must be the same on all ranks.
+// Join joins a group whose data is transferred elsewhere. It is a collective call of the group's
+// ranks, which must all be on this machine. The plane must be closed before the machine. Join
+// ignores GroupConfig.Check, because the caller chooses which calls to compare. It must choose the
+// same calls on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -64,8 +63,8 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 }
 
 // SameMachine reports whether the given world ranks are all on this machine and in the same
-// container, so that they can call Join. It waits until they have opened their Machines. All of
-// them get the same result.
+// container, so that they can call Join. It waits until they have opened their Machines, and
+// returns the same result on all of them.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -100,8 +99,8 @@ func (p *plane) Submit() uint64 {
 	return p.Ticket()
 }
 
-// TrySubmit allocates the next ticket. It returns false if this rank or a peer has failed, if a
-// peer is lost, or if a peer has left without submitting that ticket.
+// TrySubmit allocates the next ticket. It returns false instead if this rank or a peer has failed,
+// a peer is lost, or a peer has left without submitting that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
 	ok = !p.closed && !p.fault.set.Load() &&
@@ -134,8 +133,8 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine returns a MismatchError if err is another rank's fault and a rank has announced a
-// different call, because that rank may have detected the difference outside the plane.
+// refine returns a MismatchError if err is another rank's fault and some rank has announced a
+// different call, because the other rank may have detected that difference outside the plane.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -159,7 +158,7 @@ func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// Await waits until the work has ended.
+// Await waits until the work has completed.
 func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	if p.pollBriefly(&w) {
 		return nil
@@ -196,7 +195,7 @@ func (p *plane) interruptedError(ctx context.Context, n *slowWait) error {
 	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
 }
 
-// pollBriefly polls for at most spinBudget. It reports whether the work has ended.
+// pollBriefly polls for at most spinBudget and reports whether the work has completed.
 func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
@@ -213,7 +212,7 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// yieldUntil yields the processor until the work has ended or the given time.
+// yieldUntil yields the processor until the work has completed or the given time is reached.
 func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()
@@ -231,26 +230,26 @@ func (p *plane) sleepBriefly(naps int) {
 // slowWaits holds slowWaits for reuse, so that a wait for work does not allocate.
 var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
-// newSlowWait returns the slowWait of a plane's wait. Ranks that have submitted fewer tickets are
-// missing. The caller frees the slowWait with freeSlowWait.
+// newSlowWait returns a slowWait for w, in which ranks that have submitted fewer tickets count as
+// missing. The caller must free it with freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	n := slowWaits.Get().(*slowWait)
 	*n = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
-		from: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.Doing,
+		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.Doing,
 		work: true, timeout: p.cfg.Timeout.Get(),
 		states: n.states[:0], late: n.late[:0],
 	}
 	return n
 }
 
-// freeSlowWait makes a slowWait that is not published available for reuse.
+// freeSlowWait makes a slowWait, which must not be published, available for reuse.
 func freeSlowWait(n *slowWait) {
 	*n = slowWait{states: n.states[:0], late: n.late[:0]}
 	slowWaits.Put(n)
 }
 
-// verdict returns the reason why the wait may never end, or nil, and warns of late ranks. failedFor
+// verdict warns of late ranks, and returns the reason why the wait may never end, or nil. failedFor
 // is the time since a peer's failure was detected, or negative if no peer has failed.
 func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
@@ -271,7 +270,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	defer p.EndUse()
 	n := p.newSlowWait(&w)
 	defer freeSlowWait(n)
-	// The monotonic clock starts with the machine, so no wait begins before 0.
+	// The monotonic clock started with the machine, so no wait can have begun before 0.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
@@ -280,7 +279,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.Refine(err)
 }
 
-// PeerFault returns an error that names the peers that are lost, have failed or have left.
+// PeerFault returns an error about the peers that are lost, have failed or have left.
 func (p *plane) PeerFault(doing string) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -297,8 +296,8 @@ func (p *plane) PeerFailed() bool {
 }
 
 func (p *plane) peerFailedOrClosed() bool {
-	if p.closed { // the control region may be unmapped
-		return true
+	if p.closed {
+		return true // The control region may already be unmapped.
 	}
 	now := p.eventCounters()
 	if now == p.checked {
@@ -320,8 +319,8 @@ func (p *plane) eventCounters() eventCounters {
 	return eventCounters{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
 }
 
-// Withdraw revokes this rank's tickets that some rank has not submitted. It returns false if there
-// are none.
+// Withdraw revokes those of this rank's tickets that some other rank has not submitted. It returns
+// false if there are none.
 func (p *plane) Withdraw() bool {
 	if p.BeginUse() != nil {
 		return true

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// member is a plane with its machine.
+// member is a plane that also closes its machine.
 type member struct {
 	control.Plane
 	machine *Machine
@@ -59,9 +59,10 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// TestWithdrawKeepsTicketsOfAllRanks withdraws first when both ranks have submitted the same
-// tickets, which must stay, and then when only one rank has submitted the latest ticket.
-func TestWithdrawKeepsTicketsOfAllRanks(t *testing.T) {
+// TestWithdrawKeepsTicketsSubmittedByAllRanks calls Withdraw twice: first when both ranks have
+// submitted the same tickets, which must stay, and then when only one rank has submitted the latest
+// ticket.
+func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	planes := d.planes

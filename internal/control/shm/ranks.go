@@ -8,8 +8,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks holds the blocks of a group's ranks in the control region, and the connections to the
-// ranks. Group.Join sets the fields.
+// ranks holds the blocks of a group's ranks in the control region and the connections to the ranks.
+// Group.Join sets its fields.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
@@ -21,10 +21,10 @@ type ranks struct {
 // Size returns the number of ranks of the group.
 func (r *ranks) Size() int { return len(r.blocks) }
 
-// lostPeers lists the group ranks whose processes ended before the ranks left the group.
+// lostPeers lists the group ranks whose processes exited before the ranks left the group.
 func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
 
-// wakeAll wakes all ranks, including this rank's own threads. It increments every futex word, even
+// wakeAll wakes all ranks, including this rank's own threads. It increments every futex word even
 // if no thread sleeps on it, because a plane infers from an unchanged word that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
@@ -32,8 +32,8 @@ func (r *ranks) wakeAll() {
 	}
 }
 
-// peerFailed reports whether a peer has failed. If this rank has not posted a step yet, the peer
-// has not waited for this rank. If it has, the peer may have completed the step.
+// peerFailed reports whether a peer has failed. Such a peer has not waited for any step that this
+// rank has yet to post, but may have completed a step that this rank has posted.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.others {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -43,8 +43,8 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes sleeping peers. It must follow every post. The package comment explains why
-// the load needs no fence.
+// wakeSleepers wakes the peers that are sleeping. It must be called after every post. The package
+// comment explains why its load needs no fence.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.others {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
@@ -53,7 +53,7 @@ func (r *ranks) wakeSleepers() {
 	}
 }
 
-// Wake wakes the sleeping threads of a rank, which may be this rank.
+// Wake wakes the sleeping threads of a rank, which may be this one.
 func (r *ranks) Wake(rank int) {
 	if r.Asleep(rank) {
 		r.blocks[rank].wakeup.wake()
@@ -84,7 +84,7 @@ func (r *ranks) Others() []int {
 // Present lists the other ranks that have not left the group.
 func (r *ranks) Present() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
 
-// Asleep reports whether a thread of a rank sleeps in a wait.
+// Asleep reports whether any thread of a rank is asleep in a wait.
 func (r *ranks) Asleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
 }

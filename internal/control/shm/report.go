@@ -11,9 +11,9 @@ import (
 )
 
 // On the fault lane, every rank appends its reports to a log, in slots that are never reused, and
-// reads the other logs at its own pace. A rank need not wait for other ranks before it reports, and
-// a late rank can still read every earlier report. However, ranks may disagree about which ranks
-// are absent.
+// reads the other ranks' logs at its own pace. A rank therefore need not wait for others before it
+// reports, and a late rank can still read every earlier report. However, ranks may disagree about
+// which ranks are absent.
 
 // report writes this rank's payload to its log and reads each other rank's next report.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
@@ -57,15 +57,15 @@ func (x *exchange) writeReport() error {
 	return nil
 }
 
-// awaitReports waits for the next report of every rank that is not absent. A rank becomes absent if
-// it does not report in time, is lost or has left the group.
+// awaitReports waits for the next report from every rank that is not absent. A rank becomes absent
+// if it does not report in time, is lost or has left the group.
 func (x *exchange) awaitReports(ctx context.Context) error {
 	w := &slowWait{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
 		ignoreFaults: true, doing: x.doing,
 	}
 	for {
-		w.from = x.presentRanks()
+		w.awaited = x.presentRanks()
 		err := x.g.waitSlowly(ctx, w)
 		if err == nil || !x.markAbsent(err, x.g.missing(w)) {
 			return err
@@ -73,8 +73,8 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. It marks ranks whose log is full as
-// absent, because they can report no more.
+// presentRanks lists the other ranks that are not absent. It marks ranks whose logs are full as
+// absent, because these ranks can report nothing more.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {
@@ -88,7 +88,7 @@ func (x *exchange) presentRanks() []int {
 	return ranks
 }
 
-// markAbsent marks ranks as absent after a wait for them has failed. It reports whether the
+// markAbsent marks ranks as absent after a wait for them has failed, and reports whether the
 // exchange can continue without them.
 func (x *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError
@@ -108,7 +108,7 @@ func (x *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log, whose first slot has been seen.
+// nextReport reads the next report in a rank's log. The report's first slot must have been posted.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// steps performs the steps of collectives. In a step, every rank posts a line and waits for the
-// others' lines. Only the current collective makes steps.
+// steps performs the steps of the current collective. In a step, every rank posts a line and waits
+// for the lines of the other ranks.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
@@ -21,19 +21,19 @@ type steps struct {
 	comparing        bool   // whether the calls of the current collective are compared
 	peerFailedBefore bool   // whether a peer had failed before the collective began
 	step             uint64 // last step posted
-	// balance is this rank's message balance when the collective was called, or 0 if balances are
-	// not compared.
+	// balance is this rank's message balance at the time the collective was called, or 0 if
+	// balances are not compared.
 	balance uint64
-	// postedBalances holds the balances posted with the two lines.
+	// postedBalances holds the balances that are in the two lines.
 	postedBalances [2]uint64
 }
 
-// Begin prepares the steps of a collective, which becomes the current one. comparing reports
-// whether the ranks' calls are compared. balance is this rank's message balance at the call (see
+// Begin makes a collective the current one and prepares its steps. If comparing is set, the ranks'
+// calls are compared. balance is this rank's message balance at the time of the call (see
 // Counts.Balance), or 0 if balances are not compared.
 //
-// A peer that has already failed has not waited for this rank. PeerFailedBefore then returns true,
-// and the collective must end before it writes into memory that the peer may have reused.
+// If a peer has already failed, it has not waited for this rank. PeerFailedBefore then returns
+// true, and the collective must not write into memory that the peer may have reused.
 func (s *steps) Begin(comparing bool, balance uint64) {
 	s.comparing, s.balance = comparing, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
@@ -50,7 +50,7 @@ func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step&1].payload
 }
 
-// Post begins the next step by posting this rank's line with n bytes of payload, at most 48.
+// Post begins the next step by posting this rank's line with n bytes of payload (at most 48).
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.step++
 	if s.balance|s.postedBalances[s.step&1] != 0 {
@@ -70,8 +70,8 @@ func (s *steps) addBalance(digest uint64) uint64 {
 	return digest ^ s.balance
 }
 
-// ArriveBriefly waits for the lines of all ranks, but only as long as a wait may block the caller's
-// thread. It reports whether all lines have arrived.
+// ArriveBriefly waits for the lines of all ranks, but no longer than a wait may block the caller's
+// thread, and reports whether all lines have arrived. If poll is set, it polls before it yields.
 func (s *steps) ArriveBriefly(poll bool) bool {
 	for i, b := range s.ranks.others {
 		if spin.LoadAcquire64(&b.lines[s.step&1].step) < s.step &&
@@ -83,10 +83,11 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine prefetches the line that this rank writes in the next step. The peers' caches hold
-// that line, but the peers no longer need it: a rank that has posted the current step has read the
-// line of the previous one. The host backend does the same for its staging buffers. An all-reduce
-// of 8 bytes on 2 ranks took 209 ns without the two prefetches, and 171 ns with them.
+// prefetchLine prefetches the line that this rank writes in the next step. The line is still in the
+// peers' caches, but they no longer need it, because a rank that has posted the current step has
+// already read the lines of the previous one. The host backend does the same for its staging
+// buffers. An all-reduce of 8 bytes on 2 ranks took 209 ns without the two prefetches and 171 ns
+// with them.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
@@ -98,13 +99,13 @@ func (s *steps) arrive(call *driver.Call, ticket uint64) error {
 	return s.ArriveSlowly(call, ticket)
 }
 
-// ArriveSlowly waits until the lines of all ranks have arrived, or until it is known that a line
-// will never arrive.
+// ArriveSlowly waits until the lines of all ranks have arrived. It returns an error once it is
+// known that a line will never arrive.
 func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	step := s.step
 	return s.waiter.waitSlowly(context.Background(), &slowWait{
 		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
-		from:       s.ranks.Others(),
+		awaited:    s.ranks.Others(),
 		collective: ticket, operation: call.Operation,
 		doing: func() string { return s.CallName(call.Operation, ticket) },
 	})
@@ -115,18 +116,18 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, s.ranks.cfg.Name())
 }
 
-// PeerFailedBefore reports whether a peer had failed before the collective began. That peer has not
-// waited for this rank, and may have made a different call.
+// PeerFailedBefore reports whether a peer had failed before the collective began. Such a peer has
+// not waited for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. The
-// calls must not differ.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore returns true.
+// The ranks' calls must not differ.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step, before any data is written. Every rank sees
-// every line. If two calls differ, every rank finds a call that differs from its own.
+// CompareStep compares the calls of the current step before any data is written. Because every rank
+// sees every line, every rank finds a call that differs from its own if any two calls differ.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -134,9 +135,9 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail, because a line of the current
-// step has another digest than this rank's call, or because this rank has a message balance. Go
-// inlines MayDiffer.
+// MayDiffer reports whether CompareStep has to compare in detail, because some line of the current
+// step has a digest other than that of this rank's call, or because this rank's balance is not 0.
+// It is small enough for Go to inline.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {
@@ -145,9 +146,9 @@ func (s *steps) MayDiffer(digest uint64) bool {
 	return differ != 0
 }
 
-// compareBalances compares calls and balances in detail. A line with another digest belongs to a
-// rank that has made another call or has a message balance. If this rank's balance is 0 and all
-// lines have the same digest, all balances are 0, and no detailed comparison is needed.
+// compareBalances compares calls and balances in detail. It is needed only if a line has a
+// different digest, because its rank has made another call or has a balance other than 0, or if
+// this rank's own balance is not 0.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
 	var sum uint64
@@ -168,9 +169,9 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits until the first of the given blocks has posted the current step, but only as
-// long as a wait may block the caller's thread. It polls before each yield if poll is set and few
-// ranks are absent.
+// awaitBriefly waits until the rank of the first of the given blocks has posted the current step,
+// but no longer than a wait may block the caller's thread. Before each yield, it polls if poll is
+// set and few enough ranks are absent.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

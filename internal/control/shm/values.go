@@ -16,24 +16,25 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-type named struct {
+// namedValue implements driver.Named.
+type namedValue struct {
 	g       *Group
 	name    string
 	ordered bool
-	digest  uint64 // digest of the name, which every line contains
+	digest  uint64 // digest of the name, posted with every line
 	number  int    // number of this rank's slot
 	step    uint64 // last step posted
 	me      *valueSlot
-	// peers holds the other ranks' slots by group rank. A slot is nil until it is found.
+	// peers holds the other ranks' slots by group rank, each nil until it is found.
 	peers  []atomic.Pointer[valueSlot]
 	others []int
 }
 
-// newNamed allocates this rank's next slot, for a name. The caller holds g.Mu.
-func newNamed(g *Group, name string, ordered bool) *named {
+// newNamedValue allocates this rank's next slot for a name. The caller must hold g.Mu.
+func newNamedValue(g *Group, name string, ordered bool) *namedValue {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
-	n := &named{
+	n := &namedValue{
 		g: g, name: name, ordered: ordered, digest: digest.Sum64(), number: len(g.named),
 		me: &g.me.values[len(g.named)], peers: make([]atomic.Pointer[valueSlot], len(g.blocks)),
 		others: g.Others(),
@@ -56,12 +57,12 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// noStep stands in for the word of a rank that has not used a name yet.
+// noStep stands in for the word of a rank that has not used the name yet.
 var noStep uint64
 
 // word returns the word in which a rank posts the current step, or noStep if the rank has not used
 // the name yet.
-func (n *named) word(rank int) *uint64 {
+func (n *namedValue) word(rank int) *uint64 {
 	if n.peers[rank].Load() == nil {
 		n.find(rank)
 	}
@@ -71,8 +72,8 @@ func (n *named) word(rank int) *uint64 {
 	return &noStep
 }
 
-// find looks for a rank's slot with the name.
-func (n *named) find(rank int) {
+// find looks for the slot with this name in a rank's block.
+func (n *namedValue) find(rank int) {
 	b := n.g.blocks[rank]
 	for i := range b.values {
 		switch s := &b.values[i]; {
@@ -85,8 +86,8 @@ func (n *named) find(rank int) {
 	}
 }
 
-// Gather makes one step under the name.
-func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
+// Gather posts this rank's words and collects those of all ranks in one step.
+func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	g := n.g
 	if err := g.BeginUse(); err != nil {
 		return err
@@ -114,14 +115,14 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
 	}
-	// All ranks have read the previous step's line, which the next step overwrites.
+	// All ranks have already read the line of the previous step, which the next step overwrites.
 	spin.PrefetchWrite(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
 	return nil
 }
 
-// copyWords copies the words that a rank has posted. It reports whether they are valid: the line
-// must belong to this step and name and not change during the copy.
-func (n *named) copyWords(rank int, words *driver.Words) bool {
+// copyWords copies the words that a rank has posted. It reports whether they are valid, that is,
+// whether the line belongs to this step and name and did not change during the copy.
+func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].Load().lines[n.step&1]
 	for i := range words {
 		at := (*uint64)(unsafe.Pointer(&l.payload[8*i]))
@@ -130,23 +131,23 @@ func (n *named) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted the step, or until it is known that a rank never
-// will. It publishes this wait in the status.
-func (n *named) waitSlowly(ctx context.Context) error {
+// waitSlowly waits until all ranks have posted the step, and returns an error once it is known that
+// some rank never will. Meanwhile it publishes the wait in the status.
+func (n *namedValue) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&b.value, word)
 	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
-		at: n.word, want: n.step, from: n.others, doing: n.doing, ordered: n.ordered,
+		wordOf: n.word, want: n.step, awaited: n.others, doing: n.doing, ordered: n.ordered,
 	})
 }
 
-func (n *named) doing() string {
+func (n *namedValue) doing() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
-// describeValue describes the values that a rank waits for, or returns "".
+// describeValue describes the value that a rank is waiting for, or returns "" if there is none.
 func (b *block) describeValue() string {
 	number := spin.LoadAcquire64(&b.status.value)
 	if number == 0 || number > driver.MaxValueNames {

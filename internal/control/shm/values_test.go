@@ -13,12 +13,12 @@ import (
 	"symmem/internal/spin"
 )
 
-func TestInvalidValueIsAnError(t *testing.T) {
+func TestGatherFailsOnInvalidLine(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
-		"a step that is far ahead": func(s *valueSlot) {
+		"a step far ahead": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].step, math.MaxUint64)
 		},
-		"a line with the digest of another name": func(s *valueSlot) {
+		"a line with another name's digest": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].digest, 7)
 			spin.StoreRelease64(&s.lines[1].step, 1)
 		},
@@ -62,9 +62,9 @@ func TestInvalidNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTimeoutNamesValueOfLateRank has the ranks wait under different names, as they do when their
-// programs have diverged.
-func TestTimeoutNamesValueOfLateRank(t *testing.T) {
+// TestTimeoutMentionsValueOfLateRank makes the ranks wait under different names, as happens when
+// their programs have diverged.
+func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	errs := d.both(func(rank int) error {
@@ -85,7 +85,7 @@ func TestTimeoutNamesValueOfLateRank(t *testing.T) {
 	})
 	var late *driver.TimeoutError
 	if !errors.As(errs[0], &late) || !strings.Contains(late.Activity[1], `in value "decode" for`) {
-		t.Errorf("rank 0 got %v, want a TimeoutError that names the value of rank 1", errs[0])
+		t.Errorf("rank 0 got %v, want a TimeoutError that mentions rank 1's value", errs[0])
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("rank 1 got %v, want ErrFault", errs[1])

@@ -16,34 +16,34 @@ import (
 	"symmem/internal/sys"
 )
 
-// budget limits how long a wait spins and yields before it sleeps.
+// budget bounds how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls counts polls before the first yield, and morePolls counts polls after each yield. A
-	// PAUSE separates polls, because polling without it slows down the rank that is about to write
-	// the line.
+	// polls is the number of polls before the first yield, and morePolls the number after each
+	// yield. Polls are separated by a PAUSE, because polling without one slows down the rank that
+	// is about to write the line.
 	polls, morePolls uint32
-	// parallel counts the other ranks that can run at the same time as this one. If more ranks are
-	// missing, one of them waits for a processor, possibly for this rank's.
+	// parallel is the number of other ranks that can run at the same time as this one. If more than
+	// that are missing, one of them is waiting for a processor, possibly for this rank's.
 	parallel int
-	// yields limits the yields before the first sleep. briefYields limits the yields of the
-	// caller's thread, which waits for at most briefTime before it leaves the work to the stream's
-	// worker.
+	// yields is the maximum number of yields before the first sleep. briefYields is the maximum on
+	// the caller's thread, which also waits for at most briefTime before it leaves the work to the
+	// stream's worker.
 	yields, briefYields int
 }
 
 const (
-	// freePolls applies to a rank that does not share its processor.
+	// freePolls is budget.polls for a rank that does not share its processor.
 	freePolls = 500
-	// sharedPolls applies to a rank that shares its processor. These polls take longer than the
-	// transfer of a line from another processor, and less time than a context switch. With half as
-	// many polls, an all-reduce of 8 bytes on 4 ranks of 2 processors was a tenth slower.
+	// sharedPolls is budget.polls for a rank that shares its processor. This many polls take longer
+	// than the transfer of a line from another processor, but less time than a context switch. With
+	// half as many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
-// newBudget returns a budget that lets ranks spin long if each has a processor. If ranks outnumber
-// processors, the awaited rank may be waiting for this rank's processor, and spinning only delays
-// it. In a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2
-// processors 17 times slower.
+// newBudget returns a budget that lets ranks spin for long if each has its own processor. If there
+// are more ranks than processors, the awaited rank may be waiting for this rank's processor, and
+// spinning only delays it: in a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB
+// by 4 ranks on 2 processors 17 times slower.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -58,65 +58,62 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields. Because a yield takes long on a
-	// busy processor, it also checks after every fewYieldsPerCheck yields if the latest check was
-	// checkInterval ago.
+	// A wait checks the peers after every yieldsPerCheck yields. Because yields take long on a busy
+	// processor, it also does so after every fewYieldsPerCheck yields if checkInterval has passed
+	// since the last check.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
-	// briefTime limits the wait on a caller's thread, which does not check the peers. Only waits on
-	// a busy machine, where each yield may take long, reach this limit.
+	// briefTime bounds a wait on a caller's thread, which does not check the peers. Such a wait
+	// reaches the bound only on a busy machine, where each yield may take long.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. word returns a block's word. The wait ends when the
-// word of every rank in from has reached want. at, if set, replaces word and is called with the
-// group rank. If ready is set, the wait ends when ready returns true instead.
+// slowWait describes a wait that may sleep. The wait ends when a word of every awaited rank has
+// reached want, or, if ready is set, when ready returns true.
 type slowWait struct {
-	word  func(*block) *uint64
-	at    func(rank int) *uint64
-	want  uint64
-	ready func() bool
-	// from lists the awaited group ranks.
-	from []int
+	// word returns the word in a rank's block. wordOf, if set, replaces it.
+	word   func(*block) *uint64
+	wordOf func(rank int) *uint64
+	want   uint64
+	ready  func() bool
+	// awaited lists the awaited group ranks.
+	awaited []int
 	// doing describes the wait for error messages.
 	doing func() string
-	// collective is the ticket of the waiting collective, or 0. From collective and exchange, a
-	// peer can detect that two ranks wait for each other.
+	// collective is the ticket of the waiting collective, or 0. Peers use collective and exchange
+	// to detect ranks that wait for each other.
 	collective uint64
 	operation  driver.Operation
-	// exchange is set for the control lane.
-	exchange bool
-	// ordered is set if this rank launches no collective during the wait.
-	ordered bool
-	// begin is the time at which the wait was published, on the machine's monotonic clock.
-	begin uint64
-	// timeout limits the wait.
+	exchange   bool // whether this is a wait on the control lane
+	ordered    bool // whether this rank launches no collective during the wait
+	// begin is when the wait was published, on the machine's monotonic clock.
+	begin   uint64
 	timeout time.Duration
 	// ignoreFaults is set if the wait continues after faults. work is set if a plane waits for work
 	// that it has launched.
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
-	// states holds the result of rankStates. late holds the result of missing.
+	// states holds the result of rankStates, and late that of missing.
 	states []control.RankState
 	late   []int
 }
 
-// waiter performs this rank's slow waits, which it publishes in the rank's status.
+// waiter performs this rank's slow waits and publishes them in the rank's status.
 type waiter struct {
 	ranks   *ranks
 	fault   *fault
 	machine *Machine
 	budget  budget
 
-	warned atomic.Uint64 // time of the last warning by the monotonic clock, or 0
+	warned atomic.Uint64 // time of the last warning on the monotonic clock, or 0
 
 	mu   *ranked.Spin[groupMu] // Group.Mu
 	list []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
-// waitSlowly performs the slow part of a wait: it yields, then sleeps, and calls checkWait at
-// intervals.
+// waitSlowly performs the slow part of a wait: it first yields and then sleeps, and regularly calls
+// checkWait.
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
@@ -154,13 +151,13 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 }
 
 // wakePoller makes another thread of this process look for work or, if there is none, poll the
-// network. The calling thread, which is about to sleep on a futex, may have been the poller. Go's
-// runtime takes up to 10 ms to notice that no thread polls, and peers would wait that long for the
-// descriptors that this rank exports. With wakePoller, registering 1,000 segments on 2 ranks takes
-// 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
+// network, because the calling thread, which is about to sleep on a futex, may have been the one
+// that polls. Go's runtime takes up to 10 ms to notice that no thread polls, and peers would wait
+// that long for the descriptors that this rank exports. With wakePoller, registering 1,000 segments
+// on 2 ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
-// publishWait writes the wait into this rank's status, which other ranks can read.
+// publishWait writes the wait into this rank's status for other ranks to read.
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	b := &ws.ranks.me.status
 	w.begin = begin
@@ -176,7 +173,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	}
 }
 
-// unpublishWait removes the wait from the status, but not other waits of this rank.
+// unpublishWait removes the wait from the status, but keeps other waits of this rank.
 func (ws *waiter) unpublishWait(w *slowWait) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -189,8 +186,8 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket, which shows peers best whether this
-// rank can still reach their collectives. The caller holds ws.mu.
+// publishLatest publishes the wait with the highest ticket, because that tells peers most reliably
+// whether this rank can still reach their collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.me.status, &slowWait{}
 	for _, w := range ws.list {
@@ -214,18 +211,18 @@ func (ws *waiter) missing(w *slowWait) []int {
 		if w.ready() {
 			return nil
 		}
-		return w.from
+		return w.awaited
 	}
 	w.late = ws.appendLate(w.late[:0], w)
 	return w.late
 }
 
-// appendLate appends the awaited group ranks whose words have not reached the awaited value.
+// appendLate appends the awaited group ranks whose words have not reached w.want.
 func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
-	for _, r := range w.from {
+	for _, r := range w.awaited {
 		var word *uint64
-		if w.at != nil {
-			word = w.at(r)
+		if w.wordOf != nil {
+			word = w.wordOf(r)
 		} else {
 			word = w.word(ws.ranks.blocks[r])
 		}
@@ -236,8 +233,8 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	return ranks
 }
 
-// sleep waits on this rank's futex for at most one interval, which grows with round, unless the
-// wait has ended.
+// sleep sleeps on this rank's futex for at most one interval, which grows with round. It returns
+// immediately if the wait is over.
 func (ws *waiter) sleep(w *slowWait, round int) {
 	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
 	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
@@ -249,15 +246,15 @@ func (ws *waiter) sleep(w *slowWait, round int) {
 	sys.FutexWait(&ws.ranks.me.wakeup.word, word, interval)
 }
 
-// checkWait returns the reason why the wait must fail, or nil. It warns of late ranks.
+// checkWait warns of late ranks, and returns the reason why the wait must fail, or nil.
 func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	if w.why != nil {
 		if err := w.why(); err != nil {
 			return err
 		}
 	}
-	// Read the time and the context before the states. If this process is stopped for long, all
-	// ranks may have arrived meanwhile, so a passed deadline does not end the wait by itself.
+	// Read the time and the context before the states, because all ranks may have arrived while
+	// this process was stopped, in which case a deadline that has passed must not end the wait.
 	q, ended := ws.waitStatus(w), ctx.Err()
 	q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
@@ -275,7 +272,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	return nil
 }
 
-// waitStatus returns the current status of a wait, for control.Judge.
+// waitStatus returns the current status of a wait for control.Judge.
 func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	q := control.WaitStatus{
@@ -308,9 +305,9 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 }
 
 // rankStates returns the current state of every rank. The result is valid until the next call with
-// the same wait. If a rank fails while the states are read, other ranks may leave their calls
-// because of the failure, and would appear to be in no call. So rankStates reads the states again.
-// Each rank fails only once, which limits the number of readings.
+// the same wait. If a rank fails while the states are being read, rankStates reads them again,
+// because other ranks may have left their calls as a result and would appear to be in no call. As
+// each rank can fail only once, the number of readings is bounded.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -356,8 +353,8 @@ func (ws *waiter) readStates(w *slowWait) {
 	}
 }
 
-// read copies a rank's status into its state. It first reads the fields which show that the rank
-// waits, and then the counts, which may show that this wait is already over.
+// read copies a rank's status into s. It first reads the fields that show whether the rank is
+// waiting, and then the counts, which may show that the wait is already over.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -368,18 +365,18 @@ func (b *status) read(s *control.RankState) {
 	s.Submitted = spin.LoadAcquire64(&b.submitted)
 }
 
-// peerFault returns an error that names the failed peers. At least one peer must have failed.
+// peerFault returns an error about the peers that have failed, of which there must be at least one.
 func (ws *waiter) peerFault(doing func() string) error {
 	return control.SomePeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
 }
 
 // MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv. Peer is the other rank, or AnySource. This rank's status contains
-	// both.
+	// Operation is Send or Recv, and Peer is the other rank or AnySource. Both are published in
+	// this rank's status.
 	Operation driver.Operation
 	Peer      int
-	// Ready reports whether the wait has ended.
+	// Ready reports whether the wait is over.
 	Ready func() bool
 	// From lists the awaited group ranks.
 	From []int
@@ -389,22 +386,23 @@ type MessageWait struct {
 	Why func() error
 }
 
-// AwaitMessage performs the slow part of a wait for a message. The caller has called BeginUse.
+// AwaitMessage performs the slow part of a wait for a message. The caller must have called
+// BeginUse.
 func (ws *waiter) AwaitMessage(w MessageWait) error {
 	b, word := &ws.ranks.me.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
 	return ws.waitSlowly(context.Background(), &slowWait{
-		ready: w.Ready, from: w.From, doing: w.Doing, why: w.Why,
+		ready: w.Ready, awaited: w.From, doing: w.Doing, why: w.Why,
 	})
 }
 
-// messageWait encodes a wait for a message in one word of the status: the operation, and the peer's
-// group rank plus 2 (1 for AnySource).
+// messageWait encodes a wait for a message in one word of the status, which holds the operation and
+// the peer's group rank plus 2 (1 for AnySource).
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
-// describeMessage describes the message that a rank waits for, or returns "".
+// describeMessage describes the message that a rank is waiting for, or returns "" if there is none.
 func (b *status) describeMessage(ranks []int) string {
 	word := spin.LoadAcquire64(&b.message)
 	if word == 0 {
@@ -422,8 +420,8 @@ func (b *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region until it reaches want, but only as long as a message may
-// block the caller's thread. It reports whether the word has reached want.
+// PollSoon polls a word of the region until it reaches want, but no longer than a message may block
+// the caller's thread. It reports whether the word has reached want.
 func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
@@ -453,6 +451,6 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	return false
 }
 
-// messageYields limits the yields of a caller's thread in a message. It is small, because programs
-// call Recv before the Send that the peer waits for.
+// messageYields bounds how often a caller's thread yields while it waits for a message. It is
+// small, because programs call Recv before the Send that the peer is waiting for.
 const messageYields = 4

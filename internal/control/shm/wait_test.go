@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestLongWaitSleepsAndIsWoken has rank 0 arrive only after rank 1 sleeps in its wait.
+// TestLongWaitSleepsAndIsWoken makes rank 0 arrive only after rank 1 has fallen asleep in its wait.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	waits := map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {
@@ -37,7 +37,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 				check(t, err)
 			}
 			if n := atomic.LoadInt32(&d.planes[1].me.wakeup.sleeping); n != 0 {
-				t.Errorf("wakeup counts %d sleeping threads after the wait, want 0", n)
+				t.Errorf("wakeup.sleeping = %d after the wait, want 0", n)
 			}
 		})
 	}
@@ -67,11 +67,11 @@ func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
 	g := &d.planes[0].Group
 	g.step++
 	if n := g.absent(g.others); n != 1 {
-		t.Errorf("%d ranks are absent before the other rank posts, want 1", n)
+		t.Errorf("absent = %d before the other rank posts, want 1", n)
 	}
 	spin.StoreRelease64(&g.others[0].lines[g.step&1].step, g.step)
 	if n := g.absent(g.others); n != 0 {
-		t.Errorf("%d ranks are absent after the other rank has posted, want 0", n)
+		t.Errorf("absent = %d after the other rank has posted, want 0", n)
 	}
 }
 
@@ -83,12 +83,12 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	g.budget.briefYields = 1 << 40
 	for _, poll := range []bool{false, true} {
 		if g.awaitBriefly(g.others, poll) {
-			t.Errorf("awaitBriefly(poll=%v) reports a step that no rank has posted", poll)
+			t.Errorf("awaitBriefly(poll=%v) = true for a step that no rank has posted", poll)
 		}
 	}
 }
 
-func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
+func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	g := &d.planes[0].Group
@@ -124,27 +124,26 @@ func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
 	}
 }
 
-// endingContext has ended. It calls end whenever its error is read.
-type endingContext struct {
+// endedContext is a context whose Err calls onErr before it returns err.
+type endedContext struct {
 	context.Context
-	end func()
-	err error
+	onErr func()
+	err   error
 }
 
-func (c endingContext) Err() error {
-	c.end()
+func (c endedContext) Err() error {
+	c.onErr()
 	return c.err
 }
 
-// TestArrivalBeforeContextIsCheckedEndsWait has the awaited rank arrive when the context ends.
-func TestArrivalBeforeContextIsCheckedEndsWait(t *testing.T) {
+func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newDuo(t)
 		d.join()
 		arrived := false
-		ctx := endingContext{t.Context(), func() { arrived = true }, ended}
+		ctx := endedContext{t.Context(), func() { arrived = true }, ended}
 		err := d.planes[0].checkWait(ctx, &slowWait{
-			from: []int{1}, ready: func() bool { return arrived }, begin: sys.Monotonic(),
+			awaited: []int{1}, ready: func() bool { return arrived }, begin: sys.Monotonic(),
 			timeout: time.Hour, doing: func() string { return "waiting" },
 		})
 		if err != nil {
@@ -153,19 +152,19 @@ func TestArrivalBeforeContextIsCheckedEndsWait(t *testing.T) {
 	}
 }
 
-func TestStatesAreReadAgainAfterFailure(t *testing.T) {
+func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
-	states := g.rankStates(&slowWait{from: []int{1}, ready: func() bool {
+	states := g.rankStates(&slowWait{awaited: []int{1}, ready: func() bool {
 		if readings++; readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
 		}
 		return false
 	}})
 	if readings != 2 || states[1].Failed != control.FailedAfterPeer {
-		t.Errorf("after %d readings rank 1 has failed with reason %v, want 2 readings and reason %v",
+		t.Errorf("after %d readings, rank 1 has failed with reason %v; want 2 readings and reason %v",
 			readings, states[1].Failed, control.FailedAfterPeer)
 	}
 }
