@@ -16,9 +16,9 @@ const (
 	BAnd = driver.BAnd
 	BOr  = driver.BOr
 	BXor = driver.BXor
-	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats. The
-	// host backend rounds the factor and the products to float32, or to float64 for Float64. NCCL
-	// rounds them to the element type.
+	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
+	// floats. The host backend rounds the factor and the products to float32 (float64 for Float64),
+	// whereas NCCL rounds them to the element type.
 	PremulSum = driver.PremulSum
 )
 
