@@ -9,13 +9,13 @@ import (
 	"symmem/driver"
 )
 
-// buffer holds a segment and, if the segment is registered, its window.
+// buffer is a segment and, if the segment is registered, its window.
 type buffer struct {
 	segment driver.Segment
 	window  driver.Window
 }
 
-// at returns the address of an offset of the buffer.
+// at returns the address at an offset in the buffer.
 func (b buffer) at(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
 func (r *rank) newBuffer(atLeast int64) buffer {
@@ -40,7 +40,7 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// nextKey returns a new segment key. Ranks that have made the same number of calls get equal keys.
+// nextKey returns a new segment key. The n-th call returns the same key on every rank.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.windows++
 	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
@@ -57,8 +57,8 @@ func (r *rank) write(at uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. The memory is reused, because allocations dominate the
-// test's time under the race detector.
+// stage returns host memory for a copy. It reuses the memory, because allocations would otherwise
+// dominate the time of tests under the race detector.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)
@@ -66,8 +66,8 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies bytes from the device to the host. The result is valid until the rank's next read or
-// write.
+// read copies n bytes from the device to the host. The result is valid until the rank's next read
+// or write.
 func (r *rank) read(at uintptr, n int64) []byte {
 	if n == 0 {
 		return nil

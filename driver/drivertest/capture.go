@@ -7,31 +7,31 @@ import (
 	"symmem/driver"
 )
 
-var captureContracts = []contract{
-	{"captures cannot be nested or ended twice", proveCaptureStates},
-	{"a capturing stream rejects waits and graph launches", proveRefusedInCapture},
-	{"captured work does not run before its graph is launched", proveCapturedWaits},
-	{"a graph runs on any stream of its device, in stream order", proveGraphStreams},
-	{"an event in a graph is recorded by each launch", proveGraphEvents},
-	{"replays and eager calls of a group run in the order of their launches", proveReplays},
-	{"registration gives ErrCapturing, and the capture stays valid", proveRegisterCapturing},
-	{"closing a stream ends its capture", proveCloseCapturing},
-	{"a closed graph gives ErrClosed", proveGraphClosed},
+var captureClauses = []clause{
+	{"captures cannot be nested or ended twice", testCaptureStates},
+	{"a capturing stream refuses Synchronize and graph launches", testRefusedInCapture},
+	{"captured work does not run before its graph is launched", testCapturedWaits},
+	{"a graph runs on any stream of its device, in stream order", testGraphStreams},
+	{"an event in a graph is recorded by each launch", testGraphEvents},
+	{"replays and eager calls of a group run in the order of their launches", testReplays},
+	{"Register returns ErrCapturing during a capture, which stays valid", testRegisterCapturing},
+	{"closing a stream ends its capture", testCloseCapturing},
+	{"launching a closed graph returns ErrClosed", testGraphClosed},
 }
 
-func proveCaptureStates(t *testing.T, h Harness) {
+func testCaptureStates(t *testing.T, h Harness) {
 	s := newWorld(t, h, 1, options{noGroup: true}).ranks[0].stream
 	_, err := s.EndCapture()
 	wantError(t, "EndCapture without BeginCapture", err, driver.ErrNotCapturing)
 	must(t, s.BeginCapture())
 	wantError(t, "second BeginCapture", s.BeginCapture(), driver.ErrCapturing)
 	if !s.Capturing() {
-		t.Error("Capturing = false during a capture")
+		t.Error("Capturing() = false during a capture, want true")
 	}
 	g, err := s.EndCapture()
 	must(t, err)
 	if s.Capturing() {
-		t.Error("Capturing = true after EndCapture")
+		t.Error("Capturing() = true after EndCapture, want false")
 	}
 	_, err = s.EndCapture()
 	wantError(t, "second EndCapture", err, driver.ErrNotCapturing)
@@ -39,7 +39,7 @@ func proveCaptureStates(t *testing.T, h Harness) {
 	must(t, g.Close())
 }
 
-func proveRefusedInCapture(t *testing.T, h Harness) {
+func testRefusedInCapture(t *testing.T, h Harness) {
 	b := newFixture(t, h, 1, 1<<20, options{})
 	r, m := b.ranks[0], b.send[0]
 	must(t, r.stream.Fill(m.at(0), 0, 64))
@@ -56,7 +56,7 @@ func proveRefusedInCapture(t *testing.T, h Harness) {
 	r.expectAll(m.at(32), 2, 32)
 }
 
-func proveCapturedWaits(t *testing.T, h Harness) {
+func testCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newWindow(1)
 	ran := 0
@@ -83,7 +83,7 @@ func proveCapturedWaits(t *testing.T, h Harness) {
 	}
 }
 
-func proveGraphStreams(t *testing.T, h Harness) {
+func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
 	g := r.capture(func() { r.ok(r.stream.Copy(b.at(64), b.at(0), 64)) })
@@ -99,27 +99,27 @@ func proveGraphStreams(t *testing.T, h Harness) {
 	r.expectAll(b.at(64), 5, 64)
 }
 
-func proveGraphEvents(t *testing.T, h Harness) {
+func testGraphEvents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	g := r.capture(func() { r.ok(r.stream.Record(e)) })
 	if !e.Done() {
-		t.Error("the capture itself has recorded the event")
+		t.Error("capturing a Record recorded the event, want only launches to record it")
 	}
 	for range 3 {
 		gate := r.block(r.stream)
 		must(t, g.Launch(r.stream))
 		if e.Done() {
-			t.Error("the event is done before its stream has reached it")
+			t.Error("the event is done before its stream reached it")
 		}
 		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
 	}
 }
 
-// proveReplays sums a value of each rank in a graph. Between replays it makes the same call
-// eagerly, on the other path.
-func proveReplays(t *testing.T, h Harness) {
+// testReplays replays a graph that sums the ranks' values and, between replays, makes the same
+// call eagerly on another path.
+func testReplays(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	b.each(func(r *rank) { replay(b, r) })
 }
@@ -127,22 +127,22 @@ func proveReplays(t *testing.T, h Harness) {
 func replay(b *fixture, r *rank) {
 	const launches = 1000
 	send, recv := b.send[r.number], b.recv[r.number]
-	sum := func(from, to int64, path driver.Path) driver.Call {
+	sum := func(recvOffset int64, path driver.Path) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
-			Send: send.at(from), Recv: recv.at(to),
+			Send: send.at(0), Recv: recv.at(recvOffset),
 			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
 		})
 	}
 	var ran atomic.Int32
 	paths := b.harness.Paths
 	g := r.capture(func() {
-		r.ok(r.queue(r.group, r.stream, sum(0, 0, paths[len(paths)-1])))
+		r.ok(r.queue(r.group, r.stream, sum(0, paths[len(paths)-1])))
 		r.ok(r.stream.Host(func() { ran.Add(1) }))
 	})
 	for i := range launches {
 		r.setStep("launch %d", i)
-		replayStep(b, r, g, sum(0, 1<<16, paths[0]), i)
+		replayStep(b, r, g, sum(1<<16, paths[0]), i)
 	}
 	r.ok(r.stream.Synchronize(b.ctx))
 	if n := ran.Load(); n != launches {
@@ -150,8 +150,8 @@ func replay(b *fixture, r *rank) {
 	}
 }
 
-// replayStep changes the input and launches the graph. Every third step also makes the eager call.
-// Every thirtieth step checks both results.
+// replayStep changes the input and launches the graph. Every third step also makes the eager call,
+// and every thirtieth checks both results.
 func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
 	r.ok(r.stream.Fill(b.send[r.number].at(0), value, 16000))
@@ -166,7 +166,7 @@ func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	}
 }
 
-func proveRegisterCapturing(t *testing.T, h Harness) {
+func testRegisterCapturing(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{check: true})
 	c := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
 	c.prepare(h, 2)
@@ -187,7 +187,7 @@ func proveRegisterCapturing(t *testing.T, h Harness) {
 	})
 }
 
-func proveCloseCapturing(t *testing.T, h Harness) {
+func testCloseCapturing(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
@@ -196,7 +196,7 @@ func proveCloseCapturing(t *testing.T, h Harness) {
 	r.newWindow(1)
 }
 
-func proveGraphClosed(t *testing.T, h Harness) {
+func testGraphClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.capture(func() {})
 	must(t, g.Close())

@@ -9,16 +9,16 @@ import (
 	"symmem/driver"
 )
 
-var closingContracts = []contract{
-	{"a closed group gives ErrClosed", proveGroupClosed},
-	{"closing a group ends its windows", proveWindowsEnd},
-	{"Close ends the waits of its rank", proveCloseOwnWaits},
-	{"Close ends the waits of other ranks", proveCloseOthersWaits},
-	{"Close and Abort may be called while any other call is running", proveCloseAnytime},
-	{"a device can be opened and closed repeatedly", proveReopen},
+var closingClauses = []clause{
+	{"calls of a closed group return ErrClosed", testGroupClosed},
+	{"closing a group deregisters its windows", testCloseDeregisters},
+	{"Close ends the waits of its rank", testCloseOwnWaits},
+	{"Close ends the waits of other ranks", testCloseOthersWaits},
+	{"Close and Abort may be called while any other call is running", testCloseAnytime},
+	{"a device can be opened and closed repeatedly", testReopen},
 }
 
-func proveGroupClosed(t *testing.T, h Harness) {
+func testGroupClosed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{})
 	r := w.ranks[0]
 	b := r.newBuffer(1)
@@ -41,21 +41,21 @@ func proveGroupClosed(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
-func proveWindowsEnd(t *testing.T, h Harness) {
+func testCloseDeregisters(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.each(func(r *rank) {
-		c := r.connect("short", numbers(2), true)
+		c := r.connect("short-lived", numbers(2), true)
 		b := r.newBuffer(1)
 		first := r.register(c, r.nextKey(), b)
 		r.ok(errors.Join(c.Close(), first.Deregister()))
-		// The segment must still be usable.
+		// The segment must still be usable in another group.
 		b.window = r.register(r.group, r.nextKey(), b)
 		r.sumOver(r.group, b, 5)
 	})
 }
 
-// waits holds calls that wait for other ranks. b is the buffer to register.
-var waits = map[string]func(r *rank, b buffer) error{
+// waitingCalls holds calls that wait for other ranks. b is the buffer to register.
+var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
@@ -71,21 +71,21 @@ var waits = map[string]func(r *rank, b buffer) error{
 	},
 }
 
-func proveCloseOwnWaits(t *testing.T, h Harness) {
-	for name, wait := range waits {
+func testCloseOwnWaits(t *testing.T, h Harness) {
+	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, h, 2, options{expectFaults: true})
-			r, ended := w.ranks[0], make(chan error)
+			r, result := w.ranks[0], make(chan error)
 			b := r.newBuffer(1)
-			go func() { ended <- wait(r, b) }()
+			go func() { result <- wait(r, b) }()
 			must(t, r.group.Close())
-			wantError(t, "the waiting call", <-ended, driver.ErrClosed)
+			wantError(t, "the waiting call", <-result, driver.ErrClosed)
 		})
 	}
 }
 
-func proveCloseOthersWaits(t *testing.T, h Harness) {
-	for name, wait := range waits {
+func testCloseOthersWaits(t *testing.T, h Harness) {
+	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, h, 2, options{expectFaults: true})
 			w.each(func(r *rank) {
@@ -102,17 +102,17 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// proveCloseAnytime closes and aborts groups at points that the scheduler chooses. Every call must
-// return an error in the end.
-func proveCloseAnytime(t *testing.T, h Harness) {
+// testCloseAnytime closes and aborts groups at arbitrary points, so that each of the calls that the
+// ranks repeat meanwhile eventually returns an error.
+func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})
 	for round := range 60 {
-		w.each(func(r *rank) { breakGroup(r, fmt.Sprint("round ", round), round) })
+		w.each(func(r *rank) { closeGroupInUse(r, fmt.Sprint("round ", round), round) })
 	}
 }
 
-func breakGroup(r *rank, id string, round int) {
+func closeGroupInUse(r *rank, id string, round int) {
 	c := r.connect(id, numbers(2), true)
 	s, err := r.device.NewStream()
 	r.ok(err)
@@ -139,7 +139,7 @@ func breakGroup(r *rank, id string, round int) {
 	r.ok(err)
 }
 
-func proveReopen(t *testing.T, h Harness) {
+func testReopen(t *testing.T, h Harness) {
 	for range 5 {
 		t.Run("open", func(t *testing.T) {
 			w := newWorld(t, h, 3, options{check: true})

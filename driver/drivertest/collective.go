@@ -11,27 +11,27 @@ import (
 	"symmem/internal/reduce"
 )
 
-var collectiveContracts = []contract{
-	{"a single rank gets the same results", coverRanks(1)},
-	{"two ranks get the sums of the reference", coverRanks(2)},
-	{"three ranks get the sums of the reference", coverRanks(3)},
-	{"four ranks get the sums of the reference", coverRanks(4)},
-	{"five ranks get the sums of the reference", coverRanks(5)},
-	{"every rank can be the root", proveRoots},
-	{"buffers need only the alignment of their elements", proveSkew},
-	{"no rank leaves a barrier before all have entered it", proveBarrier},
-	{"several streams share one group", proveStreams},
-	{"a path refuses a call or plans it, consistently on all ranks", proveOffers},
-	{"the first path moves every type and supports the listed reductions", proveReductions},
+var collectiveClauses = []clause{
+	{"a single rank gets the reference's results", coverRanks(1)},
+	{"two ranks get the reference's results", coverRanks(2)},
+	{"three ranks get the reference's results", coverRanks(3)},
+	{"four ranks get the reference's results", coverRanks(4)},
+	{"five ranks get the reference's results", coverRanks(5)},
+	{"every rank can be the root", testRoots},
+	{"buffers need only the alignment of their elements", testSkew},
+	{"no rank leaves a barrier before all have entered it", testBarrier},
+	{"several streams can use one group", testStreams},
+	{"on all ranks, a path gives the same answer to the same call", testOffers},
+	{"the first path moves every type and supports the listed reductions", testReductions},
 }
 
-// counts lists element counts below and above the sizes at which a backend may change its
+// counts lists element counts on both sides of the sizes at which a backend may change its
 // algorithm: an empty call, one line, one slice, one small message, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 var dataTypes = reduce.DataTypes()
 
-// fixture holds a world with a send and a receive buffer on every rank.
+// fixture is a world with a send and a receive buffer on every rank.
 type fixture struct {
 	*world
 	send, recv []buffer
@@ -54,9 +54,9 @@ func (b *fixture) try(c *trial) {
 	}
 }
 
-// tryWays runs a trial in every way that the backend supports: on each path, in place and out of
-// place, and with unregistered buffers on the direct path.
-func (b *fixture) tryWays(c trial) {
+// tryVariants runs a trial in every variant that the backend supports: on each path, in place and
+// out of place, and with unregistered buffers on the direct path.
+func (b *fixture) tryVariants(c trial) {
 	b.t.Helper()
 	if !b.harness.has(c.operation) || !b.exact(&c) {
 		return
@@ -65,7 +65,7 @@ func (b *fixture) tryWays(c trial) {
 	for _, c.path = range b.harness.Paths {
 		for _, c.inPlace = range []bool{false, true} {
 			for _, c.unregistered = range []bool{false, true} {
-				if b.worthwhile(&c) {
+				if b.supports(&c) {
 					b.try(&c)
 				}
 			}
@@ -73,10 +73,10 @@ func (b *fixture) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether the trial's path supports the call. Unregistered buffers are tried
-// only on the direct path. The first path supports every call except reductions that the harness
+// supports reports whether the trial's path supports the call. Unregistered buffers are tried only
+// on the direct path. The first path must support every call except for reductions that the harness
 // does not list.
-func (b *fixture) worthwhile(c *trial) bool {
+func (b *fixture) supports(c *trial) bool {
 	if c.unregistered && c.path != driver.PathDirect {
 		return false
 	}
@@ -95,8 +95,8 @@ func (b *fixture) exact(c *trial) bool {
 	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
-// coverRanks tests all operations on n ranks with every type and count. AllReduce uses every
-// reduction for three types. Elsewhere the reductions alternate.
+// coverRanks tests all operations on n ranks with every type and count. AllReduce is tried with
+// every reduction for three types; in all other cases the reductions alternate.
 func coverRanks(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		b := newFixture(t, h, n, 4<<20, options{check: true})
@@ -114,25 +114,25 @@ func coverRanks(n int) func(*testing.T, Harness) {
 
 func (b *fixture) coverReduce(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
-	all := driver.ReductionsOf(dataType)
-	for i, op := range all {
+	ops := driver.ReductionsOf(dataType)
+	for i, op := range ops {
 		switch dataType {
 		case driver.Float32, driver.BFloat16, driver.Int8:
 		default:
-			if i != (index+int(dataType))%len(all) {
+			if i != (index+int(dataType))%len(ops) {
 				continue
 			}
 		}
-		b.tryWays(trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count})
+		b.tryVariants(trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count})
 	}
 }
 
-// coverOthers tries the other operations. It tries the large count only with the largest and the
-// smallest type.
+// coverOthers tries the operations other than AllReduce. It tries the large count only with the
+// largest and the smallest type.
 func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
-	all := driver.ReductionsOf(dataType)
-	op := all[(index+int(dataType))%len(all)]
+	ops := driver.ReductionsOf(dataType)
+	op := ops[(index+int(dataType))%len(ops)]
 	root := (index + int(dataType)) % len(b.ranks)
 	if count > 5000 && dataType != driver.Float64 && dataType != driver.Uint8 {
 		return
@@ -141,11 +141,11 @@ func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) 
 		driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast, driver.AllToAll,
 		driver.ReduceScatterV, driver.AllGatherV, driver.Gather, driver.Scatter,
 	} {
-		b.tryWays(trial{operation: o, dataType: dataType, op: op, count: count, root: root})
+		b.tryVariants(trial{operation: o, dataType: dataType, op: op, count: count, root: root})
 	}
 }
 
-func proveRoots(t *testing.T, h Harness) {
+func testRoots(t *testing.T, h Harness) {
 	const n = 4
 	b := newFixture(t, h, n, 2<<20, options{check: true})
 	for root := range n {
@@ -153,13 +153,13 @@ func proveRoots(t *testing.T, h Harness) {
 			for _, o := range []driver.Operation{
 				driver.Broadcast, driver.Reduce, driver.Gather, driver.Scatter,
 			} {
-				b.tryWays(trial{operation: o, dataType: driver.Int32, count: count, root: root})
+				b.tryVariants(trial{operation: o, dataType: driver.Int32, count: count, root: root})
 			}
 		}
 	}
 }
 
-func proveSkew(t *testing.T, h Harness) {
+func testSkew(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 2<<20, options{check: true})
 	for i, skew := range []int64{1, 5, 31} {
 		for j, dataType := range []driver.DataType{driver.Float32, driver.Float16, driver.Int8} {
@@ -171,7 +171,7 @@ func proveSkew(t *testing.T, h Harness) {
 					if o.PointToPoint() || o == driver.Barrier || o == driver.AllToAllV {
 						continue
 					}
-					b.tryWays(trial{
+					b.tryVariants(trial{
 						operation: o, dataType: dataType, count: count, skew: skew, root: 1,
 					})
 				}
@@ -180,9 +180,9 @@ func proveSkew(t *testing.T, h Harness) {
 	}
 }
 
-// proveBarrier makes every rank record that it is about to enter the barrier. After the barrier,
-// each rank checks these records.
-func proveBarrier(t *testing.T, h Harness) {
+// testBarrier makes every rank record that it is about to enter the barrier, and check after the
+// barrier that all ranks have done so.
+func testBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newFixture(t, h, n, 1<<20, options{check: true})
 	entered := make([][n]atomic.Bool, rounds)
@@ -193,16 +193,16 @@ func proveBarrier(t *testing.T, h Harness) {
 			r.ok(r.launch(r.group, r.stream, call))
 			for other := range n {
 				if !entered[round][other].Load() {
-					r.failf("round %d: left the barrier before rank %d entered it", round, other)
+					r.failf("round %d: left the barrier before rank %d had entered it", round, other)
 				}
 			}
 		}
 	})
 }
 
-// proveStreams launches on two streams in turn. Each launch sends the data that the previous launch
-// has received on the other stream, so events must order the streams.
-func proveStreams(t *testing.T, h Harness) {
+// testStreams launches on two streams in turn. Each launch sends the data that the previous launch
+// received on the other stream, so events must order the streams.
+func testStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newFixture(t, h, n, 1<<20, options{check: true})
 	b.each(func(r *rank) {
@@ -216,11 +216,11 @@ func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, roun
 	r.write(bufs[0].at(0), repeated(1, count))
 	done := r.newEvent()
 	for round := range rounds {
-		s, from, to := streams[round%2], bufs[round%2], bufs[(round+1)%2]
+		s, src, dst := streams[round%2], bufs[round%2], bufs[(round+1)%2]
 		call := driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float64, Count: count,
-			Path: b.harness.Paths[round/2%len(b.harness.Paths)], Send: from.at(0), Recv: to.at(0),
-			SendWindow: from.window, RecvWindow: to.window, Digest: uint64(round),
+			Path: b.harness.Paths[round/2%len(b.harness.Paths)], Send: src.at(0), Recv: dst.at(0),
+			SendWindow: src.window, RecvWindow: dst.window, Digest: uint64(round),
 		}
 		r.ok(s.Wait(done))
 		r.ok(r.queue(r.group, s, r.onSupportedPath(r.group, call)))
@@ -229,7 +229,8 @@ func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, roun
 	b.checkPowers(r, bufs[rounds%2], streams, count, rounds)
 }
 
-// checkPowers waits for both streams and checks that every element equals n to the power of rounds.
+// checkPowers waits for both streams and checks that every element is n to the power of rounds,
+// where n is the number of ranks.
 func (b *fixture) checkPowers(
 	r *rank, result buffer, streams [2]driver.Stream, count int64, rounds int,
 ) {

@@ -8,27 +8,27 @@ import (
 	"symmem/driver"
 )
 
-var eventContracts = []contract{
-	{"an event that has never been recorded is done", proveNeverRecorded},
-	{"after each Record, an event is done when its stream reaches it", proveEventDone},
-	{"Wait refers to the last Record before it", proveEventPoint},
-	{"Synchronize ends with its context", proveEventContext},
-	{"two streams can pass work back and forth", provePingPong},
-	{"a failed Record does not change the event", proveFailedRecord},
+var eventClauses = []clause{
+	{"an event that has never been recorded is done", testNeverRecorded},
+	{"after each Record, an event is done when its stream reaches it", testEventDone},
+	{"Wait refers to the last Record before it", testEventPoint},
+	{"Synchronize ends with its context", testEventContext},
+	{"two streams can pass work back and forth", testPingPong},
+	{"a failed Record does not change the event", testFailedRecord},
 }
 
-func proveNeverRecorded(t *testing.T, h Harness) {
+func testNeverRecorded(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	if !e.Done() {
-		t.Error("an event without a Record is not done")
+		t.Error("Done() = false for an event that was never recorded, want true")
 	}
 	must(t, e.Synchronize(r.world.ctx))
 	must(t, r.stream.Wait(e))
 	must(t, r.stream.Synchronize(r.world.ctx))
 }
 
-func proveEventDone(t *testing.T, h Harness) {
+func testEventDone(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	for range 3 {
@@ -37,7 +37,7 @@ func proveEventDone(t *testing.T, h Harness) {
 		must(t, r.stream.Host(func() { ran = true }))
 		must(t, r.stream.Record(e))
 		if e.Done() {
-			t.Error("the event is done before its stream has reached it")
+			t.Error("the event is done before its stream reached it")
 		}
 		g.open()
 		must(t, e.Synchronize(r.world.ctx))
@@ -49,11 +49,11 @@ func proveEventDone(t *testing.T, h Harness) {
 	must(t, r.stream.Record(e))
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !e.Done() {
-		t.Error("the event of an idle stream is not done")
+		t.Error("the event is not done although its stream is idle")
 	}
 }
 
-func proveEventPoint(t *testing.T, h Harness) {
+func testEventPoint(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	first := r.block(r.stream)
@@ -65,20 +65,20 @@ func proveEventPoint(t *testing.T, h Harness) {
 	must(t, r.stream.Record(e))
 	select {
 	case <-ran:
-		t.Error("the other stream has not waited for the event")
+		t.Error("the other stream did not wait for the event")
 	default:
 	}
 	first.open()
 	must(t, other.Synchronize(r.world.ctx))
 	<-ran
 	if e.Done() {
-		t.Error("the event is done before its stream has reached the second Record")
+		t.Error("the event is done before its stream reached the second Record")
 	}
 	second.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-func proveEventContext(t *testing.T, h Harness) {
+func testEventContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	g := r.block(r.stream)
@@ -90,7 +90,7 @@ func proveEventContext(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-func provePingPong(t *testing.T, h Harness) {
+func testPingPong(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
 	turn := r.newEvent()
@@ -106,16 +106,16 @@ func provePingPong(t *testing.T, h Harness) {
 		must(t, s.Synchronize(r.world.ctx))
 	}
 	if !slices.Equal(ran, numbers(n)) {
-		t.Errorf("functions ran in the order %v, want the queued order", ran)
+		t.Errorf("functions ran in the order %v, want the order in which they were queued", ran)
 	}
 }
 
-func proveFailedRecord(t *testing.T, h Harness) {
+func testFailedRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	must(t, other.Close())
 	wantError(t, "recording", other.Record(e), driver.ErrClosed)
 	if !e.Done() {
-		t.Error("the event is not done after Record has failed")
+		t.Error("the event is not done although Record failed")
 	}
 }

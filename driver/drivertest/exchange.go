@@ -7,16 +7,16 @@ import (
 	"symmem/driver"
 )
 
-var exchangeContracts = []contract{
-	{"every rank gets the payloads of all ranks, by group rank", provePayloads},
-	{"payloads may differ in size", provePayloadSizes},
-	{"a payload that is too large gives an error without side effects", provePayloadTooLarge},
-	{"lanes do not wait for each other", proveLanes},
-	{"exchanges and collectives can be interleaved", proveMixed},
-	{"a canceled exchange fails its group", proveExchangeCanceled},
+var exchangeClauses = []clause{
+	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
+	{"payloads may differ in size", testPayloadSizes},
+	{"a payload that is too large causes an error without side effects", testPayloadTooLarge},
+	{"lanes do not wait for each other", testLanes},
+	{"exchanges and collectives can be interleaved", testMixed},
+	{"a canceled exchange fails its group", testExchangeCanceled},
 }
 
-func provePayloads(t *testing.T, h Harness) {
+func testPayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
 		w.each(func(r *rank) {
@@ -34,7 +34,7 @@ func provePayloads(t *testing.T, h Harness) {
 	})
 }
 
-func provePayloadSizes(t *testing.T, h Harness) {
+func testPayloadSizes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	w.each(func(r *rank) {
 		for round := range 30 {
@@ -44,23 +44,23 @@ func provePayloadSizes(t *testing.T, h Harness) {
 	})
 }
 
-func provePayloadTooLarge(t *testing.T, h Harness) {
+func testPayloadTooLarge(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.each(func(r *rank) {
 		large := make([]byte, driver.MaxPayload+1)
 		if _, err := r.group.Exchange(w.ctx, driver.LaneControl, large); err == nil {
-			r.failf("a payload above MaxPayload gave no error")
+			r.failf("Exchange accepted a payload above MaxPayload")
 		}
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
-			r.failf("a lane that does not exist gave no error")
+			r.failf("Exchange accepted a lane that does not exist")
 		}
 		r.ok(r.swap(driver.LaneControl, 1, []int{5, 5}))
 	})
 }
 
-// proveLanes makes rank 0 wait on the background lane. Exchanges on the control lane and
-// collectives must end meanwhile.
-func proveLanes(t *testing.T, h Harness) {
+// testLanes makes rank 0 wait on the background lane. Meanwhile, exchanges on the control lane and
+// collectives must complete.
+func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	release := make(chan struct{})
 	background := func(r *rank) error {
@@ -83,7 +83,7 @@ func proveLanes(t *testing.T, h Harness) {
 	})
 }
 
-func proveMixed(t *testing.T, h Harness) {
+func testMixed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {
 		for round := range 200 {
@@ -94,9 +94,9 @@ func proveMixed(t *testing.T, h Harness) {
 	})
 }
 
-// proveExchangeCanceled cancels an exchange before rank 1 joins it. Rank 1's later exchange must
-// fail.
-func proveExchangeCanceled(t *testing.T, h Harness) {
+// testExchangeCanceled cancels rank 0's exchange before rank 1 joins it. Rank 1's exchange must
+// then fail.
+func testExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.expectFaults = true
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -107,6 +107,6 @@ func proveExchangeCanceled(t *testing.T, h Harness) {
 	wantError(t, "the other rank's exchange", err, driver.ErrFault)
 	_, err = w.ranks[0].group.Exchange(w.ctx, driver.LaneControl, nil)
 	if err == nil {
-		t.Error("an exchange after the canceled one gave no error")
+		t.Error("an exchange after the canceled one succeeded, want an error")
 	}
 }

@@ -7,28 +7,28 @@ import (
 	"symmem/driver"
 )
 
-var failureContracts = []contract{
-	{"a failed stream skips its work until Synchronize", proveSkipped},
-	{"an event after a failure returns the error to every caller", provePointFails},
-	{"Wait propagates a failure, WaitOnly does not", proveWaitFails},
-	{"a skipped collective fails its group with a PriorError", proveSkippedCollective},
-	{"a collective that a failed group refuses fails the stream", proveRefusedCollective},
-	{"a failure in a capture fails each launch", proveCapturedFailure},
-	{"events of a graph whose collective is refused carry the error", proveRefusedGraph},
-	{"launching a graph does not wait for events in the graph", proveLaunchDoesNotWait},
+var failureClauses = []clause{
+	{"a failed stream skips its work until Synchronize", testSkipped},
+	{"an event after a failure returns the error to every caller", testEventFails},
+	{"Wait propagates a failure, and WaitOnly does not", testWaitFails},
+	{"a skipped collective fails its group with a PriorError", testSkippedCollective},
+	{"a stream fails if a failed group refuses its collective", testRefusedCollective},
+	{"a failure in a capture makes every launch fail", testCapturedFailure},
+	{"events of a graph whose collective is refused carry the error", testRefusedGraph},
+	{"launching a graph does not wait for events in the graph", testLaunchDoesNotWait},
 }
 
-var errPurpose = errors.New("a failure on purpose")
+var errOnPurpose = errors.New("a failure on purpose")
 
 // newFailingStream returns a blocked stream that fails when its gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
 	g := r.block(s)
-	s.Fail(errPurpose)
+	s.Fail(errOnPurpose)
 	return s, g
 }
 
-func proveSkipped(t *testing.T, h Harness) {
+func testSkipped(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, g := newFailingStream(r)
 	b := r.newBuffer(64)
@@ -36,10 +36,10 @@ func proveSkipped(t *testing.T, h Harness) {
 	must(t, s.Host(func() { ran = true }))
 	must(t, s.Fill(b.at(0), 1, 64))
 	g.open()
-	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errPurpose)
+	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Synchronize(r.world.ctx))
 	if ran {
-		t.Error("work after the failure has run")
+		t.Error("the stream ran work after its failure")
 	}
 	r.expectAll(b.at(0), 0, 64)
 	must(t, s.Fill(b.at(0), 2, 64))
@@ -47,22 +47,22 @@ func proveSkipped(t *testing.T, h Harness) {
 	r.expectAll(b.at(0), 2, 64)
 }
 
-func provePointFails(t *testing.T, h Harness) {
+func testEventFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, g := newFailingStream(r)
 	e := r.newEvent()
 	must(t, s.Record(e))
 	g.open()
 	for range 2 {
-		wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errPurpose)
+		wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
 	}
-	wantError(t, "synchronizing the stream", s.Synchronize(r.world.ctx), errPurpose)
-	wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errPurpose)
+	wantError(t, "synchronizing the stream", s.Synchronize(r.world.ctx), errOnPurpose)
+	wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Record(e))
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-func proveWaitFails(t *testing.T, h Harness) {
+func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for _, late := range []bool{false, true} {
 		s, g := newFailingStream(r)
@@ -70,7 +70,7 @@ func proveWaitFails(t *testing.T, h Harness) {
 		must(t, s.Record(e))
 		finish := func() {
 			g.open()
-			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errPurpose)
+			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
 		if late {
 			finish()
@@ -80,29 +80,29 @@ func proveWaitFails(t *testing.T, h Harness) {
 		if !late {
 			finish()
 		}
-		wantError(t, "waiting", waiter.Synchronize(r.world.ctx), errPurpose)
+		wantError(t, "waiting", waiter.Synchronize(r.world.ctx), errOnPurpose)
 		must(t, onlyWaiter.Synchronize(r.world.ctx))
 	}
 }
 
-func proveSkippedCollective(t *testing.T, h Harness) {
+func testSkippedCollective(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	w.each(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
-			s.Fail(errPurpose)
+			s.Fail(errOnPurpose)
 		}
 		err := r.launch(r.group, s, driver.Call{Operation: driver.Barrier})
 		var prior *driver.PriorError
 		switch {
 		case r.number == 1 && !errors.Is(err, driver.ErrFault):
 			r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
-		case r.number == 0 && !errors.Is(err, errPurpose):
-			r.failf("got %v from the stream, want its first error", err)
+		case r.number == 0 && !errors.Is(err, errOnPurpose):
+			r.failf("got %v from the stream, want %v", err, errOnPurpose)
 		case r.number == 1 && faultOwner(err) != "world":
-			r.failf("the stream's error does not name the group's owner: %v", err)
+			r.failf("the stream's error lacks the group's owner: %v", err)
 		case faultOwner(r.group.Cause()) != "world":
-			r.failf("the cause does not name the group's owner: %v", r.group.Cause())
+			r.failf("the cause lacks the group's owner: %v", r.group.Cause())
 		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
 			r.failf("got cause %v, want a PriorError of rank 0", r.group.Cause())
 		}
@@ -118,30 +118,30 @@ func faultOwner(err error) any {
 	return fault.Owner
 }
 
-func proveRefusedCollective(t *testing.T, h Harness) {
+func testRefusedCollective(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
 	wantError(t, "launching", r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}),
 		driver.ErrAborted)
-	must(t, r.stream.Host(func() { t.Error("work after the collective has run") }))
+	must(t, r.stream.Host(func() { t.Error("the stream ran work after the refused collective") }))
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
-func proveCapturedFailure(t *testing.T, h Harness) {
+func testCapturedFailure(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	g := r.capture(func() { r.stream.Fail(errPurpose) })
+	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for range 2 {
 		must(t, g.Launch(r.stream))
-		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errPurpose)
+		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errOnPurpose)
 	}
 }
 
-// proveRefusedGraph replays a graph before and after its group fails. After the failure, the event
-// must not refer to the first replay.
-func proveRefusedGraph(t *testing.T, h Harness) {
+// testRefusedGraph replays a graph before and after its group fails. The event must carry the error
+// of the second replay instead of still referring to the first.
+func testRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
 	e := r.newEvent()
@@ -158,7 +158,7 @@ func proveRefusedGraph(t *testing.T, h Harness) {
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 }
 
-func proveLaunchDoesNotWait(t *testing.T, h Harness) {
+func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	busy, e := r.newStream(), r.newEvent()
 	gate := r.block(busy)
@@ -168,10 +168,10 @@ func proveLaunchDoesNotWait(t *testing.T, h Harness) {
 		must(t, r.stream.Wait(e))
 		must(t, r.stream.Host(func() { close(ran) }))
 	})
-	must(t, g.Launch(r.stream)) // the event's stream is blocked now
+	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
 	case <-ran:
-		t.Error("work after the wait has run")
+		t.Error("the stream ran work before the event that it waits for")
 	default:
 	}
 	gate.open()

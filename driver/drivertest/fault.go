@@ -10,23 +10,23 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-var faultContracts = []contract{
-	{"Abort ends the waits of all ranks", proveAbort},
-	{"a rank that does not join a collective is named", proveAbsentCollective},
-	{"a rank that does not join an exchange is named", proveAbsentExchange},
-	{"a rank that does not join a registration is named", proveAbsentRegister},
-	{"a failed background agreement disables only its lane", proveAbsentBackground},
-	{"a sender names a receiver that does not answer", proveAbsentReceiver},
-	{"a deadlock of ranks in different calls is detected at once", proveDeadlock},
-	{"a deadlock is detected while another lane is busy", proveDeadlockWithBusyLane},
-	{"a call on the fault lane ends the other ranks' waits", proveFaultLaneCalls},
-	{"the fault lane leaves out absent ranks, which can read it later", proveFaultLaneAbsent},
-	{"a failed group reports its cause, and a new one works", proveNewGroup},
+var faultClauses = []clause{
+	{"Abort ends the waits of all ranks", testAbort},
+	{"the error names a rank that does not join a collective", testAbsentCollective},
+	{"the error names a rank that does not join an exchange", testAbsentExchange},
+	{"the error names a rank that does not join a registration", testAbsentRegister},
+	{"a failed background agreement disables only its lane", testAbsentBackground},
+	{"a sender's error names a receiver that does not respond", testAbsentReceiver},
+	{"a deadlock of ranks in different calls is detected immediately", testDeadlock},
+	{"a deadlock is detected while another lane is busy", testDeadlockWithBusyLane},
+	{"an exchange on the fault lane ends the other ranks' waits", testFaultLaneCalls},
+	{"the fault lane does not wait for absent ranks, which can read it later", testFaultLaneAbsent},
+	{"a failed group reports its cause, and a new one works", testNewGroup},
 }
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-func proveAbort(t *testing.T, h Harness) {
+func testAbort(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{expectFaults: true})
 	w.each(func(r *rank) {
 		if r.number == 0 {
@@ -46,9 +46,9 @@ func proveAbort(t *testing.T, h Harness) {
 	})
 }
 
-// checkAbsence runs call on all ranks except the last one, and then on the last rank. The first
-// rank to time out must name the last rank. Other ranks may get the fault before they time out. The
-// late rank's first call may succeed with data that has already arrived. Its next call must fail.
+// checkAbsence runs call on all ranks except the last, and then on the last rank. The first rank to
+// time out must name the last rank; the others may get the fault before they time out. The last
+// rank's first call may succeed, with data that has already arrived, but its second must fail.
 func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
@@ -63,24 +63,24 @@ func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 		named += controltest.WantAbsence(t, err, late)
 	}
 	if named == 0 {
-		t.Errorf("no rank got a TimeoutError")
+		t.Error("no rank got a TimeoutError")
 	}
 	err := call(w.ranks[late])
 	if err == nil {
 		err = call(w.ranks[late])
 	}
 	if err == nil {
-		t.Error("the late rank got no error from either of its two calls")
+		t.Error("both calls of the late rank succeeded, want an error")
 	}
 }
 
-// proveAbsentCollective starts a collective without the last rank. That rank is late and must not
-// write to the windows of other ranks, because they may have reused the memory.
-func proveAbsentCollective(t *testing.T, h Harness) {
+// testAbsentCollective starts a collective without the last rank. When that rank calls it later, it
+// must not write to the windows of other ranks, which may have reused the memory.
+func testAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
 			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
-				b := newFixture(t, h, 3, 1<<20, options{timeout: short, check: true, expectFaults: true})
+				b := newFixture(t, h, 3, 1<<20, options{timeout: shortTimeout, check: true, expectFaults: true})
 				c := trial{operation: driver.AllReduce, count: count, path: path}
 				checkAbsence(t, b.world, func(r *rank) error {
 					return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
@@ -94,9 +94,9 @@ func proveAbsentCollective(t *testing.T, h Harness) {
 	}
 }
 
-func proveAbsentExchange(t *testing.T, h Harness) {
+func testAbsentExchange(t *testing.T, h Harness) {
 	t.Run("timeout", func(t *testing.T) {
-		w := newWorld(t, h, 3, options{timeout: short})
+		w := newWorld(t, h, 3, options{timeout: shortTimeout})
 		checkAbsence(t, w, func(r *rank) error {
 			_, err := r.group.Exchange(context.Background(), driver.LaneControl, []byte("here"))
 			return err
@@ -104,7 +104,7 @@ func proveAbsentExchange(t *testing.T, h Harness) {
 	})
 	t.Run("context", func(t *testing.T) {
 		w := newWorld(t, h, 3, options{})
-		ctx, cancel := context.WithTimeout(w.ctx, short)
+		ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 		defer cancel()
 		checkAbsence(t, w, func(r *rank) error {
 			if r.number == 2 {
@@ -116,15 +116,15 @@ func proveAbsentExchange(t *testing.T, h Harness) {
 	})
 }
 
-func proveAbsentBackground(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{timeout: short})
+func testAbsentBackground(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{timeout: shortTimeout})
 	present := w.ranks[0]
 	_, err := present.group.Exchange(context.Background(), driver.LaneBackground, nil)
 	if controltest.WantAbsence(t, err, 1) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	if _, err := present.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
-		t.Error("an exchange on a failed lane gave no error")
+		t.Error("an exchange on a failed lane succeeded, want an error")
 	}
 	w.each(func(r *rank) {
 		r.ok(r.swap(driver.LaneControl, 1, []int{3, 3}))
@@ -132,8 +132,8 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 	})
 }
 
-func proveAbsentRegister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: short, expectFaults: true})
+func testAbsentRegister(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{timeout: shortTimeout, expectFaults: true})
 	checkAbsence(t, w, func(r *rank) error {
 		b := r.newBuffer(1)
 		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
@@ -141,58 +141,58 @@ func proveAbsentRegister(t *testing.T, h Harness) {
 	})
 }
 
-func proveAbsentReceiver(t *testing.T, h Harness) {
+func testAbsentReceiver(t *testing.T, h Harness) {
 	h.require(t, Messages)
-	b := newFixture(t, h, 2, 4<<20, options{timeout: short, expectFaults: true})
+	b := newFixture(t, h, 2, 4<<20, options{timeout: shortTimeout, expectFaults: true})
 	checkAbsence(t, b.world, func(r *rank) error {
 		call := p2pCall(driver.Send, 1-r.number, 0, b.send[r.number], 0, 3<<20)
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
-		// The Send may complete without a receiver. The Recv cannot complete without a sender.
-		answer := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
-		return r.launch(r.group, r.stream, answer)
+		// The Send may complete without a receiver, but the Recv cannot complete without a sender.
+		reply := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
+		return r.launch(r.group, r.stream, reply)
 	})
 }
 
-// proveDeadlock lets one rank call an exchange and the other ranks a collective. Only deadlock
+// testDeadlock makes one rank call an exchange and the other ranks a collective. Only deadlock
 // detection can end these waits before the test times out.
-func proveDeadlock(t *testing.T, h Harness) {
+func testDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{expectFaults: true})
-			errs := w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) })
+			errs := w.outcomes(func(r *rank) error { return exchangeOrBarrier(r, alone) })
 			controltest.WantDeadlock(t, errs)
 		})
 	}
 }
 
-func inDifferentCalls(r *rank, alone int) error {
-	if r.number == alone {
+func exchangeOrBarrier(r *rank, exchanging int) error {
+	if r.number == exchanging {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
 	}
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// proveDeadlockWithBusyLane starts and ends waits on the background lane while the ranks deadlock
-// on another lane. The deadlock must still be detected.
-func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
+// testDeadlockWithBusyLane keeps exchanging on the background lane while the ranks deadlock on
+// another lane. The deadlock must still be detected.
+func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
-		ended := make(chan error, 1)
-		go func() { ended <- inDifferentCalls(r, 0) }()
+		result := make(chan error, 1)
+		go func() { result <- exchangeOrBarrier(r, 0) }()
 		for round := 0; ; round++ {
 			if r.swap(driver.LaneBackground, round, []int{1, 20000}) != nil {
-				return <-ended
+				return <-result
 			}
 		}
 	}))
 }
 
-// proveFaultLaneCalls exchanges on the fault lane on rank 0 while the other ranks wait in other
+// testFaultLaneCalls makes rank 0 exchange on the fault lane while the other ranks wait in other
 // calls.
-func proveFaultLaneCalls(t *testing.T, h Harness) {
+func testFaultLaneCalls(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{expectFaults: true})
 	w.each(func(r *rank) {
 		var err error
@@ -211,16 +211,16 @@ func proveFaultLaneCalls(t *testing.T, h Harness) {
 	})
 }
 
-func proveFaultLaneAbsent(t *testing.T, h Harness) {
+func testFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
 			w.expectFaults = true
 			report := func(r *rank, present ...bool) {
-				ctx, cancel := context.WithTimeout(w.ctx, short)
+				ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 				defer cancel()
-				mine := controltest.Payload(r.number, 1, size)
-				got, err := r.group.Exchange(ctx, driver.LaneFault, mine)
+				payload := controltest.Payload(r.number, 1, size)
+				got, err := r.group.Exchange(ctx, driver.LaneFault, payload)
 				r.ok(err)
 				r.ok(controltest.WantReports(got, r.number, size, present))
 			}
@@ -234,7 +234,7 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 	}
 }
 
-func proveNewGroup(t *testing.T, h Harness) {
+func testNewGroup(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	w.each(func(r *rank) {
 		r.ok(r.group.Cause())
@@ -246,11 +246,11 @@ func proveNewGroup(t *testing.T, h Harness) {
 		if r.number == 1 {
 			r.group.Abort(nil)
 		} else if err := r.launch(r.group, r.stream, barrier); err == nil {
-			r.failf("a collective of an aborted group gave no error")
+			r.failf("a collective of an aborted group succeeded, want an error")
 		}
 		<-r.group.Failed()
 		if r.group.Cause() == nil {
-			r.failf("Cause() = nil after the group has failed")
+			r.failf("Cause() = nil after the group failed")
 		}
 		b := r.newBuffer(1)
 		c := r.connect("anew", numbers(2), true)

@@ -11,18 +11,18 @@ import (
 	"symmem/driver"
 )
 
-var formulaContracts = []contract{
-	{"reductions in rank order match bit by bit", proveFormula(driver.RankOrder)},
-	{"reductions by a tree match bit by bit", proveFormula(driver.Tree)},
-	{"reductions by a rounding tree match bit by bit", proveFormula(driver.RoundedTree)},
-	{"special values without a formula", proveSpecials(driver.AnyFormula)},
-	{"special values in rank order", proveSpecials(driver.RankOrder)},
-	{"special values by a tree", proveSpecials(driver.Tree)},
-	{"special values by a rounding tree", proveSpecials(driver.RoundedTree)},
+var formulaClauses = []clause{
+	{"reductions in rank order match bit for bit", testFormula(driver.RankOrder)},
+	{"reductions in tree order match bit for bit", testFormula(driver.Tree)},
+	{"reductions in rounded tree order match bit for bit", testFormula(driver.RoundedTree)},
+	{"special values without a formula", testSpecials(driver.AnyFormula)},
+	{"special values in rank order", testSpecials(driver.RankOrder)},
+	{"special values in tree order", testSpecials(driver.Tree)},
+	{"special values in rounded tree order", testSpecials(driver.RoundedTree)},
 }
 
-// scope returns the number of elements to try for each type and reduction, and the largest element
-// count of a call.
+// scope returns the total number of elements to try for each type and reduction, and the largest
+// element count of a call.
 func (h Harness) scope() (elements, largest int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -34,14 +34,15 @@ func (h Harness) scope() (elements, largest int64) {
 	}
 }
 
-// proveFormula tries every type and reduction on several numbers of ranks. Operations, sizes, roots
-// and offsets are random. Calls are in place or out of place, eager or replayed, and with
-// registered or unregistered buffers, at random. Paths that refuse the group's formula are skipped.
-func proveFormula(f driver.Formula) func(*testing.T, Harness) {
+// testFormula tries every type and reduction on several numbers of ranks. It chooses operations,
+// sizes, roots and offsets at random, as well as whether calls are in place or out of place, eager
+// or replayed, and with registered or unregistered buffers. It skips paths that refuse the group's
+// formula.
+func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
-		if given, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64); err == nil {
-			seed = given
+		if fixed, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64); err == nil {
+			seed = fixed
 		}
 		t.Logf("SYMMEM_TEST_SEED=%d", seed)
 		for _, n := range []int{2, 3, 4, 8} {
@@ -55,7 +56,7 @@ func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	elements, largest := h.scope()
 	b := newFixture(t, h, n, 8*largest+4096, options{
-		check: true, formula: f, lifetime: patience * time.Duration(1+elements/1e5),
+		check: true, formula: f, lifetime: longTimeout * time.Duration(1+elements/1e5),
 	})
 	draws := rand.New(rand.NewPCG(seed, uint64(n)))
 	tried := 0
@@ -75,12 +76,12 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", tried)
 }
 
-// proveSpecials reduces NaNs, infinities, zeros, subnormal numbers and maximal numbers of every
+// testSpecials reduces NaNs, infinities, zeros, subnormal numbers and the largest numbers of every
 // type, on every path that supports the group's formula. Three ranks cover all combinations.
-func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
+func testSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
-			t.Skip(fmt.Errorf("special values of the backend's library: %w", driver.ErrUnsupported))
+			t.Skip(fmt.Errorf("special values in the backend's library: %w", driver.ErrUnsupported))
 		}
 		for _, n := range []int{2, 3, 4} {
 			if f.Fits(n) == nil {
@@ -108,7 +109,8 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// drawReduction draws a random reduction. The caller sets the data type, ReduceOp and formula.
+// drawReduction draws a random reduction, whose data type, ReduceOp and formula the caller must
+// set.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	c := trial{

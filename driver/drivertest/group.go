@@ -7,11 +7,11 @@ import (
 	"symmem/driver"
 )
 
-var groupContracts = []contract{
-	{"subgroups work at the same time", proveSubgroups},
-	{"group ranks follow the order of the list of ranks", proveGroupOrder},
-	{"a group can be connected again under another name", proveReconnect},
-	{"connecting a group without this rank gives an error", proveNotMember},
+var groupClauses = []clause{
+	{"subgroups run concurrently", testSubgroups},
+	{"group ranks are numbered in the order of GroupConfig.Ranks", testGroupOrder},
+	{"a group can be connected again under another name", testReconnect},
+	{"connecting a group without this rank returns an error", testNotMember},
 }
 
 func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
@@ -29,9 +29,9 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expect(b.at(64), want)
 }
 
-// proveSubgroups puts every rank into one of two halves and into a group of all ranks. The ranks
+// testSubgroups puts every rank into one of two halves and into a group of all ranks. The ranks
 // run concurrently, and each uses its two groups alternately.
-func proveSubgroups(t *testing.T, h Harness) {
+func testSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}
 	w.each(func(r *rank) {
@@ -45,17 +45,17 @@ func proveSubgroups(t *testing.T, h Harness) {
 	})
 }
 
-func proveGroupOrder(t *testing.T, h Harness) {
+func testGroupOrder(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{noGroup: true})
 	w.each(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		members := []int{2, 0, 1}
-		c := r.connect("turned", members, true)
+		c := r.connect("reordered", members, true)
 		gatherBytes(r, c, members, b)
 	})
 }
 
-func proveReconnect(t *testing.T, h Harness) {
+func testReconnect(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{noGroup: true})
 	w.each(func(r *rank) {
 		b := r.newBuffer(1 << 20)
@@ -67,7 +67,7 @@ func proveReconnect(t *testing.T, h Harness) {
 	})
 }
 
-func proveNotMember(t *testing.T, h Harness) {
+func testNotMember(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{noGroup: true})
 	for _, cfg := range []driver.GroupConfig{
 		{ID: "empty"},
@@ -76,7 +76,7 @@ func proveNotMember(t *testing.T, h Harness) {
 	} {
 		c, err := w.ranks[0].device.Connect(w.ctx, cfg)
 		if err == nil {
-			t.Errorf("connecting group %q gave no error", cfg.ID)
+			t.Errorf("connecting group %q succeeded, want an error", cfg.ID)
 			must(t, c.Close())
 		}
 	}

@@ -12,12 +12,12 @@ import (
 // Part names an optional part of the contract. Backends must satisfy all other parts.
 type Part string
 
-// The optional parts. Each comment names the consequences for users of a backend without the part.
-// Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The other interfaces in
-// driver/optional.go are not part of the contract.
+// The optional parts. Each comment says what users of a backend without the part must do without.
+// Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The interfaces in
+// driver/optional.go that no part mentions are not covered by the contract.
 const (
-	// Messages covers Send and Recv. A backend without this part refuses offered messages, so
-	// pipelines need another way to send.
+	// Messages covers Send and Recv. A backend without this part refuses them, so pipelines need
+	// another way to pass data on.
 	Messages Part = "messages"
 	// Splits covers AllToAllV, AllGatherV and ReduceScatterV. A backend without this part refuses
 	// them, so callers must use AllToAll, AllGather and ReduceScatter with the size of the largest
@@ -27,17 +27,17 @@ const (
 	Scatter Part = "scatter"
 	// Failures requires a failed stream to skip its work, as driver.Stream specifies, and events to
 	// carry the failure. A backend without this part cannot stop kernels that are already queued on
-	// the GPU. Until the stream is synchronized, work after a failure uses data that was never
+	// the GPU, so until the stream is synchronized, work after a failure uses data that was never
 	// computed.
 	Failures Part = "failures"
-	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that
-	// share a CUDA context cannot guarantee this: to free memory, the context waits until all its
-	// kernels have ended, and launches no other kernel meanwhile, not even one for which another
-	// rank waits.
+	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that share
+	// a CUDA context cannot guarantee this. To free memory, the context waits until all its kernels
+	// have completed, and meanwhile launches no other kernel, not even one that another rank is
+	// waiting for.
 	Anytime Part = "closing at any time"
 	// Suspension requires segments and windows to be driver.SuspendableSegments and
-	// driver.SuspendableWindows. A backend without this part cannot release the memory of a pool for
-	// some time.
+	// driver.SuspendableWindows. A backend without this part cannot release the memory of a pool
+	// temporarily.
 	Suspension Part = "suspension"
 )
 
@@ -48,21 +48,23 @@ type Harness struct {
 	// Host allocates zeroed host memory that Stream.Copy can access. If Host is nil, tests use Go
 	// memory.
 	Host func(bytes int) []byte
-	// Ranks is the size of the largest world that can be opened. Larger tests are skipped.
+	// Ranks is the size of the largest world that can be opened. Tests that need more ranks are
+	// skipped.
 	Ranks int
 	// Paths lists the paths that collectives can use. If it is nil, the paths are plain and window.
-	// In most tests, a call that its path refuses uses the first path of the list.
+	// In most tests, a call that its path refuses falls back to the first path in the list.
 	Paths []driver.Path
-	// Reductions maps each data type to the names of the reductions that the first path supports.
-	// That path refuses the others. If Reductions is nil, the path supports all reductions.
+	// Reductions maps each data type to the names of the reductions that the first path supports,
+	// separated by spaces. That path must refuse all others. If Reductions is nil, the path supports
+	// all reductions.
 	Reductions map[driver.DataType]string
-	// Without maps each part that the backend lacks to the reason. Skipped tests print the reason.
+	// Without maps each part that the backend lacks to the reason, which skipped tests print.
 	Without map[Part]string
-	// Unordered reports that reductions combine ranks in an unspecified order. Tests then use
-	// numbers whose sums and products are exact in any order.
+	// Unordered means that reductions combine ranks in an unspecified order. Tests then use numbers
+	// whose sums and products are exact in any order.
 	Unordered bool
-	// Slow reports that calls take much longer than usual, as on the software GPU. Tests then try
-	// every count with only a third of the types.
+	// Slow means that calls take much longer than usual, as on the software GPU. Tests then try
+	// only a third of the combinations of types and counts.
 	Slow bool
 }
 
@@ -85,7 +87,7 @@ func (h Harness) reduces(t driver.DataType, op driver.ReduceOp) bool {
 
 func (h Harness) require(t *testing.T, part Part) {
 	t.Helper()
-	if reason, lacking := h.Without[part]; lacking {
+	if reason, missing := h.Without[part]; missing {
 		t.Skipf("the backend does not support %s: %s", part, reason)
 	}
 }
@@ -98,22 +100,21 @@ func (h Harness) has(o driver.Operation) bool {
 	case o.HasSplits():
 		part = Splits
 	}
-	_, lacking := h.Without[part]
-	return !lacking
+	_, missing := h.Without[part]
+	return !missing
 }
 
-// chapter groups statements of the contract.
+// chapter is a list of related clauses of the contract.
 type chapter struct {
-	name  string
-	tests []contract
-	// part names the optional part that the chapter tests. It is empty for mandatory chapters.
-	part Part
+	name    string
+	clauses []clause
+	part    Part // the optional part that the chapter tests; "" if the chapter is mandatory
 }
 
-// contract holds a statement of the contract and the function that tests it.
-type contract struct {
+// clause is a sentence of the contract with the function that tests it.
+type clause struct {
 	sentence string
-	prove    func(t *testing.T, h Harness)
+	test     func(t *testing.T, h Harness)
 }
 
 // Run tests the whole contract.
@@ -121,29 +122,29 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h = h.withDefaults()
 	chapters := []chapter{
-		{"memory", memoryContracts, ""},
-		{"streams", streamContracts, ""},
-		{"events", eventContracts, ""},
-		{"capture", captureContracts, ""},
-		{"collectives", collectiveContracts, ""},
-		{"formulas", formulaContracts, ""},
-		{"groups", groupContracts, ""},
-		{"pairs", pairContracts, Messages},
-		{"messages", messageContracts, Messages},
-		{"splits", splitContracts, Splits},
-		{"windows", windowContracts, ""},
-		{"suspension", suspendContracts, Suspension},
-		{"mistakes", mistakeContracts, ""},
-		{"exchange", exchangeContracts, ""},
-		{"faults", faultContracts, ""},
-		{"closing", closingContracts, ""},
-		{"failures", failureContracts, Failures},
+		{"memory", memoryClauses, ""},
+		{"streams", streamClauses, ""},
+		{"events", eventClauses, ""},
+		{"capture", captureClauses, ""},
+		{"collectives", collectiveClauses, ""},
+		{"formulas", formulaClauses, ""},
+		{"groups", groupClauses, ""},
+		{"pairs", pairClauses, Messages},
+		{"messages", messageClauses, Messages},
+		{"splits", splitClauses, Splits},
+		{"windows", windowClauses, ""},
+		{"suspension", suspendClauses, Suspension},
+		{"mistakes", mistakeClauses, ""},
+		{"exchange", exchangeClauses, ""},
+		{"faults", faultClauses, ""},
+		{"closing", closingClauses, ""},
+		{"failures", failureClauses, Failures},
 	}
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {
 			h.require(t, c.part)
-			for _, s := range c.tests {
-				t.Run(s.sentence, func(t *testing.T) { s.prove(t, h) })
+			for _, s := range c.clauses {
+				t.Run(s.sentence, func(t *testing.T) { s.test(t, h) })
 			}
 		})
 	}

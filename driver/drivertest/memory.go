@@ -7,16 +7,16 @@ import (
 	"symmem/driver"
 )
 
-var memoryContracts = []contract{
-	{"a new segment is zeroed, even at an offset that was used before", proveZeros},
-	{"a segment is mapped at its offset in the arena", proveAddresses},
-	{"an offset or a size must be a multiple of the granularity", proveAlignment},
-	{"unmapping twice gives ErrClosed", proveUnmapTwice},
-	{"running out of memory gives an OutOfMemoryError without side effects", proveOutOfMemory},
-	{"scattered segments are in the arena and do not overlap", proveScatter},
+var memoryClauses = []clause{
+	{"a new segment is zeroed, even at an offset that was used before", testZeros},
+	{"a segment is mapped at its offset in the arena", testAddresses},
+	{"offsets and sizes must be multiples of the granularity", testAlignment},
+	{"unmapping twice returns ErrClosed", testUnmapTwice},
+	{"running out of memory causes an OutOfMemoryError without side effects", testOutOfMemory},
+	{"scattered segments are in the arena and do not overlap", testScatter},
 }
 
-func proveZeros(t *testing.T, h Harness) {
+func testZeros(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	bytes := 2 * r.granularity()
 	for range 3 {
@@ -29,7 +29,7 @@ func proveZeros(t *testing.T, h Harness) {
 	}
 }
 
-func proveAddresses(t *testing.T, h Harness) {
+func testAddresses(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	for i, bytes := range []int64{g, 3 * g, 2 * g} {
@@ -47,7 +47,7 @@ func proveAddresses(t *testing.T, h Harness) {
 	}
 }
 
-func proveAlignment(t *testing.T, h Harness) {
+func testAlignment(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	if g <= 0 || g&(g-1) != 0 {
@@ -57,19 +57,19 @@ func proveAlignment(t *testing.T, h Harness) {
 		{1, g}, {g / 2, g}, {-g, g}, {0, g + 1}, {0, 0}, {0, -g}, {0, g / 2},
 	} {
 		if s, err := r.arena.Map(c.offset, c.bytes); err == nil {
-			t.Errorf("mapping %d bytes at %d gave no error", c.bytes, c.offset)
+			t.Errorf("mapping %d bytes at offset %d succeeded, want an error", c.bytes, c.offset)
 			must(t, s.Unmap())
 		}
 	}
 	for _, bytes := range []int64{0, -g, g + 1} {
 		if a, err := r.device.NewArena(bytes); err == nil {
-			t.Errorf("reserving %d bytes gave no error", bytes)
+			t.Errorf("NewArena(%d) succeeded, want an error", bytes)
 			must(t, a.Close())
 		}
 	}
 }
 
-func proveUnmapTwice(t *testing.T, h Harness) {
+func testUnmapTwice(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, err := r.arena.Map(0, r.granularity())
 	must(t, err)
@@ -80,7 +80,7 @@ func proveUnmapTwice(t *testing.T, h Harness) {
 // excessiveBytes exceeds the memory of any machine, but fits into a process's address space.
 const excessiveBytes = 32 << 40
 
-func proveOutOfMemory(t *testing.T, h Harness) {
+func testOutOfMemory(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	arena, err := r.device.NewArena(excessiveBytes)
 	must(t, err)
@@ -88,7 +88,7 @@ func proveOutOfMemory(t *testing.T, h Harness) {
 	s, err := arena.Map(0, excessiveBytes)
 	if err == nil {
 		must(t, s.Unmap())
-		t.Fatalf("mapping %d bytes gave no error", int64(excessiveBytes))
+		t.Fatalf("mapping %d bytes succeeded, want an error", int64(excessiveBytes))
 	}
 	wantError(t, "mapping too much", err, driver.ErrOutOfMemory)
 	oom, ok := errors.AsType[*driver.OutOfMemoryError](err)
@@ -101,7 +101,7 @@ func proveOutOfMemory(t *testing.T, h Harness) {
 	must(t, s.Unmap())
 }
 
-func proveScatter(t *testing.T, h Harness) {
+func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
 	w := newWorld(t, h, 2, options{scatter: 4711, noGroup: true})
 	w.each(func(r *rank) {
@@ -112,7 +112,7 @@ func proveScatter(t *testing.T, h Harness) {
 			if a := b.segment.Address(); a < low || a+uintptr(2*g) > high {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
-			// A segment that overlapped another one would not be zeroed.
+			// A segment that overlapped an earlier one would not contain zeros.
 			r.expectAll(b.at(0), 0, 2*g)
 			r.ok(r.stream.Fill(b.at(0), 0xEE, 2*g))
 		}

@@ -9,47 +9,47 @@ import (
 	"symmem/driver"
 )
 
-var messageContracts = []contract{
-	{"messages match in the order of the calls, on any streams", proveCallOrder},
-	{"ranks that all send before they receive do not deadlock", proveSwap},
-	{"a Recv accepts only a message of its own size", proveSizes},
-	{"tags separate messages", proveTags},
-	{"a Recv from any source accepts all ranks' messages and reports the source", proveAnySource},
-	{"a Recv from any source does not wait for a later Send", proveAnySourceOrder},
-	{"closing a group with unmatched messages gives an error", proveUnmatchedClose},
-	{"in strict groups a forgotten Recv is detected at the next collective", proveForgotten},
-	{"in strict groups a Recv does not wait for a missing Send", proveMissingSend},
-	{"in strict groups a message cannot cross a collective", proveOutOfStep},
-	{"in other groups a message can cross a collective", proveNonStrict},
-	{"captured messages are numbered when the graph is launched", proveCapturedMessages},
-	{"random messages on random streams arrive at the right place", proveRandomMessages},
+var messageClauses = []clause{
+	{"messages match in the order of the calls, on any streams", testCallOrder},
+	{"ranks that all send before they receive do not deadlock", testSwap},
+	{"a Recv accepts only a message of its own size", testSizes},
+	{"messages with different tags do not match", testTags},
+	{"a Recv from any source accepts all ranks' messages and reports the source", testAnySource},
+	{"a Recv from any source does not wait for a blocked Send", testAnySourceOrder},
+	{"closing a group with unmatched messages returns an error", testUnmatchedClose},
+	{"in strict groups a forgotten Send or Recv is detected at the next collective", testForgotten},
+	{"in strict groups a Recv does not wait for a missing Send", testMissingSend},
+	{"in strict groups a message cannot cross a collective", testOutOfStep},
+	{"in other groups a message can cross a collective", testNonStrict},
+	{"captured messages are numbered when the graph is launched", testCapturedMessages},
+	{"random messages on random streams arrive in the right buffers", testRandomMessages},
 }
 
-// p2pCall returns a Send or Recv of bytes at an offset of b.
-func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
+// p2pCall returns a Send or Recv of the given number of bytes at an offset in b.
+func p2pCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) driver.Call {
 	c := driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
 	}
 	if o == driver.Send {
-		c.Send = b.at(at)
+		c.Send = b.at(offset)
 	} else {
-		c.Recv = b.at(at)
+		c.Recv = b.at(offset)
 	}
 	return c
 }
 
-// proveCallOrder sends two messages on two streams of each rank. On one rank, the first message's
-// stream is delayed.
-func proveCallOrder(t *testing.T, h Harness) {
+// testCallOrder sends two messages, each on its own stream of each rank. On the late rank, the
+// stream of the first message is blocked until both messages are queued.
+func testCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
 			b := newFixture(t, h, 2, 8<<20, options{check: true})
-			b.each(func(r *rank) { b.callOrder(r, late, sizes) })
+			b.each(func(r *rank) { b.checkCallOrder(r, late, sizes) })
 		}
 	}
 }
 
-func (b *fixture) callOrder(r *rank, late int, sizes [2]int64) {
+func (b *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
 	streams := [2]driver.Stream{r.stream, r.newStream()}
 	o, buf := driver.Send, b.send[r.number]
 	if r.number == 1 {
@@ -62,16 +62,16 @@ func (b *fixture) callOrder(r *rank, late int, sizes [2]int64) {
 		}
 	}
 	r.ok(r.stream.Synchronize(b.ctx))
-	open := func() {}
+	unblock := func() {}
 	if r.number == late {
-		open = r.block(r.stream).open
+		unblock = r.block(r.stream).open
 	}
 	for i, bytes := range sizes {
 		call := p2pCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
 		call.Digest = uint64(bytes)
 		r.ok(r.queue(r.group, streams[i], call))
 	}
-	open()
+	unblock()
 	for i, bytes := range sizes {
 		r.ok(streams[i].Synchronize(b.ctx))
 		if r.number == 1 {
@@ -81,7 +81,7 @@ func (b *fixture) callOrder(r *rank, late int, sizes [2]int64) {
 	}
 }
 
-func proveSwap(t *testing.T, h Harness) {
+func testSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
 			newFixture(t, h, n, 10<<20, options{check: true}).swap(bytes, 1)
@@ -89,8 +89,8 @@ func proveSwap(t *testing.T, h Harness) {
 	}
 }
 
-// swap makes every rank send to the next rank and receive from the previous rank several times, on
-// one or two streams.
+// swap makes every rank send to the next rank and receive from the previous one several times, on
+// one stream or on one stream for each direction.
 func (b *fixture) swap(bytes int64, streams int) {
 	b.t.Helper()
 	n := len(b.ranks)
@@ -111,7 +111,7 @@ func (b *fixture) swap(bytes int64, streams int) {
 	})
 }
 
-func proveSizes(t *testing.T, h Harness) {
+func testSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
 			b := newFixture(t, h, 2, 2<<20, options{expectFaults: true})
@@ -131,7 +131,7 @@ func proveSizes(t *testing.T, h Harness) {
 				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
 			})
 			if errs[0] == nil {
-				t.Error("the sender got no error")
+				t.Error("the sender succeeded, want an error")
 			}
 			b.ranks[1].expectAll(recv.at(0), canary, 2<<20)
 		})
@@ -146,10 +146,9 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the first MessageError of the two ends. If there is none, it returns
-// all errors: an end that has not detected the mistake itself gets a peer error.
-func firstMessageError(ends ...[]error) error {
-	errs := slices.Concat(ends...)
+// firstMessageError returns the first MessageError in errs, because an end that has not detected
+// the mistake itself gets a PeerError. If there is none, it returns all errors.
+func firstMessageError(errs []error) error {
 	for _, err := range errs {
 		if errors.As(err, new(*driver.MessageError)) {
 			return err
@@ -159,45 +158,45 @@ func firstMessageError(ends ...[]error) error {
 }
 
 // expectUntouched checks that a rank has received nothing. It reads on a new stream, because the
-// message's stream may still return the failure.
+// stream of the message may still return the failure.
 func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
 	r.expectAll(b.recv[number].at(0), canary, 256)
 }
 
-func proveTags(t *testing.T, h Harness) {
+func testTags(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 8<<20, options{check: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
 		b.each(func(r *rank) {
 			for i, tag := range tags {
-				at := int64(i) << 20
+				offset := int64(i) << 20
 				if r.number == 0 {
 					data := input(h, driver.Uint8, i, bytes)
-					r.write(b.send[0].at(at), data)
-					call := p2pCall(driver.Send, 1, tag, b.send[0], at, bytes)
+					r.write(b.send[0].at(offset), data)
+					call := p2pCall(driver.Send, 1, tag, b.send[0], offset, bytes)
 					r.ok(r.queue(r.group, r.stream, call))
 				}
 			}
 			for i, tag := range slices.Backward(tags) {
-				at := int64(i) << 20
+				offset := int64(i) << 20
 				if r.number == 0 {
 					continue
 				}
-				call := p2pCall(driver.Recv, 0, tag, b.recv[1], at, bytes)
+				call := p2pCall(driver.Recv, 0, tag, b.recv[1], offset, bytes)
 				r.setStep("tag %d", tag)
 				r.ok(r.launch(r.group, r.stream, call))
-				r.expect(b.recv[1].at(at), input(h, driver.Uint8, i, bytes))
+				r.expect(b.recv[1].at(offset), input(h, driver.Uint8, i, bytes))
 			}
 			r.ok(r.stream.Synchronize(b.ctx))
 		})
 	}
 }
 
-// proveAnySource makes rank 0 receive from a specific rank and from any source. Some of its Recvs
-// are on a delayed stream.
-func proveAnySource(t *testing.T, h Harness) {
+// testAnySource makes rank 0 receive from a specific rank and from any source. Some of its Recvs
+// are on a stream that is blocked until all are queued.
+func testAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newFixture(t, h, n, 1<<20, options{check: true})
 	b.each(func(r *rank) {
@@ -209,28 +208,29 @@ func proveAnySource(t *testing.T, h Harness) {
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0: the sender's rank and the message's number.
+// sendNumbers sends messages of two bytes to rank 0. The first byte is the sender's rank, and the
+// second the message's number.
 func (b *fixture) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
-		at := int64(2 * i)
-		r.write(send.at(at), []byte{byte(r.number), byte(i)})
-		r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, at, 2)))
+		offset := int64(2 * i)
+		r.write(send.at(offset), []byte{byte(r.number), byte(i)})
+		r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, offset, 2)))
 	}
 }
 
 // receiveNumbers receives the other ranks' messages. The first two Recvs are from rank 1, the rest
 // from any source.
 func (b *fixture) receiveNumbers(r *rank, messages int) {
-	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
+	sources, roots, recv := make([]int, messages), make([]int, messages), b.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
 	gate := r.block(streams[1])
 	for i := range messages {
-		from[i] = driver.AnySource
+		roots[i] = driver.AnySource
 		if i < 2 {
-			from[i] = 1
+			roots[i] = 1
 		}
-		call := p2pCall(driver.Recv, from[i], 9, recv, int64(2*i), 2)
+		call := p2pCall(driver.Recv, roots[i], 9, recv, int64(2*i), 2)
 		call.Arrived = func(source int) { sources[i] = source }
 		r.ok(r.queue(r.group, streams[i%3], call))
 	}
@@ -242,21 +242,21 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 	next := make([]byte, len(b.ranks))
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
-		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
-			r.failf("message %d contains rank %d, and Recv reported rank %d; want %d", i, source,
-				sources[i], from[i])
+		if int(source) != sources[i] || roots[i] >= 0 && int(source) != roots[i] {
+			r.failf("message %d from rank %d: Recv from rank %d reported rank %d", i, source, roots[i],
+				sources[i])
 		}
 		if number != next[source] {
-			r.failf("message %d contains number %d of rank %d, want number %d", i, number, source,
+			r.failf("message %d is number %d from rank %d, want number %d", i, number, source,
 				next[source])
 		}
 		next[source]++
 	}
 }
 
-// proveAnySourceOrder makes rank 1 call Send first, on a stream that is blocked until rank 0 has
-// received rank 2's message.
-func proveAnySourceOrder(t *testing.T, h Harness) {
+// testAnySourceOrder makes rank 1 call Send before rank 2 does, but on a stream that is blocked
+// until rank 0 has received rank 2's message.
+func testAnySourceOrder(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	blocked := b.ranks[1]
 	g := blocked.block(blocked.stream)
@@ -266,7 +266,7 @@ func proveAnySourceOrder(t *testing.T, h Harness) {
 	for _, want := range []int{2, 1} {
 		source, r := -1, b.ranks[0]
 		call := p2pCall(driver.Recv, driver.AnySource, 3, b.recv[0], 0, 4)
-		call.Arrived = func(from int) { source = from }
+		call.Arrived = func(rank int) { source = rank }
 		must(t, r.launch(r.group, r.stream, call))
 		if source != want {
 			t.Errorf("received a message from rank %d, want %d", source, want)
@@ -275,8 +275,9 @@ func proveAnySourceOrder(t *testing.T, h Harness) {
 	}
 }
 
-// proveUnmatchedClose closes a group that has an unreceived message. Either rank may close first.
-func proveUnmatchedClose(t *testing.T, h Harness) {
+// testUnmatchedClose closes a group in which a message was not received, with either rank closing
+// first.
+func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
 			b := newFixture(t, h, 2, 1<<20, options{check: true})
@@ -302,7 +303,7 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 	}
 }
 
-func proveCapturedMessages(t *testing.T, h Harness) {
+func testCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
 	b := newFixture(t, h, 2, 1<<20, options{check: true, strict: true})
 	b.each(func(r *rank) {

@@ -11,31 +11,31 @@ import (
 	"symmem/driver/formula"
 )
 
-var mistakeContracts = []contract{
-	{"unchecked buffers at different offsets give wrong sums and no error", proveUncheckedBuffers},
-	{"checked buffers at different offsets give a MismatchError and no result", proveCheckedMistake},
-	{"different calls give a MismatchError and no result", proveDifferentCalls},
-	{"a MismatchError names the ranks that differ", proveMismatchNames},
-	{"digests are ignored while the check is off", proveCheckOff},
-	{"SetCheck applies to later calls only", proveCheckOrder},
-	{"a Recv that expects a different message gets an error and no data", provePairMismatch},
-	{"after a mismatch the group is unusable", proveMismatchFinal},
+var mistakeClauses = []clause{
+	{"unchecked buffers at different offsets cause wrong sums and no error", testUncheckedBuffers},
+	{"checked buffers at different offsets cause a MismatchError and no result", testCheckedMistake},
+	{"different calls cause a MismatchError and no result", testDifferentCalls},
+	{"a MismatchError names the ranks that differ", testMismatchNames},
+	{"digests are ignored while the check is off", testCheckOff},
+	{"SetCheck applies to later calls only", testCheckOrder},
+	{"a Recv that expects a different message gets an error and no data", testPairMismatch},
+	{"after a mismatch the group is unusable", testMismatchFinal},
 }
 
 // misplacedCall returns an AllReduce whose buffers have a different offset on every rank.
 func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Call {
-	at := int64(r.number) << 17
+	offset := int64(r.number) << 17
 	send, recv := b.send[r.number], b.recv[r.number]
 	return r.onSupportedPath(r.group, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
-		Send: send.at(at), Recv: recv.at(at), SendWindow: send.window, RecvWindow: recv.window,
-		Digest: uint64(at) + 1,
+		Send: send.at(offset), Recv: recv.at(offset),
+		SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(offset) + 1,
 	})
 }
 
-// proveUncheckedBuffers fills each rank's window with numbers that depend on the offset, so
+// testUncheckedBuffers fills each rank's window with numbers that depend on the offset, so that
 // misplaced buffers change the sum.
-func proveUncheckedBuffers(t *testing.T, h Harness) {
+func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
@@ -57,9 +57,8 @@ func proveUncheckedBuffers(t *testing.T, h Harness) {
 }
 
 // checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
-// rank must get a MismatchError for the third call, and no receive buffer may be written. As an
-// exception, kernels of the direct path, which detect the mismatch themselves, may poison their
-// output by setting all bits.
+// rank must get a MismatchError for the third call, and no receive buffer may be written, except
+// that kernels of the direct path, which detect the mismatch themselves, may poison their output.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(b *fixture, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -95,23 +94,24 @@ func checkMismatch(
 	return found
 }
 
-// expectNoResult checks that a call's output is unchanged, or that a kernel has poisoned all of it.
-func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes int64) {
-	if bytes > 0 && path == driver.PathDirect && r.read(at, 1)[0] == poison {
+// expectNoResult checks that a call's output still has the value before, or that a kernel has
+// poisoned all of it.
+func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, bytes int64) {
+	if bytes > 0 && path == driver.PathDirect && r.read(output, 1)[0] == poison {
 		before = poison
 	}
-	r.expectAll(at, before, bytes)
+	r.expectAll(output, before, bytes)
 }
 
 // poison fills the output of an aborted kernel.
 const poison = 0xff
 
-// mismatchRanks returns the number of ranks for most mismatch tests. One of three ranks is not
-// involved in the mistake. If the backend supports fewer ranks, there are two, and backends with
-// one rank skip the test.
+// mismatchRanks returns the number of ranks for most mismatch tests: three, so that one rank is not
+// involved in the mistake, or two if the backend supports no more. Backends that support only one
+// rank skip these tests.
 func mismatchRanks(h Harness) int { return max(2, min(3, h.Ranks)) }
 
-func proveCheckedMistake(t *testing.T, h Harness) {
+func testCheckedMistake(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{2, 100, 1 << 14} {
 			checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
@@ -121,7 +121,7 @@ func proveCheckedMistake(t *testing.T, h Harness) {
 	}
 }
 
-func proveDifferentCalls(t *testing.T, h Harness) {
+func testDifferentCalls(t *testing.T, h Harness) {
 	changes := map[string]func(*trial){
 		"count":         func(c *trial) { c.count++ },
 		"smaller count": func(c *trial) { c.count = 1 },
@@ -150,7 +150,7 @@ func proveDifferentCalls(t *testing.T, h Harness) {
 	}
 }
 
-func proveMismatchNames(t *testing.T, h Harness) {
+func testMismatchNames(t *testing.T, h Harness) {
 	found := checkMismatch(t, h, 3, func(b *fixture, r *rank) driver.Call {
 		c := trial{operation: driver.AllReduce, count: 9}
 		call := c.call(r, b.send[r.number], b.recv[r.number])
@@ -168,7 +168,7 @@ func proveMismatchNames(t *testing.T, h Harness) {
 	}
 }
 
-func proveCheckOff(t *testing.T, h Harness) {
+func testCheckOff(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{check: true})
 	c := trial{operation: driver.AllReduce, count: 5000}
 	c.prepare(h, 2)
@@ -182,7 +182,7 @@ func proveCheckOff(t *testing.T, h Harness) {
 	})
 }
 
-func proveCheckOrder(t *testing.T, h Harness) {
+func testCheckOrder(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	b.each(func(r *rank) {
 		g := r.block(r.stream)
@@ -196,7 +196,7 @@ func proveCheckOrder(t *testing.T, h Harness) {
 	})
 }
 
-func provePairMismatch(t *testing.T, h Harness) {
+func testPairMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
 	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
@@ -214,7 +214,7 @@ func provePairMismatch(t *testing.T, h Harness) {
 	b.ranks[1].expectAll(b.recv[1].at(0), canary, 256)
 }
 
-func proveMismatchFinal(t *testing.T, h Harness) {
+func testMismatchFinal(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	b.each(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
@@ -226,10 +226,10 @@ func proveMismatchFinal(t *testing.T, h Harness) {
 		}
 		call.Digest = 0
 		if err := r.launch(r.group, r.stream, call); err == nil {
-			r.failf("a launch after the mismatch gave no error")
+			r.failf("a launch after the mismatch succeeded, want an error")
 		}
 		if _, err := r.group.Exchange(b.ctx, driver.LaneControl, nil); err == nil {
-			r.failf("an exchange after the mismatch gave no error")
+			r.failf("an exchange after the mismatch succeeded, want an error")
 		}
 	})
 }

@@ -10,10 +10,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// proveOffers offers every operation, type and reduction with some counts to every path, with
-// registered and unregistered buffers, and plans the accepted calls. All ranks must get equal
+// testOffers offers every operation, type and reduction with some counts to every path, with
+// registered and unregistered buffers, and plans the accepted calls. All ranks must get the same
 // answers.
-func proveOffers(t *testing.T, h Harness) {
+func testOffers(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)
 	b.each(func(r *rank) {
@@ -26,7 +26,7 @@ func proveOffers(t *testing.T, h Harness) {
 	}
 }
 
-func proveReductions(t *testing.T, h Harness) {
+func testReductions(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
 	path := b.harness.Paths[0]
 	for _, dataType := range dataTypes {
@@ -38,14 +38,14 @@ func proveReductions(t *testing.T, h Harness) {
 		b.offerAll(r, func(c *trial, refusal error) {
 			listed := !c.operation.Reduces() || h.reduces(c.dataType, c.op)
 			if refused := refusal != nil; c.path == path && b.harness.has(c.operation) && refused == listed {
-				r.failf("%v: refused with %v; want refused: %v", c, refusal, !listed)
+				r.failf("%v: Refusal = %v; want a refusal: %v", c, refusal, !listed)
 			}
 		})
 	})
 }
 
-// offerAll offers all calls on one rank, and passes the answers to note.
-func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
+// offerAll offers all calls on one rank and passes the answers to report.
+func (b *fixture) offerAll(r *rank, report func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
 			for _, op := range driver.ReductionsOf(dataType) {
@@ -54,7 +54,7 @@ func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
 						c := &trial{
 							operation: o, dataType: dataType, op: op, count: count, unregistered: unregistered,
 						}
-						b.offerToPaths(r, c, note)
+						b.offerToPaths(r, c, report)
 					}
 				}
 			}
@@ -62,12 +62,12 @@ func (b *fixture) offerAll(r *rank, note func(c *trial, refusal error)) {
 	}
 }
 
-func (b *fixture) offerToPaths(r *rank, c *trial, note func(c *trial, refusal error)) {
+func (b *fixture) offerToPaths(r *rank, c *trial, report func(c *trial, refusal error)) {
 	for c.path = range driver.Paths {
 		if !c.operation.Takes(c.path) || c.unregistered && c.path == driver.PathWindow {
 			continue
 		}
-		note(c, b.plan(r, c))
+		report(c, b.plan(r, c))
 	}
 }
 
@@ -83,21 +83,21 @@ func (b *fixture) plan(r *rank, c *trial) (refusal error) {
 	offer := r.group.Offer(call)
 	if refusal := offer.Refusal(c.path); refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
-			r.failf("%v: refused with %v, want ErrUnsupported", c, refusal)
+			r.failf("%v: Refusal = %v, want ErrUnsupported", c, refusal)
 		}
 		return refusal
 	}
 	if !slices.Contains(b.harness.Paths, c.path) || !b.harness.has(c.operation) {
-		r.failf("%v: not refused, although the harness does not list the path or operation", c)
+		r.failf("%v: accepted, although the harness does not list the path or operation", c)
 	}
 	const digest = 7
 	plan, err := offer.Take(c.path, digest)
 	if err != nil {
-		r.failf("%v: Take = %v for a call that is not refused", c, err)
+		r.failf("%v: Take failed for a call that is not refused: %v", c, err)
 	}
 	if p := plan.Prepared(); p.Path != c.path || p.Digest != digest || p.Count != c.count {
-		r.failf("%v: the plan holds %+v, want path %v, digest %d, count %d", c, p, c.path, digest,
-			c.count)
+		r.failf("%v: plan has path %v, digest %d, count %d; want %v, %d, %d", c, p.Path, p.Digest,
+			p.Count, c.path, digest, c.count)
 	}
 	return nil
 }

@@ -6,42 +6,42 @@ import (
 	"symmem/driver"
 )
 
-var pairContracts = []contract{
-	{"messages of every size arrive intact and in order", provePairSizes},
-	{"ranks can send to each other at the same time on two streams", proveBothWays},
-	{"messages travel around a ring", proveRing},
+var pairClauses = []clause{
+	{"messages of every size arrive intact and in order", testPairSizes},
+	{"two ranks can send to each other at the same time on two streams", testBothDirections},
+	{"messages travel around a ring", testRing},
 }
 
-// messages lists message sizes below and above the sizes at which a backend may split a message.
-var messages = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
+// messageSizes lists sizes on both sides of those at which a backend may split a message.
+var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
-func provePairSizes(t *testing.T, h Harness) {
+func testPairSizes(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{check: true})
-	for i, bytes := range messages {
-		from, data := i%2, input(h, driver.Uint8, i, bytes)
+	for i, bytes := range messageSizes {
+		sender, data := i%2, input(h, driver.Uint8, i, bytes)
 		b.each(func(r *rank) {
-			r.setStep("%d bytes from rank %d", bytes, from)
-			if r.number == from {
-				send := b.send[from]
+			r.setStep("%d bytes from rank %d", bytes, sender)
+			if r.number == sender {
+				send := b.send[sender]
 				r.write(send.at(0), data)
-				r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 1-from, 0, send, 0, bytes)))
+				r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 1-sender, 0, send, 0, bytes)))
 				return
 			}
-			recv := b.recv[1-from]
+			recv := b.recv[1-sender]
 			r.ok(r.stream.Fill(recv.at(0), canary, bytes+margin))
-			r.ok(r.launch(r.group, r.stream, p2pCall(driver.Recv, from, 0, recv, 0, bytes)))
+			r.ok(r.launch(r.group, r.stream, p2pCall(driver.Recv, sender, 0, recv, 0, bytes)))
 			r.expect(recv.at(0), data)
 			r.expectAll(recv.at(bytes), canary, margin)
 		})
 	}
 }
 
-func proveBothWays(t *testing.T, h Harness) {
+func testBothDirections(t *testing.T, h Harness) {
 	for _, bytes := range []int64{4, 64<<10 + 1, 2<<20 + 1} {
 		newFixture(t, h, 2, 4<<20, options{check: true}).swap(bytes, 2)
 	}
 }
 
-func proveRing(t *testing.T, h Harness) {
+func testRing(t *testing.T, h Harness) {
 	newFixture(t, h, 4, 1<<20, options{check: true}).swap(200<<10, 2)
 }

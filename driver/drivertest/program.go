@@ -7,16 +7,17 @@ import (
 	"symmem/driver"
 )
 
-// plannedMessage describes a message of a random program.
+// plannedMessage describes a message in a random program.
 type plannedMessage struct {
-	from, to, tag                int
-	bytes                        int64
-	sendStream, recvStream, fill int // fill selects the contents
+	src, dst, tag          int
+	bytes                  int64
+	sendStream, recvStream int
+	contents               int // seed of the contents
 }
 
-// proveRandomMessages draws a list of messages. Each rank makes its calls for these messages in
-// list order, on random streams.
-func proveRandomMessages(t *testing.T, h Harness) {
+// testRandomMessages draws a list of messages. Each rank makes its calls for these messages in the
+// order of the list, on random streams.
+func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 1))
 	for round := range 3 {
@@ -24,10 +25,10 @@ func proveRandomMessages(t *testing.T, h Harness) {
 		program := make([]plannedMessage, 60)
 		for i := range program {
 			p := plannedMessage{
-				from: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
-				recvStream: draw.IntN(streams), fill: i,
+				src: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
+				recvStream: draw.IntN(streams), contents: i,
 			}
-			p.to = (p.from + 1 + draw.IntN(n-1)) % n
+			p.dst = (p.src + 1 + draw.IntN(n-1)) % n
 			if p.bytes = draw.Int64N(2000); draw.IntN(6) == 0 {
 				p.bytes = draw.Int64N(60 << 10)
 			}
@@ -40,7 +41,7 @@ func proveRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// slotBytes is the size of a message's slot in a buffer.
+// slotBytes is the size of the slot that each message has in a buffer.
 const slotBytes = 64 << 10
 
 func play(b *fixture, r *rank, program []plannedMessage, streams int) {
@@ -49,21 +50,21 @@ func play(b *fixture, r *rank, program []plannedMessage, streams int) {
 		choices = append(choices, r.newStream())
 	}
 	for i, p := range program {
-		if p.from == r.number {
-			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+		if p.src == r.number {
+			data := input(b.harness, driver.Uint8, p.contents, p.bytes)
 			r.write(b.send[r.number].at(int64(i)*slotBytes), data)
 		}
 	}
 	for i, p := range program {
-		at := int64(i) * slotBytes
+		offset := int64(i) * slotBytes
 		var stream int
 		var call driver.Call
 		switch r.number {
-		case p.from:
-			call = p2pCall(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
+		case p.src:
+			call = p2pCall(driver.Send, p.dst, p.tag, b.send[r.number], offset, p.bytes)
 			stream = p.sendStream
-		case p.to:
-			call = p2pCall(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
+		case p.dst:
+			call = p2pCall(driver.Recv, p.src, p.tag, b.recv[r.number], offset, p.bytes)
 			stream = p.recvStream
 		default:
 			continue
@@ -75,9 +76,9 @@ func play(b *fixture, r *rank, program []plannedMessage, streams int) {
 		r.ok(s.Synchronize(b.ctx))
 	}
 	for i, p := range program {
-		if p.to == r.number {
-			r.setStep("message %d from rank %d to rank %d", i, p.from, p.to)
-			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+		if p.dst == r.number {
+			r.setStep("message %d from rank %d to rank %d", i, p.src, p.dst)
+			data := input(b.harness, driver.Uint8, p.contents, p.bytes)
 			r.expect(b.recv[r.number].at(int64(i)*slotBytes), data)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. Methods without an error result fail the test and end
-// the rank if an operation fails.
+// rank holds one rank's device and resources. Methods without an error result call failf if an
+// operation fails.
 type rank struct {
 	world   *world
 	number  int
 	running bool   // whether the rank runs in its own goroutine
-	doing   string // appended to the rank's number in failure messages
+	step    string // appended to the rank's number in failure messages
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
@@ -36,18 +36,18 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf fails the test. It ends the rank's goroutine, or the test if the rank runs in the test's
-// goroutine.
+// failf marks the test as failed and exits the rank's goroutine or, if the rank runs in the test's
+// goroutine, ends the test.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
-	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
+	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.step}, args...)...)
 	if r.running {
 		runtime.Goexit()
 	}
 	r.world.t.FailNow()
 }
 
-func (r *rank) setStep(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
+func (r *rank) setStep(format string, args ...any) { r.step = ", " + fmt.Sprintf(format, args...) }
 
 func (r *rank) open(store driver.Store) {
 	w := r.world
@@ -55,7 +55,7 @@ func (r *rank) open(store driver.Store) {
 	var err error
 	r.device, err = w.harness.Open(w.ctx, driver.Config{
 		Rank: r.number, Size: n, LocalRank: r.number, Store: store,
-		Timeout: cmp.Or(w.timeout, patience), Scatter: w.scatter,
+		Timeout: cmp.Or(w.timeout, longTimeout), Scatter: w.scatter,
 	})
 	r.ok(err)
 	r.onClose(r.device.Close)
@@ -82,7 +82,7 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	return c
 }
 
-// newStream returns a stream that is closed when the world ends.
+// newStream returns a stream that is closed with the world.
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.ok(err)
@@ -107,7 +107,8 @@ func (r *rank) capture(queue func()) driver.Graph {
 	return g
 }
 
-// onClose registers a function to call when the world ends. The last one registered runs first.
+// onClose registers a function to be called when the world is closed, in reverse order of
+// registration.
 func (r *rank) onClose(f func() error) { r.closers = append(r.closers, f) }
 
 func (r *rank) close() error {
@@ -118,8 +119,8 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// block queues a gate on a stream. The gate is opened at the end of the world if the test does not
-// open it.
+// block queues a gate on a stream. If the test does not open the gate, it is opened when the world
+// is closed.
 func (r *rank) block(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })
@@ -127,7 +128,7 @@ func (r *rank) block(s driver.Stream) *gate {
 	return g
 }
 
-// onSupportedPath returns the call on its path, or on the first path if its path refuses the call.
+// onSupportedPath returns call, with Path set to the harness's first path if call.Path refuses it.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -135,9 +136,9 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	return call
 }
 
-// launch prepares and launches a call and waits until it has ended. After an error it clears the
-// stream's failure, so the stream stays usable. Every second call is an inline launch if the
-// backend has one.
+// launch prepares and launches a call and waits for it. If that fails, it clears the stream's
+// failure, so that the stream stays usable. If the backend has inline launches, every second call
+// uses one.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	start := c.Launch
 	if inline, ok := c.(driver.InlineLauncher); ok && r.calls%2 == 1 {
@@ -149,7 +150,7 @@ func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) 
 		return err
 	}
 	if err := start(s, plan); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clears the failure and returns its error again
+		_ = s.Synchronize(r.world.ctx) // clears the failure, whose error is also err
 		return err
 	}
 	return s.Synchronize(r.world.ctx)
@@ -170,8 +171,8 @@ func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	}, r.number, round, sizes)
 }
 
-// sumOver runs an AllReduce over a window, in which every input element equals value, and checks
-// the result.
+// sumOver runs an AllReduce over a window, in which every input element is value, and checks the
+// result.
 func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {

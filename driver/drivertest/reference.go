@@ -9,12 +9,12 @@ import (
 	"symmem/driver/formula"
 )
 
-// period is the number of elements after which inputs repeat. Drawing more numbers would dominate
-// the test's time, especially under the race detector. period is prime, so data at a wrong offset
-// never equals the expected data if the offset is a round number of bytes.
+// period is the number of elements after which inputs repeat, because drawing more numbers would
+// dominate the test's time, especially under the race detector. It is prime so that data that is
+// misplaced by a round number of bytes differs from the expected data.
 const period = 65521
 
-// inputCache caches the results of input by parameters, because all operations and paths use the
+// inputCache caches the results of input by its arguments, because all operations and paths use the
 // same numbers.
 var inputCache sync.Map
 
@@ -37,15 +37,16 @@ func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 
 func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	draws := rand.New(rand.NewPCG(uint64(rank)+1, uint64(t)<<32|uint64(count)))
-	one := inputs(h, t, int(min(count, period)), draws)
+	data := drawNumbers(h, t, int(min(count, period)), draws)
 	if count <= period {
-		return one
+		return data
 	}
-	return bytes.Repeat(one, int(count/period)+1)[:count*int64(t.Size())]
+	return bytes.Repeat(data, int(count/period)+1)[:count*int64(t.Size())]
 }
 
-// inputs draws n numbers. Integers use all bits, but only 0 to 3 if sums must be exact.
-func inputs(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
+// drawNumbers draws n numbers. Integers use all bits, unless the harness is unordered and sums must
+// be exact.
+func drawNumbers(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
 	out := make([]byte, 0, n*t.Size())
 	for range n {
 		switch {

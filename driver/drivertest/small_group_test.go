@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup is a communicator whose control plane coordinates the ranks: it compares calls, ends
-// waits, and names missing ranks.
+// smallGroup is a communicator. It leaves the coordination of the ranks to its control plane, which
+// compares calls, ends waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -26,7 +26,7 @@ type smallGroup struct {
 
 	// mu guards the fields below.
 	mu       sync.Mutex
-	tail     chan struct{} // closed when the last queued collective has ended
+	tail     chan struct{} // closed when the last queued collective is done
 	launched [driver.Paths]uint64
 	windows  map[driver.SegmentKey]*smallWindow
 }
@@ -59,13 +59,13 @@ func (c *smallGroup) Register(
 	if registered {
 		return nil, fmt.Errorf("segment %v is already registered", key)
 	}
-	mine := fmt.Append(nil, key, segment.Bytes())
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
+	own := fmt.Append(nil, key, segment.Bytes())
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
 		return nil, err
 	}
-	for _, theirs := range all {
-		if string(theirs) != string(mine) {
+	for _, other := range all {
+		if string(other) != string(own) {
 			return nil, fmt.Errorf("ranks register different segments: %q", all)
 		}
 	}
@@ -94,7 +94,7 @@ type smallPlan struct {
 
 func (c *smallGroup) Offer(call driver.Call) driver.Offer { return &smallPlan{call, c} }
 
-var errSmall = fmt.Errorf("the small backend has no such call: %w", driver.ErrUnsupported)
+var errSmall = fmt.Errorf("the small backend lacks this call: %w", driver.ErrUnsupported)
 
 func (p *smallPlan) Refusal(path driver.Path) error {
 	inOrder := p.c.cfg.Formula <= driver.RankOrder || !p.Operation.Reduces()
@@ -119,8 +119,8 @@ func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
 	return on.(*smallStream).queue(plan.launch)
 }
 
-// launch issues the next ticket to the call and returns its work. Streams may start work in any
-// order, so the work waits until the work of all earlier tickets is done.
+// launch issues the next ticket to the call and returns the call's work. The work waits until the
+// work of all earlier tickets is done, because streams may start work in any order.
 func (p *smallPlan) launch() (smallWork, error) {
 	c := p.c
 	c.mu.Lock()
@@ -161,9 +161,9 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	}
 	n := len(c.cfg.Ranks)
 	send, recv := call.Spans(n, c.cfg.Rank)
-	most, _ := call.Spans(n, call.Root) // in a Scatter only the root sends
-	inputs, rest := make([][]byte, n), at(call.Send, send)
-	for range (most + driver.MaxPayload - 1) / driver.MaxPayload {
+	largest, _ := call.Spans(n, call.Root) // in a Scatter only the root sends
+	inputs, rest := make([][]byte, n), memoryAt(call.Send, send)
+	for range (largest + driver.MaxPayload - 1) / driver.MaxPayload {
 		part := rest[:min(len(rest), driver.MaxPayload)]
 		rest = rest[len(part):]
 		got, err := c.plane.Exchange(context.Background(), driver.LaneCalls, part)
@@ -180,11 +180,11 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 				c.cfg.Ranks[r], c.cfg.Name(), len(inputs[r]), want))
 		}
 	}
-	p.computeOutput(at(call.Recv, recv), inputs)
+	p.computeOutput(memoryAt(call.Recv, recv), inputs)
 	return nil
 }
 
-func (p *smallPlan) computeOutput(to []byte, inputs [][]byte) {
+func (p *smallPlan) computeOutput(dst []byte, inputs [][]byte) {
 	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
 	parts := make([][]byte, len(inputs)) // one part of each input is for this rank
 	for r, in := range inputs {
@@ -196,31 +196,31 @@ func (p *smallPlan) computeOutput(to []byte, inputs [][]byte) {
 		}
 	}
 	switch {
-	case len(to) == 0 || p.Operation == driver.Reduce && me != p.Root:
+	case len(dst) == 0 || p.Operation == driver.Reduce && me != p.Root:
 	case p.Operation.Reduces():
-		p.reduce(to, parts)
+		p.reduce(dst, parts)
 	case p.Operation == driver.Broadcast:
-		copy(to, parts[p.Root])
+		copy(dst, parts[p.Root])
 	case p.Operation == driver.Scatter:
-		copy(to, parts[p.Root][me*part:])
+		copy(dst, parts[p.Root][me*part:])
 	default:
-		copy(to, slices.Concat(parts...))
+		copy(dst, slices.Concat(parts...))
 	}
 }
 
-func (p *smallPlan) reduce(to []byte, parts [][]byte) {
+func (p *smallPlan) reduce(dst []byte, parts [][]byte) {
 	sources := make([]unsafe.Pointer, len(parts))
 	for r := range parts {
 		sources[r] = unsafe.Pointer(unsafe.SliceData(parts[r]))
 	}
-	into, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(to))}, int(p.Count)
+	dsts, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(dst))}, int(p.Count)
 	switch {
 	case p.ReduceOp.Divides():
-		reduce.Average(p.DataType, into, sources, count, reduce.Hint{})
+		reduce.Average(p.DataType, dsts, sources, count, reduce.Hint{})
 	case p.ReduceOp.Scales():
-		reduce.ScaledSum(p.DataType, into, sources, count, p.Factor, reduce.Hint{})
+		reduce.ScaledSum(p.DataType, dsts, sources, count, p.Factor, reduce.Hint{})
 	default:
-		reduce.Reduce(p.ReduceOp.Combine(), p.DataType, into, sources, count, reduce.Hint{})
+		reduce.Reduce(p.ReduceOp.Combine(), p.DataType, dsts, sources, count, reduce.Hint{})
 	}
 }
 
@@ -253,7 +253,7 @@ func (c *smallGroup) Close() error {
 	}
 	c.mu.Unlock()
 	err := c.plane.Close()
-	c.running.Lock() // wait until the running collective has ended
+	c.running.Lock() // wait for the running collective
 	defer c.running.Unlock()
 	return err
 }

@@ -13,12 +13,12 @@ import (
 // closedChannel is the tail of a stream without work.
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// smallWork is work of a stream. failed is the stream's failure, or nil: the work of a failed
-// stream must be skipped. An error fails the stream.
+// smallWork is a piece of work on a stream. failed is the stream's failure, or nil; if it is set,
+// the work must be skipped. If smallWork returns an error, the stream fails.
 type smallWork func(failed error) error
 
-// smallStep creates the work of one call, at once or, in a capture, at each launch of the graph.
-// Its error is returned to the caller. If the work is nil, nothing is queued.
+// smallStep creates the work of one call, either immediately or, in a capture, at each launch of
+// the graph. Its error is returned to the caller. If the work is nil, nothing is queued.
 type smallStep func() (smallWork, error)
 
 // smallStream runs each piece of work in a goroutine that waits for the previous one.
@@ -28,7 +28,7 @@ type smallStream struct {
 	mu       sync.Mutex
 	tail     chan struct{} // closed when all work is done; guarded by mu
 	err      error         // the failure, until Synchronize returns it; guarded by mu
-	reported bool          // Fail has returned err to the caller; guarded by mu
+	reported bool          // whether the caller already knows err; guarded by mu
 	capture  *smallGraph   // guarded by mu
 	closed   bool          // guarded by mu
 }
@@ -84,7 +84,7 @@ func (s *smallStream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes", bytes)
 	}
-	return s.do(func() error { copy(at(dst, bytes), at(src, bytes)); return nil })
+	return s.do(func() error { copy(memoryAt(dst, bytes), memoryAt(src, bytes)); return nil })
 }
 
 func (s *smallStream) Fill(dst uintptr, value byte, bytes int64) error {
@@ -92,8 +92,8 @@ func (s *smallStream) Fill(dst uintptr, value byte, bytes int64) error {
 		return fmt.Errorf("filling %d bytes", bytes)
 	}
 	return s.do(func() error {
-		for i, to := 0, at(dst, bytes); i < len(to); i++ {
-			to[i] = value
+		for i, memory := 0, memoryAt(dst, bytes); i < len(memory); i++ {
+			memory[i] = value
 		}
 		return nil
 	})

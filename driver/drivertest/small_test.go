@@ -14,27 +14,26 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is the smallest backend that passes the contract, as an example for new
-// backends. It uses the memory of one process. Its ranks are goroutines, and all data passes
-// through the control plane. This file implements the device and the memory, small_stream_test.go
-// streams, and small_group_test.go communicators.
+// The small backend is the smallest backend that passes the contract and serves as an example for
+// new backends. All its ranks are goroutines of one process, and all data passes through the
+// control plane. This file implements the device and the memory, small_stream_test.go streams, and
+// small_group_test.go communicators.
 
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
 		Without: map[drivertest.Part]string{
-			drivertest.Messages:   "the example leaves it out",
-			drivertest.Splits:     "the example leaves it out",
-			drivertest.Suspension: "the example leaves it out",
-			drivertest.Scatter:    "it has no window path, so segment addresses have no effect",
+			drivertest.Messages:   "the example omits them",
+			drivertest.Splits:     "the example omits them",
+			drivertest.Suspension: "the example omits it",
+			drivertest.Scatter:    "there is no window path, so segment addresses have no effect",
 		},
 	})
 }
 
 type smallDevice struct {
-	cfg driver.Config
-	// capturing counts the streams that capture. A registration fails unless it is 0.
-	capturing atomic.Int32
+	cfg       driver.Config
+	capturing atomic.Int32 // number of streams being captured; registrations fail unless it is 0
 }
 
 func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
@@ -117,7 +116,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment is a mapping. Peers never access it, so Keep does nothing.
+// smallSegment is a mapping that peers never access, so Keep does nothing.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool
@@ -132,6 +131,6 @@ func (s *smallSegment) Unmap() error {
 	return s.Close()
 }
 
-func at(address uintptr, bytes int64) []byte {
+func memoryAt(address uintptr, bytes int64) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
 }

@@ -9,37 +9,37 @@ import (
 	"symmem/driver"
 )
 
-var splitContracts = []contract{
-	{"AllToAllV writes every part to its offset and nothing else", proveSplits},
-	{"a captured AllToAllV can be replayed", proveCapturedSplits},
-	{"inconsistent splits give one MessageError and no result", proveSplitsDiffer},
-	{"AllToAll on one rank and AllToAllV on another give a MismatchError", proveOtherExchange},
+var splitClauses = []clause{
+	{"AllToAllV writes every part to its offset and nothing else", testSplits},
+	{"a captured AllToAllV can be replayed", testCapturedSplits},
+	{"inconsistent splits cause the same MessageError on all ranks and no result", testSplitsDiffer},
+	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testOtherExchange},
 }
 
 // exchange describes an AllToAllV.
 type exchange struct {
 	counts       [][]int64 // numbers of elements by sender and receiver
-	sends, recvs [][]int64 // offsets of the parts in each rank's buffers, by rank and peer
+	sends, recvs [][]int64 // offsets of the parts in the ranks' buffers, by rank and peer
 	dataType     driver.DataType
 }
 
-// newExchange draws an exchange in which each pair of ranks exchanges at most the given number of
-// elements, or nothing. The parts are in random order in the buffers, with gaps.
-func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
+// newExchange draws an exchange in which each rank sends at most limit elements to each rank. The
+// parts are in random order in the buffers, with gaps between them.
+func newExchange(draw *rand.Rand, n int, limit int64, t driver.DataType) *exchange {
 	x := &exchange{dataType: t}
 	for range n {
 		row := make([]int64, n)
-		for to := range row {
+		for dst := range row {
 			if draw.IntN(4) > 0 {
-				row[to] = draw.Int64N(most + 1)
+				row[dst] = draw.Int64N(limit + 1)
 			}
 		}
 		x.counts = append(x.counts, row)
 	}
 	for r := range n {
 		column := make([]int64, n)
-		for from := range column {
-			column[from] = x.counts[from][r]
+		for src := range column {
+			column[src] = x.counts[src][r]
 		}
 		x.sends = append(x.sends, scatterParts(draw, x.counts[r]))
 		x.recvs = append(x.recvs, scatterParts(draw, column))
@@ -49,11 +49,11 @@ func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchang
 
 // scatterParts returns the offsets of parts in random order, with gaps of 0 or 3 elements.
 func scatterParts(draw *rand.Rand, counts []int64) []int64 {
-	offsets, at := make([]int64, len(counts)), int64(0)
+	offsets, end := make([]int64, len(counts)), int64(0)
 	for _, i := range draw.Perm(len(counts)) {
-		at += draw.Int64N(2) * 3
-		offsets[i] = at
-		at += counts[i]
+		end += draw.Int64N(2) * 3
+		offsets[i] = end
+		end += counts[i]
 	}
 	return offsets
 }
@@ -69,11 +69,11 @@ func (x *exchange) splits(rank int) *driver.Splits {
 	return s
 }
 
-func (x *exchange) part(h Harness, from, to int) []byte {
-	return input(h, x.dataType, 100+len(x.counts)*from+to, x.counts[from][to])
+func (x *exchange) part(h Harness, src, dst int) []byte {
+	return input(h, x.dataType, 100+len(x.counts)*src+dst, x.counts[src][dst])
 }
 
-// call returns one rank's call. windowed reports whether the send buffer is in a window.
+// call returns one rank's call. windowed says whether the call names the send buffer's window.
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
@@ -88,8 +88,8 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 // fill writes a rank's data to its send buffer and canaries to its receive buffer.
 func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
-	for to := range x.counts {
-		r.write(send.at(x.sends[r.number][to]*size), x.part(h, r.number, to))
+	for dst := range x.counts {
+		r.write(send.at(x.sends[r.number][dst]*size), x.part(h, r.number, dst))
 	}
 	r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
 }
@@ -97,8 +97,8 @@ func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(x.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
-	for from := range x.counts {
-		copy(want[margin+x.recvs[r.number][from]*size:], x.part(h, from, r.number))
+	for src := range x.counts {
+		copy(want[margin+x.recvs[r.number][src]*size:], x.part(h, src, r.number))
 	}
 	r.expect(recv.at(0), want)
 }
@@ -110,7 +110,7 @@ func (x *exchange) perform(b *fixture, r *rank, windowed bool) {
 	x.checkResult(b.harness, r, recv)
 }
 
-func proveSplits(t *testing.T, h Harness) {
+func testSplits(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 2))
 	for _, n := range []int{1, 2, 3, 4} {
@@ -118,18 +118,18 @@ func proveSplits(t *testing.T, h Harness) {
 			continue
 		}
 		b := newFixture(t, h, n, 4<<20, options{check: true})
-		for i, most := range []int64{0, 1, 40, 5000, 120 << 10} {
+		for i, limit := range []int64{0, 1, 40, 5000, 120 << 10} {
 			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
-			x := newExchange(draw, n, most, types[(i+n)%len(types)])
+			x := newExchange(draw, n, limit, types[(i+n)%len(types)])
 			windows := draw.IntN(1 << n)
 			if !b.attempt(func(r *rank) { x.perform(b, r, windows>>r.number&1 == 1) }) {
-				t.Fatalf("seed %d, %d ranks, %d elements, windows %b", seed, n, most, windows)
+				t.Fatalf("seed %d, %d ranks, %d elements, windows %b", seed, n, limit, windows)
 			}
 		}
 	}
 }
 
-func proveCapturedSplits(t *testing.T, h Harness) {
+func testCapturedSplits(t *testing.T, h Harness) {
 	b := newFixture(t, h, min(3, h.Ranks), 2<<20, options{check: true})
 	x := newExchange(rand.New(rand.NewPCG(4, 4)), len(b.ranks), 60<<10, driver.Int32)
 	b.each(func(r *rank) {
@@ -146,7 +146,7 @@ func proveCapturedSplits(t *testing.T, h Harness) {
 	})
 }
 
-func proveSplitsDiffer(t *testing.T, h Harness) {
+func testSplitsDiffer(t *testing.T, h Harness) {
 	n := mismatchRanks(h)
 	b := newFixture(t, h, n, 1<<20, options{check: true, expectFaults: true})
 	x := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
@@ -170,7 +170,7 @@ func proveSplitsDiffer(t *testing.T, h Harness) {
 	}
 }
 
-func proveOtherExchange(t *testing.T, h Harness) {
+func testOtherExchange(t *testing.T, h Harness) {
 	checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
 		c := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
 		call := c.call(r, b.send[r.number], b.recv[r.number])

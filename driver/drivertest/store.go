@@ -12,7 +12,7 @@ import (
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; nil without waiters; guarded by mu
+	changed chan struct{}     // closed by the next Set; nil if nobody is waiting; guarded by mu
 }
 
 // Set writes a value and wakes all waiters.
@@ -34,8 +34,8 @@ func (s *Store) set(key string, value []byte) {
 	}
 }
 
-// CompareSet writes desired if the key has the value expected, or if the key has no value and
-// expected is empty. It returns the resulting value.
+// CompareSet stores desired if the key's current value is expected, where a key without a value
+// counts as empty. It returns the key's value afterwards.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -47,10 +47,10 @@ func (s *Store) CompareSet(
 	return slices.Clone(s.values[key]), nil
 }
 
-// Get waits for a value and returns it. If the context ends first, Get returns its cause.
+// Get waits for a value and returns it. If the context ends first, Get returns the context's cause.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
-		value, found, changed := s.look(key)
+		value, found, changed := s.lookup(key)
 		if found {
 			return value, nil
 		}
@@ -64,15 +64,15 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 
 // Peek returns a value and whether it is set, without waiting.
 func (s *Store) Peek(_ context.Context, key string) (value []byte, found bool, err error) {
-	value, found, _ = s.look(key)
+	value, found, _ = s.lookup(key)
 	return value, found, nil
 }
 
 // ServedBy returns -1 because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// look returns a value, or a channel that the next Set closes.
-func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {
+// lookup returns a value or, if there is none, a channel that the next Set closes.
+func (s *Store) lookup(key string) (value []byte, found bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	value, found = s.values[key]

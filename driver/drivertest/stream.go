@@ -8,17 +8,17 @@ import (
 	"symmem/driver"
 )
 
-var streamContracts = []contract{
-	{"work runs in the order in which it was queued", proveStreamOrder},
-	{"host functions run in order, even on a busy stream", proveHostOrder},
-	{"Synchronize returns an error of queued work exactly once", proveErrorOnce},
-	{"Synchronize returns when its context ends, and the work continues", proveSynchronizeContext},
-	{"Close waits for queued work", proveStreamClose},
-	{"a closed stream rejects work", proveStreamClosed},
-	{"a negative size is an error", proveNegativeSize},
+var streamClauses = []clause{
+	{"work runs in the order in which it was queued", testStreamOrder},
+	{"host functions run in order, even on a busy stream", testHostOrder},
+	{"Synchronize returns an error of queued work exactly once", testErrorOnce},
+	{"Synchronize returns when its context ends, and the work continues", testSynchronizeContext},
+	{"Close waits for queued work", testStreamClose},
+	{"a closed stream refuses work", testStreamClosed},
+	{"a negative size causes an error", testNegativeSize},
 }
 
-func proveStreamOrder(t *testing.T, h Harness) {
+func testStreamOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
 	g := r.block(r.stream)
@@ -34,7 +34,7 @@ func proveStreamOrder(t *testing.T, h Harness) {
 	}
 }
 
-func proveHostOrder(t *testing.T, h Harness) {
+func testHostOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	var ran []int
 	const n = 100
@@ -46,11 +46,11 @@ func proveHostOrder(t *testing.T, h Harness) {
 	}
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !slices.Equal(ran, numbers(n)) {
-		t.Errorf("functions ran in the order %v, want the queued order", ran)
+		t.Errorf("functions ran in the order %v, want the order in which they were queued", ran)
 	}
 }
 
-func proveErrorOnce(t *testing.T, h Harness) {
+func testErrorOnce(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
 	g := r.block(r.stream)
@@ -66,7 +66,7 @@ func proveErrorOnce(t *testing.T, h Harness) {
 	}
 }
 
-func proveSynchronizeContext(t *testing.T, h Harness) {
+func testSynchronizeContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
 	g := r.block(r.stream)
@@ -78,11 +78,11 @@ func proveSynchronizeContext(t *testing.T, h Harness) {
 	g.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !ran {
-		t.Error("work queued after the canceled Synchronize has not run")
+		t.Error("the stream did not run work queued after the canceled Synchronize")
 	}
 }
 
-func proveStreamClose(t *testing.T, h Harness) {
+func testStreamClose(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
@@ -98,7 +98,7 @@ func proveStreamClose(t *testing.T, h Harness) {
 	}
 }
 
-func proveStreamClosed(t *testing.T, h Harness) {
+func testStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
 	e := r.newEvent()
@@ -109,31 +109,31 @@ func proveStreamClosed(t *testing.T, h Harness) {
 	must(t, err)
 	must(t, s.Close())
 	if _, err := s.EndCapture(); err == nil {
-		t.Error("EndCapture gave no error")
+		t.Error("EndCapture succeeded, want an error")
 	}
-	for what, err := range map[string]error{
+	for call, err := range map[string]error{
 		"Copy":              s.Copy(b.at(0), b.at(64), 64),
 		"Fill":              s.Fill(b.at(0), 1, 64),
-		"Host":              s.Host(func() { t.Error("a closed stream has run a function") }),
+		"Host":              s.Host(func() { t.Error("a closed stream ran a function") }),
 		"Record":            s.Record(e),
 		"Wait":              s.Wait(e),
 		"BeginCapture":      s.BeginCapture(),
 		"Launch of a graph": graph.Launch(s),
 		"Launch of a plan":  r.group.Launch(s, plan),
 	} {
-		wantError(t, what, err, driver.ErrClosed)
+		wantError(t, call, err, driver.ErrClosed)
 	}
 	must(t, r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 }
 
-func proveNegativeSize(t *testing.T, h Harness) {
+func testNegativeSize(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
 	if r.stream.Copy(b.at(0), b.at(64), -1) == nil {
-		t.Error("copying -1 bytes gave no error")
+		t.Error("copying -1 bytes succeeded, want an error")
 	}
 	if r.stream.Fill(b.at(0), 1, -1) == nil {
-		t.Error("filling -1 bytes gave no error")
+		t.Error("filling -1 bytes succeeded, want an error")
 	}
 	must(t, r.stream.Copy(b.at(0), b.at(64), 0))
 	must(t, r.stream.Fill(b.at(0), 1, 0))

@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-func proveForgotten(t *testing.T, h Harness) {
+func testForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(forgotten.String(), func(t *testing.T) {
 			b := newFixture(t, h, 3, 1<<20, options{check: true, strict: true, expectFaults: true})
@@ -23,7 +23,7 @@ func proveForgotten(t *testing.T, h Harness) {
 			for number, err := range errs {
 				var e *driver.MessageError
 				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-					continue // the Recv or the barrier may detect the mistake first, as a fault
+					continue // another rank may have detected the mistake first
 				}
 				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
 					t.Errorf("rank %d: got %v, want a MessageError at collective 3", number, err)
@@ -33,8 +33,8 @@ func proveForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. Step 2 omits the Send
-// or the Recv.
+// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits the
+// forgotten operation.
 func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
@@ -45,7 +45,7 @@ func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) er
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
-		stream = r.newStream() // the extra Recv would block the rank's stream
+		stream = r.newStream() // a Recv without a Send would block the rank's stream
 	}
 	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
 		if err := r.queue(r.group, stream, call); err != nil {
@@ -55,10 +55,10 @@ func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) er
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// proveMissingSend omits a Send. The Recv blocks the stream of the next collective, so the
-// collective cannot compare the counts. Rank 0 sends another message that is never received, so
-// that the total numbers of Sends and Recvs are equal.
-func proveMissingSend(t *testing.T, h Harness) {
+// testMissingSend omits a Send. The Recv then blocks the stream of the next collective, which
+// therefore cannot compare the counts. Rank 0 also sends a message that is never received, so that
+// the total numbers of Sends and Recvs are the same.
+func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
 			b := newFixture(t, h, 3, 1<<20, options{strict: true, expectFaults: true})
@@ -80,23 +80,23 @@ func proveMissingSend(t *testing.T, h Harness) {
 			var e *driver.MessageError
 			if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
 				e.Number != 1 {
-				t.Errorf("source %d: receiver got %v, want a MessageError at collective 1", source, err)
+				t.Errorf("the receiver got %v, want a MessageError at collective 1", err)
 			}
 		})
 	}
 }
 
-func proveOutOfStep(t *testing.T, h Harness) {
+func testOutOfStep(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{strict: true, expectFaults: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
-	errs := b.outcomes(func(r *rank) error { return passBarrier(b, r) })
+	errs := b.outcomes(func(r *rank) error { return sendAcrossBarrier(b, r) })
 	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
 	b.expectUntouched(1)
 }
 
-func passBarrier(b *fixture, r *rank) error {
+func sendAcrossBarrier(b *fixture, r *rank) error {
 	if r.number == 0 {
 		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)
 		if err := r.queue(r.group, r.stream, call); err != nil {
@@ -112,7 +112,7 @@ func passBarrier(b *fixture, r *rank) error {
 	return r.launch(r.group, r.stream, p2pCall(driver.Recv, 0, 6, b.recv[1], 0, 10))
 }
 
-func proveNonStrict(t *testing.T, h Harness) {
+func testNonStrict(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{check: true})
-	b.each(func(r *rank) { r.ok(passBarrier(b, r)) })
+	b.each(func(r *rank) { r.ok(sendAcrossBarrier(b, r)) })
 }

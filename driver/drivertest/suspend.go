@@ -6,13 +6,13 @@ import (
 	"symmem/driver"
 )
 
-var suspendContracts = []contract{
-	{"a resumed segment has zeros at its old address", proveResumedZeros},
-	{"a resumed segment has the contents that were saved", proveResumedContents},
-	{"a suspended segment can be unmapped, and its addresses used again", proveUnmapSuspended},
-	{"suspending twice gives ErrSuspended", proveSuspendTwice},
-	{"windows and graphs work after many cycles", proveSuspendCycles},
-	{"a suspended window can be deregistered", proveDeregisterSuspended},
+var suspendClauses = []clause{
+	{"a resumed segment has zeros at its old address", testResumedZeros},
+	{"a resumed segment has the contents that were saved", testResumedContents},
+	{"a suspended segment can be unmapped, and its addresses reused", testUnmapSuspended},
+	{"suspending twice returns ErrSuspended", testSuspendTwice},
+	{"windows and graphs work after many cycles", testSuspendCycles},
+	{"a suspended window can be deregistered", testDeregisterSuspended},
 }
 
 func suspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
@@ -30,7 +30,7 @@ func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegm
 	return suspender
 }
 
-func proveResumedZeros(t *testing.T, h Harness) {
+func testResumedZeros(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for range 3 {
@@ -45,7 +45,7 @@ func proveResumedZeros(t *testing.T, h Harness) {
 	}
 }
 
-func proveResumedContents(t *testing.T, h Harness) {
+func testResumedContents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for round := range byte(3) {
@@ -54,7 +54,7 @@ func proveResumedContents(t *testing.T, h Harness) {
 		r.ok(suspendSegment(r, b.segment, true).Resume())
 		r.expectAll(b.at(0), round+1, b.segment.Bytes())
 	}
-	// Resume of a mapped segment keeps the contents that were written after the copy.
+	// Resume of a mapped segment keeps what was written after PrepareSuspend saved the contents.
 	r.ok(suspendable(r, b.segment).PrepareSuspend(true))
 	r.ok(r.stream.Fill(b.at(0), 9, b.segment.Bytes()))
 	r.ok(r.stream.Synchronize(r.world.ctx))
@@ -62,7 +62,7 @@ func proveResumedContents(t *testing.T, h Harness) {
 	r.expectAll(b.at(0), 9, b.segment.Bytes())
 }
 
-func proveUnmapSuspended(t *testing.T, h Harness) {
+func testUnmapSuspended(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for range 3 {
 		s, err := r.arena.Map(0, r.granularity())
@@ -76,7 +76,7 @@ func proveUnmapSuspended(t *testing.T, h Harness) {
 	}
 }
 
-func proveSuspendTwice(t *testing.T, h Harness) {
+func testSuspendTwice(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	suspended := suspendSegment(r, r.newBuffer(1).segment, false)
 	wantError(t, "preparing again", suspended.PrepareSuspend(false), driver.ErrSuspended)
@@ -95,20 +95,19 @@ func suspendWindow(r *rank, b buffer) {
 	meet(r)
 }
 
-// resumeWindow resumes a buffer's segment and window.
 func resumeWindow(r *rank, b buffer) {
 	r.ok(suspendable(r, b.segment).Resume())
 	meet(r)
 	r.ok(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
 }
 
-// meet waits for all ranks.
+// meet waits until all ranks have called it.
 func meet(r *rank) {
 	_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 	r.ok(err)
 }
 
-func proveSuspendCycles(t *testing.T, h Harness) {
+func testSuspendCycles(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {
 		const count = 20000
@@ -134,8 +133,8 @@ func proveSuspendCycles(t *testing.T, h Harness) {
 	})
 }
 
-// onCapturablePath sets the last path of the harness that accepts the call and whose graphs can be
-// suspended.
+// onCapturablePath returns call with the first path that accepts it and whose graphs can be
+// suspended, in the order direct, window, plain.
 func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		if call.Path = path; r.group.Offer(call).Refusal(path) == nil {
@@ -145,7 +144,7 @@ func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	return call
 }
 
-func proveDeregisterSuspended(t *testing.T, h Harness) {
+func testDeregisterSuspended(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {
 		b := r.newWindow(1)

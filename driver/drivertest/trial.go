@@ -19,21 +19,22 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
-	// unregistered is true if the buffers are not in windows.
+	// unregistered leaves the windows of the buffers out of the call.
 	unregistered bool
-	// skew shifts all buffers by a number of elements, so that they have only the alignment of an
-	// element.
+	// skew shifts all buffers by a number of elements, so that they are aligned only to the size of
+	// an element.
 	skew int64
-	// formula is the group's formula, if any. Inputs are then drawn from the seed such that
-	// formulas give different results.
+	// formula is the group's formula, if any. Inputs are then drawn from the seed in such a way that
+	// different formulas give different results.
 	formula  driver.Formula
 	seed     uint64
-	special  bool
-	replayed bool
+	special  bool // whether the inputs are special values
+	replayed bool // whether the call is captured and replayed
 
-	// inputs holds each rank's contribution. wants holds the expected contents of each rank's
-	// receive buffer, or nil if the call must not write the buffer.
-	inputs, wants [][]byte
+	inputs [][]byte // by rank
+	// wants holds the expected contents of each rank's receive buffer, or nil if the call must not
+	// write the buffer.
+	wants [][]byte
 }
 
 func (c *trial) String() string {
@@ -102,14 +103,14 @@ func (c *trial) prepare(h Harness, n int) {
 	}
 }
 
-// parts returns the counts and offsets of parts of different sizes. Some parts are empty, and none
-// is longer than the trial's count.
+// parts returns the counts and offsets of n parts of different sizes. Some parts are empty, and
+// none is longer than the trial's count.
 func (c *trial) parts(n int) (counts, offsets []int64) {
-	at := int64(0)
+	end := int64(0)
 	for r := range n {
 		count := c.count * int64((r+1)%3) / 2
-		counts, offsets = append(counts, count), append(offsets, at)
-		at += count
+		counts, offsets = append(counts, count), append(offsets, end)
+		end += count
 	}
 	return counts, offsets
 }
@@ -136,20 +137,20 @@ func (c *trial) setWants(want func(r int) []byte) {
 }
 
 const (
-	// canary fills receive buffers before a call, and must still surround the result afterwards.
+	// canary fills receive buffers before a call and must still surround the result afterwards.
 	canary = 0xA5
 	// margin is the number of canary bytes before and after a result.
 	margin = 64
 )
 
-// call returns a rank's call on two of its buffers, on a path that supports the call.
+// call returns a rank's call with the given buffers, on a path that supports the call.
 func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 	call := r.onSupportedPath(r.group, c.uncheckedCall(r, send, recv))
 	call.Digest = digest(&call)
 	return call
 }
 
-// uncheckedCall returns a rank's call on two of its buffers, without a digest. The trial's path may
+// uncheckedCall is like call, but sets no digest and uses the trial's path even if that path does
 // not support the call.
 func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
@@ -167,11 +168,11 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 		_, offsets := c.parts(len(r.world.ranks))
 		part = offsets[r.number] * size
 	}
-	switch from, to := c.operation.Extents(); {
+	switch src, dst := c.operation.Extents(); {
 	case !c.inPlace:
-	case from == driver.OnePart && to > from:
+	case src == driver.OnePart && dst > src:
 		call.Send, call.SendWindow = call.Recv+uintptr(part), recv.window
-	case to == driver.OnePart && from > to:
+	case dst == driver.OnePart && src > dst:
 		call.Recv, call.RecvWindow = call.Send+uintptr(part), send.window
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
@@ -215,8 +216,8 @@ func (c *trial) launch(r *rank, call driver.Call) {
 	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. The buffer must be unchanged on a
-// rank that gets no result.
+// checkResult checks the receive buffer and the bytes around it. On a rank that gets no result, the
+// buffer must be unchanged; before holds its contents before an in-place call.
 func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
 	switch _, span := call.Spans(len(r.world.ranks), r.number); {

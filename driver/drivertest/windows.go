@@ -7,17 +7,17 @@ import (
 	"symmem/driver"
 )
 
-var windowContracts = []contract{
-	{"a segment can be registered, deregistered and registered again", proveReregister},
-	{"deregistering twice gives ErrClosed", proveDeregisterTwice},
-	{"registering a key twice gives an error without side effects", proveRegisterTwice},
-	{"a buffer without a window gives ErrOutOfRange before launch", proveNoWindow},
-	{"segments of different sizes give an error on all ranks", proveSizesDiffer},
-	{"a segment can be registered with several groups", proveTwoGroups},
-	{"a group can have many windows", proveManyWindows},
+var windowClauses = []clause{
+	{"a segment can be registered, deregistered and registered again", testReregister},
+	{"deregistering twice returns ErrClosed", testDeregisterTwice},
+	{"registering a key twice causes an error without side effects", testRegisterTwice},
+	{"preparing a call without a window returns ErrOutOfRange", testNoWindow},
+	{"segments of different sizes cause an error on all ranks", testSizesDiffer},
+	{"a segment can be registered with several groups", testTwoGroups},
+	{"a group can have many windows", testManyWindows},
 }
 
-func proveReregister(t *testing.T, h Harness) {
+func testReregister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {
 		b := r.newBuffer(1)
@@ -30,7 +30,7 @@ func proveReregister(t *testing.T, h Harness) {
 	})
 }
 
-func proveDeregisterTwice(t *testing.T, h Harness) {
+func testDeregisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.each(func(r *rank) {
 		b := r.newWindow(1)
@@ -39,20 +39,20 @@ func proveDeregisterTwice(t *testing.T, h Harness) {
 	})
 }
 
-func proveRegisterTwice(t *testing.T, h Harness) {
+func testRegisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {
 		b := r.newBuffer(1)
 		key := r.nextKey()
 		b.window = r.register(r.group, key, b)
 		if _, err := r.group.Register(w.ctx, key, b.segment); err == nil {
-			r.failf("registering twice gave no error")
+			r.failf("registering twice succeeded, want an error")
 		}
 		r.sumOver(r.group, b, 3)
 	})
 }
 
-func proveNoWindow(t *testing.T, h Harness) {
+func testNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
@@ -73,27 +73,27 @@ func proveNoWindow(t *testing.T, h Harness) {
 	}
 }
 
-// proveSizesDiffer registers segments of different sizes, and then segments of equal size with the
-// same key.
-func proveSizesDiffer(t *testing.T, h Harness) {
+// testSizesDiffer registers segments of different sizes, and then segments of the same size under
+// the same key.
+func testSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {
 		bytes := r.granularity()
 		if r.number == 1 {
 			bytes *= 2
 		}
-		unequal := r.newBuffer(bytes)
+		mismatched := r.newBuffer(bytes)
 		key := r.nextKey()
-		if _, err := r.group.Register(w.ctx, key, unequal.segment); err == nil {
-			r.failf("registering segments of different sizes gave no error")
+		if _, err := r.group.Register(w.ctx, key, mismatched.segment); err == nil {
+			r.failf("registering segments of different sizes succeeded, want an error")
 		}
 		b := r.newBuffer(1)
-		b.window = r.register(r.group, key, b) // the failed call has not used the key
+		b.window = r.register(r.group, key, b) // the failed call did not use up the key
 		r.sumOver(r.group, b, 8)
 	})
 }
 
-func proveTwoGroups(t *testing.T, h Harness) {
+func testTwoGroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {
 		second := r.connect("second", []int{1, 0}, true)
@@ -107,14 +107,14 @@ func proveTwoGroups(t *testing.T, h Harness) {
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
 			Send: b.at(0), Recv: b.at(0), SendWindow: b.window, RecvWindow: b.window,
 		}); err == nil {
-			r.failf("preparing a call with a window of another group gave no error")
+			r.failf("preparing a call with another group's window succeeded, want an error")
 		}
 		r.ok(b.window.Deregister())
 		r.sumOver(second, alias, 3)
 	})
 }
 
-func proveManyWindows(t *testing.T, h Harness) {
+func testManyWindows(t *testing.T, h Harness) {
 	const n = 100
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {

@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// patience is the deadline of waits that should be short. It expires only if a test hangs.
-	patience = 2 * time.Minute
-	// short is the deadline of waits that tests let expire.
-	short = 500 * time.Millisecond
+	// longTimeout is the deadline of waits that should not take long. It expires only if a test
+	// hangs.
+	longTimeout = 2 * time.Minute
+	// shortTimeout is the deadline of waits that tests let expire.
+	shortTimeout = 500 * time.Millisecond
 	// arenaGranules is the size of a rank's arena in granules.
 	arenaGranules = 256
 )
 
-// world holds ranks, each with a device, an arena, a stream and a communicator of all ranks.
+// world is a set of ranks, each with a device, an arena, a stream and a communicator of all ranks.
 type world struct {
 	options
 	t       *testing.T
@@ -33,8 +34,8 @@ type world struct {
 
 // options configures a world.
 type options struct {
-	timeout  time.Duration // zero means patience
-	lifetime time.Duration // deadline of the whole world; zero means patience
+	timeout  time.Duration // zero means longTimeout
+	lifetime time.Duration // deadline of the whole world; zero means longTimeout
 	scatter  uint64
 	check    bool
 	// strict and formula apply to all groups that the ranks connect.
@@ -42,19 +43,19 @@ type options struct {
 	formula driver.Formula
 	// noGroup leaves the ranks without a communicator.
 	noGroup bool
-	// expectFaults allows errors when the world is closed. Tests that cause faults set it.
+	// expectFaults permits errors when the world is closed. It is set by tests that cause faults.
 	expectFaults bool
 }
 
-// newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be a
-// separate test, so that its groups are closed before the next world connects. Backends without
-// Anytime need this.
+// newWorld opens n ranks and closes them when the test ends. Every case that makes its world fail
+// must be a subtest of its own, because backends without Anytime require the groups of the failed
+// world to be closed before the next world connects.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
 		t.Skipf("needs %d ranks, but the backend opens at most %d", n, h.Ranks)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.lifetime, patience))
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.lifetime, longTimeout))
 	w := &world{options: o, t: t, harness: h, ctx: ctx}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
@@ -71,7 +72,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// each runs a function on every rank concurrently, and ends the test if a rank has failed.
+// each runs a function concurrently on every rank, and ends the test if a rank fails.
 func (w *world) each(f func(r *rank)) {
 	w.t.Helper()
 	if !w.attempt(f) {
@@ -79,24 +80,23 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt runs a function on every rank, like each, but returns false if a rank has failed. The
-// caller can then add details.
+// attempt is like each, but returns false if a rank fails, so that the caller can log details.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
-	var ended atomic.Int32
+	var succeeded atomic.Int32
 	for _, r := range w.ranks {
 		running.Go(func() {
 			r.running = true
 			defer func() { r.running = false }()
 			f(r)
-			ended.Add(1)
+			succeeded.Add(1)
 		})
 	}
 	running.Wait()
-	return int(ended.Load()) == len(w.ranks)
+	return int(succeeded.Load()) == len(w.ranks)
 }
 
-// outcomes runs a function on every rank, like each, and returns each rank's error.
+// outcomes is like each, but returns the error of each rank, by rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -131,9 +131,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func wantError(t *testing.T, what string, err, target error) {
+func wantError(t *testing.T, call string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
+		t.Errorf("%s: got %v, want %v", call, err, target)
 	}
 }
