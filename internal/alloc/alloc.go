@@ -2,12 +2,11 @@ package alloc
 
 import "fmt"
 
-// Growth requests a new segment from the caller, which maps the segment and passes it to
-// AddSegment together with the Growth. The caller may raise Bytes if the backend only has
-// larger segments.
+// Growth asks the caller to map a new segment and to pass it to AddSegment together with the
+// Growth. The caller may increase Bytes if the backend only has larger segments.
 type Growth struct {
 	Bytes    int64  // size of the segment; 0 if none is needed
-	least    int64  // smallest size that fits the request
+	minBytes int64  // smallest size that fits the request
 	home     uint32 // index that gets the segment's free memory
 	reserved bool   // whether only the requesting stream may use the memory
 }
@@ -16,9 +15,9 @@ type Growth struct {
 // caller maps a segment, calls AddSegment and repeats the Alloc, or calls GrowFailed if no
 // segment can be mapped.
 //
-// Before Alloc grows or fails, it frees the stream's deferred blocks, oldest first, until one
-// fits. If none fits, it uses clean memory of other streams. The caller must handle Waits and
-// Returned even if Alloc grows or fails.
+// Before Alloc grows or fails, it frees the stream's deferred blocks, oldest first, until the
+// request fits. If it still does not fit, Alloc uses clean memory of other streams. The caller must
+// handle Waits and Returned even if Alloc grows or fails.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -55,7 +54,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 }
 
 func badSize(action string, size int64) error {
-	return fmt.Errorf("%s %d bytes: %w: it must be 1 to %d", action, size, ErrSize, MaxSize)
+	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
 // allocSlowly continues Alloc when none of the stream's free blocks fits.
@@ -84,17 +83,17 @@ func (c *Core) allocSlowly(size int64, units uint64, home uint32) (Block, Growth
 	if bytes == 0 {
 		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
-	least := min(bytes, roundUp(rounded, c.config.Granularity))
-	return Block{}, Growth{Bytes: bytes, least: least, home: home}, nil
+	minBytes := min(bytes, roundUp(rounded, c.config.Granularity))
+	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, home: home}, nil
 }
 
-// Shrink halves a segment that the backend could not map, but keeps it large enough for the
-// request. It returns false if the segment is already the smallest possible.
+// Shrink halves the size of a segment that the backend could not map, but keeps it large enough for
+// the request. It returns false if the segment already has the smallest possible size.
 func (c *Core) Shrink(g *Growth) bool {
-	if g.Bytes <= g.least {
+	if g.Bytes <= g.minBytes {
 		return false
 	}
-	g.Bytes = max(g.least, roundUp(g.Bytes/2, c.config.Granularity))
+	g.Bytes = max(g.minBytes, roundUp(g.Bytes/2, c.config.Granularity))
 	return true
 }
 
@@ -109,8 +108,8 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 }
 
 // Reserve returns the Growth after which a stream can allocate blocks of the given total size
-// without growing again. The Growth is empty if the stream has a free block of that size. Other
-// streams cannot use reserved memory. Under Stepped sizing, reserved memory serves only
+// without growing again. The Growth is empty if the stream already has a free block of that size.
+// Other streams cannot use reserved memory. Under Stepped sizing, reserved memory serves only
 // requests above 1 MiB. If Capacity leaves no room for a segment, Reserve uses clean memory of
 // other streams.
 //
@@ -135,11 +134,11 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 			return Growth{}, c.outOfMemory(bytes, home)
 		}
 	}
-	return Growth{Bytes: need, least: need, home: home, reserved: true}, nil
+	return Growth{Bytes: need, minBytes: need, home: home, reserved: true}, nil
 }
 
-// ReserveClean reserves clean memory of other streams when no segment can be mapped for a
-// Reserve. It reports whether there was enough.
+// ReserveClean reserves clean memory of other streams if no segment can be mapped for a Reserve. It
+// reports whether there was enough clean memory.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.geometric {
 		return false
@@ -156,10 +155,9 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 // other streams may still use the memory. Only streams for which mayLose returns true lose
 // memory. Reserved memory is never moved.
 //
-// Before the move, Seize calls wait once for each stream that loses memory. wait makes the
-// requesting stream wait, on the device, for the owner's queued work. That wait must end before
-// the requesting stream uses the block of its next Alloc. If wait fails, Seize changes nothing
-// and returns the error.
+// Before the move, Seize calls wait once for each stream that loses memory. wait must make the
+// requesting stream wait, on the device, for the owner's queued work before it uses the block of
+// its next Alloc. If wait fails, Seize changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,
 ) (taken bool, err error) {
@@ -179,7 +177,7 @@ func (c *Core) Seize(
 			return false, err
 		}
 	}
-	c.frees++ // A Mark from before the move must satisfy neither QuietSince nor Idle.
+	c.frees++ // QuietSince and Idle must not accept a Mark from before the move.
 	c.transferGap(best, home, c.streams[home/2].number)
 	c.absorb()
 	return len(losers) > 0, nil

@@ -44,8 +44,8 @@ func TestSegmentSize(t *testing.T) {
 	}{
 		{"the first segment is First", Default(), 0, 512, 64 * mib},
 		{"a large first request makes a large first segment", Default(), 0, 99 * mib, 100 * mib},
-		{"First is the minimum", Default(), 32 * mib, 512, 64 * mib},
-		{"later segments double mapped memory", Default(), 128 * mib, 512, 128 * mib},
+		{"no segment is smaller than First", Default(), 32 * mib, 512, 64 * mib},
+		{"later segments double the mapped memory", Default(), 128 * mib, 512, 128 * mib},
 		{"a larger request makes a larger segment", Default(), 128 * mib, 200*mib + 1, 202 * mib},
 		{"PyTorch: 1 MiB needs 2 MiB", PyTorch(), 0, 1 * mib, 2 * mib},
 		{"PyTorch: above 1 MiB needs 20 MiB", PyTorch(), 0, 1*mib + 512, 20 * mib},
@@ -98,7 +98,7 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if _, err := New(row.config); !errors.Is(err, ErrConfig) {
-				t.Errorf("New(%+v): %v, want ErrConfig", row.config, err)
+				t.Errorf("New(%+v) = %v, want ErrConfig", row.config, err)
 			}
 		})
 	}
@@ -117,18 +117,18 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 		_, reserveErr := c.Reserve(size, 0)
 		for _, err := range []error{allocErr, reserveErr, c.GrowFailed(size, 0)} {
 			if !errors.Is(err, ErrSize) {
-				t.Errorf("size %d: %v, want ErrSize", size, err)
+				t.Errorf("size %d: got %v, want ErrSize", size, err)
 			}
 		}
 	}
 	for _, bytes := range []int64{0, -512, 511, MaxSize + 512} {
 		if _, err := c.AddSegment(Growth{Bytes: bytes}, 0); !errors.Is(err, ErrSize) {
-			t.Errorf("AddSegment of %d bytes: %v, want ErrSize", bytes, err)
+			t.Errorf("AddSegment of %d bytes: got %v, want ErrSize", bytes, err)
 		}
 	}
 }
 
-func TestOutOfMemoryErrorHasFreeMemory(t *testing.T) {
+func TestOutOfMemoryErrorReportsFreeMemory(t *testing.T) {
 	c := newCore(t, Config{Capacity: 8 * mib, Granularity: mib, First: 4 * mib})
 	first := mustAlloc(t, c, 3*mib, 7)
 	mustAlloc(t, c, 3*mib, 7)
@@ -161,13 +161,14 @@ func TestAddressPolicyRefusesInvalidAddresses(t *testing.T) {
 			_, grow, _ := c.Alloc(1, 0)
 			_, err := c.AddSegment(grow, address)
 			if want := policy == Address; errors.Is(err, ErrAddress) != want {
-				t.Errorf("%s policy, AddSegment at %#x: %v; want ErrAddress: %t", policy, address, err, want)
+				t.Errorf("%s policy, AddSegment at %#x: got %v, want ErrAddress: %t", policy, address, err,
+					want)
 			}
 		}
 	}
 }
 
-func TestSegmentBeyondTheArenaIsRefused(t *testing.T) {
+func TestSegmentBeyondArenaIsRefused(t *testing.T) {
 	c := newCore(t, Default())
 	for range 2 {
 		if _, err := c.AddSegment(Growth{Bytes: MaxSize}, 0); err != nil {
@@ -176,22 +177,22 @@ func TestSegmentBeyondTheArenaIsRefused(t *testing.T) {
 		c.Trim(0)
 	}
 	if _, err := c.AddSegment(Growth{Bytes: Unit}, 0); !errors.Is(err, ErrExhausted) {
-		t.Errorf("AddSegment beyond the arena: %v, want ErrExhausted", err)
+		t.Errorf("AddSegment beyond the arena: got %v, want ErrExhausted", err)
 	}
 }
 
-func TestUnknownHandlesAreForeign(t *testing.T) {
+func TestUnknownHandlesReturnErrForeign(t *testing.T) {
 	c := newCore(t, Default())
 	own := mustAlloc(t, c, 4096, 0)
 	for _, h := range []Handle{0, makeHandle(1, 9), makeHandle(1000, 0)} {
 		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
-			t.Errorf("FreeHandle(%#x): %v, want ErrForeign", h, err)
+			t.Errorf("FreeHandle(%#x) = %v, want ErrForeign", h, err)
 		}
 		if err := c.Use(h, 1); !errors.Is(err, ErrForeign) {
-			t.Errorf("Use(%#x): %v, want ErrForeign", h, err)
+			t.Errorf("Use(%#x) = %v, want ErrForeign", h, err)
 		}
 		if _, err := c.Pin(h); !errors.Is(err, ErrForeign) {
-			t.Errorf("Pin(%#x): %v, want ErrForeign", h, err)
+			t.Errorf("Pin(%#x) = %v, want ErrForeign", h, err)
 		}
 	}
 	if state, err := c.Free(own); state != Free || err != nil {
@@ -210,10 +211,10 @@ func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 		t.Errorf("FreeHandle = %+v, %s, %v; want %+v, free", v, state, err, own)
 	}
 	if _, err := c.Live(own.Handle); !errors.Is(err, ErrFreed) {
-		t.Errorf("Live of a freed block: %v, want ErrFreed", err)
+		t.Errorf("Live of a freed block = %v, want ErrFreed", err)
 	}
 	if _, _, err := c.FreeHandle(own.Handle); !errors.Is(err, ErrDoubleFree) {
-		t.Errorf("FreeHandle again: %v, want ErrDoubleFree", err)
+		t.Errorf("second FreeHandle = %v, want ErrDoubleFree", err)
 	}
 	parked := mustAlloc(t, c, 4096, 0)
 	_, _ = c.Pin(parked.Handle)
@@ -221,11 +222,11 @@ func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 		t.Errorf("FreeHandle of a pinned block = %s, %v; want parked", state, err)
 	}
 	if _, _, err := c.FreeHandle(parked.Handle); !errors.Is(err, ErrDoubleFree) {
-		t.Errorf("FreeHandle of a parked block: %v, want ErrDoubleFree", err)
+		t.Errorf("FreeHandle of a parked block = %v, want ErrDoubleFree", err)
 	}
 	for _, h := range []Handle{0, makeHandle(1000, 0), makeHandle(1, 7)} {
 		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
-			t.Errorf("FreeHandle(%#x): %v, want ErrForeign", h, err)
+			t.Errorf("FreeHandle(%#x) = %v, want ErrForeign", h, err)
 		}
 	}
 }
@@ -239,17 +240,17 @@ func TestOrdinalsOfTrimmedSegmentsAreNotReused(t *testing.T) {
 		t.Fatalf("Trim(0) = %+v, want segment 0", gone)
 	}
 	if v := mustAlloc(t, c, 1, 0); v.Segment != 1 {
-		t.Errorf("block is in segment %d, want 1", v.Segment)
+		t.Errorf("the block is in segment %d, want 1", v.Segment)
 	}
 	for v := range c.Blocks(0) {
-		t.Errorf("trimmed segment still has block %+v", v)
+		t.Errorf("the trimmed segment still has block %+v", v)
 	}
 	if n := len(slices.Collect(c.Segments())); n != 1 {
 		t.Errorf("got %d segments, want 1", n)
 	}
 }
 
-func TestFourGiBNeedAtMostEightSegments(t *testing.T) {
+func TestPoolOfFourGiBHasAtMostEightSegments(t *testing.T) {
 	const limit = 8
 	for start := int64(2); start <= 48; start++ {
 		c := newCore(t, Default())
@@ -258,12 +259,12 @@ func TestFourGiBNeedAtMostEightSegments(t *testing.T) {
 			held += size
 		}
 		if n := c.Stats().Segments; n > limit {
-			t.Errorf("first request of %d MiB: %d segments, want at most %d", start, n, limit)
+			t.Errorf("first request of %d MiB: got %d segments, want at most %d", start, n, limit)
 		}
 	}
 }
 
-func TestLastSegmentFillsTheCapacity(t *testing.T) {
+func TestLastSegmentFillsCapacity(t *testing.T) {
 	c := newCore(t, Config{Capacity: 100*mib + 12345})
 	for range 9 {
 		mustAlloc(t, c, 10*mib, 0)
@@ -272,15 +273,15 @@ func TestLastSegmentFillsTheCapacity(t *testing.T) {
 		t.Errorf("mapped %d bytes in %d segments, want 100 MiB in 2", s.Mapped, s.Segments)
 	}
 	if _, _, err := c.Alloc(10*mib, 0); !errors.Is(err, ErrOutOfMemory) {
-		t.Errorf("Alloc beyond the capacity: %v, want ErrOutOfMemory", err)
+		t.Errorf("Alloc beyond the capacity: got %v, want ErrOutOfMemory", err)
 	}
 	grow := Growth{Bytes: 2 * mib}
 	if _, err := c.AddSegment(grow, 0); !errors.Is(err, ErrOutOfMemory) {
-		t.Errorf("AddSegment beyond the capacity: %v, want ErrOutOfMemory", err)
+		t.Errorf("AddSegment beyond the capacity: got %v, want ErrOutOfMemory", err)
 	}
 }
 
-func TestReservedBytesNeedNoGrowth(t *testing.T) {
+func TestAllocOfReservedMemoryDoesNotGrow(t *testing.T) {
 	c := newCore(t, Default())
 	grow, err := c.Reserve(300*mib, 5)
 	if err != nil || grow.Bytes != 300*mib {
@@ -290,7 +291,7 @@ func TestReservedBytesNeedNoGrowth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if grow, _ := c.Reserve(300*mib, 5); grow.Bytes != 0 {
-		t.Errorf("second Reserve grows by %d bytes, want 0", grow.Bytes)
+		t.Errorf("the second Reserve grows by %d bytes, want 0", grow.Bytes)
 	}
 	for i := range int64(24) {
 		if _, grow, _ := c.Alloc((i+1)*mib, 5); grow.Bytes != 0 {
@@ -319,7 +320,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 		run  func()
 	}{
 		{"free and alloc", func() { step(4096) }},
-		{"uses, deferral and synchronisation", func() {
+		{"uses, deferral and synchronization", func() {
 			_ = c.Use(step(8192).Handle, 2)
 			_, _ = c.Free(blocks[next])
 			c.Synced(2, c.Mark())

@@ -8,19 +8,19 @@ type freeBlocks struct {
 	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
 	spareKeys [32]uint32 // first unused array in keys, by the logarithm of its capacity
 	credit    int        // number of tail keys that searches may still visit
-	classes   []class    // by number; 0 means no class
+	classes   []class    // by number; index 0 is reserved and means no class
 	unused    uint32     // first unused class
 }
 
-// bag holds the free blocks of one size in one index. It stores one key for each block, in an
-// array that is a part of freeBlocks.keys. Keys have the same order as the positions of their
-// blocks. Each block records the slot of its key. To remove a key, the bag moves its last key
-// into the free slot, so only one other block's record changes.
+// bag holds the free blocks of one size in one index. It stores one key for each block, in an array
+// that is a part of freeBlocks.keys. Keys are ordered like the positions of their blocks, and each
+// block records the slot of its key. To remove a key, the bag moves its last key into the slot, so
+// that only one other block's record changes.
 //
-// The first keys form a heap. The remaining keys, the tail, are unordered. New keys are
-// appended to the tail. Only a search for the lowest block compares keys: it reads the heap's
-// root and the tail, and first moves the tail into the heap if the tail is too long. A block
-// that is merged soon after its Free is therefore never compared.
+// The first keys form a heap, and the remaining ones, the tail, are unordered. New keys are
+// appended to the tail. Only a search for the lowest block compares keys: it reads the root of the
+// heap and the tail, which it first moves into the heap if the tail is too long. A block that is
+// merged soon after its Free is therefore never compared.
 //
 // Unused slots contain noKey, which is above all keys. Most bags have the smallest capacity. A
 // search in such a bag reads all slots, because a branch on the number of blocks would be
@@ -37,9 +37,9 @@ const minBagCapacity = 4
 const noKey = ^uint64(0)
 
 // Removing a key from a heap is expensive, and most keys are removed by merging. Keys therefore
-// stay in the tail until the credit is spent. Each search adds creditStep to the credit, and
-// each tail key that a search visits costs one. Apart from heap operations, a search thus takes
-// amortised constant time.
+// stay in the tail until the credit is used up. Each search adds creditStep to the credit, and each
+// tail key that it visits costs one, so that apart from heap operations, a search takes amortized
+// constant time.
 const (
 	creditStep = 4
 	maxCredit  = 1024
@@ -69,7 +69,7 @@ func (f *freeBlocks) removeKey(g *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeKeySlowly implements removeKey for any bag. The caller has decremented g.count.
+// removeKeySlowly is removeKey for any bag. The caller must have decremented g.count.
 func (f *freeBlocks) removeKeySlowly(g *bag, slot uint32) {
 	if slot < g.heaped {
 		f.removeHeaped(g, slot)
@@ -82,8 +82,8 @@ func (f *freeBlocks) removeKeySlowly(g *bag, slot uint32) {
 	}
 }
 
-// removeHeaped removes the key in a slot of the heap and fills the slot with the heap's last
-// key. The caller has decremented g.count.
+// removeHeaped removes the key in a slot of the heap and fills the slot with the heap's last key.
+// The caller must have decremented g.count.
 func (f *freeBlocks) removeHeaped(g *bag, slot uint32) {
 	g.heaped--
 	key := f.keys[g.start+g.heaped]
@@ -113,7 +113,7 @@ func (f *freeBlocks) first(g *bag) uint32 {
 	return f.lowest(g)
 }
 
-// lowest implements first for bags of any capacity.
+// lowest is first for bags of any capacity.
 func (f *freeBlocks) lowest(g *bag) uint32 {
 	tail := int(g.count - g.heaped)
 	f.credit = min(f.credit, maxCredit) - tail
@@ -138,27 +138,27 @@ func (f *freeBlocks) heapifyTail(g *bag) {
 
 func (f *freeBlocks) siftUp(g *bag, slot uint32, key uint64) {
 	for slot > 0 {
-		above := (slot - 1) / 2
-		if f.keys[g.start+above] <= key {
+		parent := (slot - 1) / 2
+		if f.keys[g.start+parent] <= key {
 			break
 		}
-		f.setSlot(g, slot, f.keys[g.start+above])
-		slot = above
+		f.setSlot(g, slot, f.keys[g.start+parent])
+		slot = parent
 	}
 	f.setSlot(g, slot, key)
 }
 
 func (f *freeBlocks) siftDown(g *bag, slot uint32, key uint64) {
 	heap := f.keys[g.start : g.start+g.heaped]
-	for below := 2*slot + 1; below < g.heaped; below = 2*slot + 1 {
-		if below+1 < g.heaped && heap[below+1] < heap[below] {
-			below++
+	for child := 2*slot + 1; child < g.heaped; child = 2*slot + 1 {
+		if child+1 < g.heaped && heap[child+1] < heap[child] {
+			child++
 		}
-		if heap[below] >= key {
+		if heap[child] >= key {
 			break
 		}
-		f.setSlot(g, slot, heap[below])
-		slot = below
+		f.setSlot(g, slot, heap[child])
+		slot = child
 	}
 	f.setSlot(g, slot, key)
 }

@@ -6,10 +6,9 @@ import (
 	"testing"
 )
 
-// TestEqualBlocksAreAllocatedInOrderOfPosition keeps up to 2,000 free blocks of one size, which
-// is too many for a linear search. It allocates and frees random blocks, and finally merges all
-// of them.
-func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
+// TestBlocksOfOneSizeAreAllocatedByPosition keeps up to 2,000 free blocks of one size, too many for
+// a linear search. It allocates and frees random blocks, and finally merges all of them.
+func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	const size, count = 4096, 4000
 	c := newCore(t, Default())
 	all := make([]Block, count)
@@ -28,13 +27,12 @@ func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 		offsets = append(offsets, all[i].Offset)
 	}
 	for step := range 20_000 {
-		// Phases of 2,500 steps with mostly frees alternate with phases of mostly
-		// allocations.
+		// Phases of 2,500 steps that mostly free alternate with phases that mostly allocate.
 		allocTenths := 3 + step/2500%2*4
 		if len(free) > 0 && random.IntN(10) < allocTenths {
 			v := mustAlloc(t, c, size, 0)
 			if want := free[0]; v.Offset != want {
-				t.Fatalf("step %d: allocated offset %d, want the lowest, %d", step, v.Offset, want)
+				t.Fatalf("step %d: got offset %d, want the lowest free one, %d", step, v.Offset, want)
 			}
 			held[v.Offset] = v
 			free = free[1:]
@@ -43,8 +41,8 @@ func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 				t.Fatal(err)
 			}
 			delete(held, v.Offset)
-			at, _ := slices.BinarySearch(free, v.Offset)
-			free = slices.Insert(free, at, v.Offset)
+			i, _ := slices.BinarySearch(free, v.Offset)
+			free = slices.Insert(free, i, v.Offset)
 		}
 		if step%500 == 0 {
 			if err := c.Verify(); err != nil {
@@ -87,6 +85,6 @@ func TestBagsReuseKeyArrays(t *testing.T) {
 		round(size * Unit)
 	}
 	if grown := len(c.keys) - keys; grown > keys {
-		t.Errorf("18 more sizes added %d keys to %d, want at most as many again", grown, keys)
+		t.Errorf("18 more sizes added %d keys, want at most %d", grown, keys)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// mustAlloc allocates a block. It adds the segments that the Core requests at fictitious addresses,
-// 64 GiB apart.
+// mustAlloc allocates a block. If the Core requests a segment, it adds one at a fictitious address,
+// 64 GiB from the previous segment's.
 func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
@@ -91,8 +91,8 @@ func BenchmarkReplace(b *testing.B) {
 
 const draws = 1 << 14
 
-// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB, after it has replaced ten
-// random blocks for each block.
+// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB. On average, each of the blocks
+// has been replaced ten times, in random order.
 func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)
@@ -109,8 +109,8 @@ func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	return c, blocks
 }
 
-// randomDraws returns, for each step of a benchmark, the index of the block to free and the size to
-// allocate.
+// randomDraws returns, for each step of a benchmark, the index of the block to free and the size of
+// the block to allocate.
 func randomDraws(live int) (victims []int, sizes []int64) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range draws {

@@ -7,8 +7,8 @@ import (
 )
 
 // tlsf implements a two-level segregated fit over one segment, for comparison. It has 32 size
-// ranges between two powers of two and rounds requests up to the next range. Each range has a
-// stack of free blocks. There are no counters, handle checks or streams.
+// ranges between two powers of two, each with a stack of free blocks, and rounds requests up to the
+// next range. It has no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32

@@ -1,19 +1,19 @@
 package alloc
 
-// Stream is the caller's name for a stream. A block serves only the stream for which it was
-// allocated. Ranks may name their streams differently; Core.Number is the same on all ranks.
+// Stream is the caller's name for a stream. A block serves only the stream that it was allocated
+// for. Ranks may name their streams differently, but Core.Number is the same on all ranks.
 type Stream int32
 
-// Handle identifies one lifetime of a block within its Core. The zero Handle is never issued. A
-// handle is unique until its block record has been reused 1<<32 times.
+// Handle identifies a block within its Core, from its Alloc to its Free. The zero Handle is never
+// issued. A Handle is unique until its block record has been reused 1<<32 times.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block describes an allocated range of one segment. Its four words are the most that the
-// compiler keeps in registers. View has more details.
+// Block describes an allocated range of a segment. View has more details. A Block has only four
+// words, because the compiler keeps no more than that in registers.
 type Block struct {
 	Segment int32 // ordinal of the segment
 	Offset  int64 // bytes from the start of the segment
@@ -32,9 +32,9 @@ type State uint8
 // The states of a block.
 const (
 	vacant   State = iota // a record that describes no block
-	Free                  // can be allocated by its stream, merges with free neighbours
+	Free                  // can be allocated by its stream, and merges with free neighbors
 	Live                  // owned by a caller
-	Parked                // freed while pinned; becomes free, or deferred, at the last Unpin
+	Parked                // freed while pinned; becomes free or deferred at the last Unpin
 	Deferred              // freed while other streams may still use it
 )
 
@@ -43,28 +43,27 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// Block numbers have 26 bits because each shares a word with a position or size. Number 0 means
-// no block. Region numbers have the same format.
+// Block numbers have 26 bits, because they share a word with a position or size. Number 0 means no
+// block. Region numbers have the same format.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
 	maxBlocks = 1 << idBits
 )
 
-// maxPosition is the exclusive limit of positions. A position shares its word with a region number.
+// Positions are below maxPosition, because they share a word with a region number.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is the record of one block in a Core's slab. It fills half a cache line: blocks that
-// are adjacent in memory are far apart in the slab, so reading a record is nearly always a
-// cache miss. Without pointers, the garbage collector never scans it. The Core's lock guards
-// all fields.
+// block is the record of one block in a Core's slab. It fills half a cache line, because reading a
+// record is nearly always a cache miss: blocks that are adjacent in memory are far apart in the
+// slab. It has no pointers, so the garbage collector never scans it.
 type block struct {
 	place      uint64 // position in the arena in units, see segment.base; low bits: the region
 	span       uint64 // size in units; low bits: the previous block in the region, see region.ring
 	next       uint32 // next block in the region, or next vacant record
 	generation uint32 // incremented on every free
-	// packed holds the state in its lowest bits, and above them the hasSide bit. The other bits
-	// hold the slot of a free block in its bag, or the bytes requested for any other block.
+	// packed holds the state in its lowest bits and, above them, the hasSide bit. The other bits
+	// hold the slot in the bag if the block is free, and otherwise the requested number of bytes.
 	packed uint64
 }
 
@@ -75,12 +74,12 @@ const (
 	slotShift      = 4
 )
 
-// side holds the fields that few blocks need. It has the same number as the block.
+// side holds the fields that few blocks need. It has the same number as its block.
 type side struct {
 	pins          int32  // number of Pins without an Unpin
 	uses          uint32 // first use on another stream
-	before, after uint32 // neighbours in the queue of deferred blocks
-	kept          bool   // true if the block does not become free before the next Rebuild
+	before, after uint32 // neighbors in the queue of deferred blocks
+	kept          bool   // whether the block must not become free before the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.place >> idBits }
@@ -92,10 +91,10 @@ func (b *block) setPrev(id uint32) { b.span = b.span&^idMask | uint64(id) }
 func (b *block) state() State      { return State(b.packed & stateMask) }
 func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
 
-// requested returns the bytes requested for a block that is not free.
+// requested returns the number of bytes requested for a block that is not free.
 func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
-// slot returns a free block's slot in its bag.
+// slot returns the slot of a free block in its bag.
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
 // key returns a key that orders blocks by position and identifies them.
@@ -107,7 +106,7 @@ func (b *block) moveTo(place, units uint64) {
 
 // slab stores the records of blocks.
 type slab struct {
-	blocks []block // by number; 0 is no block
+	blocks []block // by number; index 0 is reserved and means no block
 	sides  []side  // by number of the block
 	vacant uint32  // first vacant record
 }
@@ -123,7 +122,7 @@ func (s *slab) grab() uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// drop makes a record vacant. The record keeps its generation, so stale handles are still
+// drop makes a record vacant. The record keeps its generation, so that stale handles are still
 // detected.
 func (s *slab) drop(b *block, id uint32) {
 	b.packed = uint64(vacant)

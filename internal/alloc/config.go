@@ -7,11 +7,10 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of
-// Unit. 512 is also the unit of PyTorch's allocator, so kernels that rely on its alignment keep
-// working. It is a multiple of every vector width, of the GPU's 128-byte cache lines and of the
-// 256-byte alignment of cuMemAlloc. A block's records (52 bytes) add about a tenth to the
-// smallest block.
+// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of Unit.
+// PyTorch's allocator has the same unit, so kernels that rely on its alignment keep working. Unit
+// is a multiple of every vector width, of the GPU's 128-byte cache lines and of the 256-byte
+// alignment of cuMemAlloc. For the smallest block, the bookkeeping of 52 bytes adds about a tenth.
 const Unit = 512
 
 const unitShift = 9
@@ -19,7 +18,7 @@ const unitShift = 9
 // MaxSize is the largest request in bytes, half of a Core's address range.
 const MaxSize = int64(1) << 46
 
-// Policy selects among a stream's free blocks of the same size.
+// Policy decides which of a stream's free blocks of the same size is allocated.
 type Policy uint8
 
 // The policies.
@@ -40,16 +39,16 @@ func (p Policy) String() string {
 	return "creation"
 }
 
-// Sizing selects how segments are sized and blocks are split.
+// Sizing decides how segments are sized and blocks are split.
 type Sizing uint8
 
 // The sizings.
 const (
-	// Geometric rounds requests to Unit, splits whenever a unit remains, and makes each new segment
-	// as large as all earlier ones together.
+	// Geometric splits blocks whenever at least a Unit remains, and makes each new segment as large
+	// as all earlier ones together.
 	Geometric Sizing = iota
-	// Stepped sizes like PyTorch: small and large requests use separate segments of 2 MiB, 20 MiB
-	// or a multiple of 2 MiB, and large blocks are split only if more than 1 MiB remains.
+	// Stepped follows PyTorch: small and large requests use separate segments, whose sizes are 2 MiB,
+	// 20 MiB or a multiple of 2 MiB, and large blocks are split only if more than 1 MiB remains.
 	Stepped
 )
 
@@ -62,9 +61,9 @@ const (
 	largeStep    = 2 * mib  // granularity of those segments
 )
 
-// Config configures how a Core places blocks. The zero value selects best fit, with ties broken by
-// (segment ordinal, offset), and doubles mapped memory with each segment. Ranks whose placements
-// must match need equal Configs.
+// Config configures how a Core places blocks. The zero value selects best fit, breaks ties by
+// (segment ordinal, offset), and doubles the mapped memory with each segment. Ranks whose
+// placements must match need the same Config.
 type Config struct {
 	Policy Policy // tie-break between equal sizes
 	Sizing Sizing // segment sizes and splitting
@@ -72,9 +71,8 @@ type Config struct {
 	// Capacity limits the bytes that are mapped at once; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB. With
-	// 64 MiB, a pool of 4 GiB needs at most eight segments, since each later one is as large as all
-	// earlier ones together.
+	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB, with
+	// which a pool of 4 GiB needs at most eight segments.
 	First int64
 	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing;
 	// 0 means 2 MiB, the page size of a GPU's memory.
@@ -106,9 +104,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that the capacity still allows. mapped
-// is the number of mapped bytes. It returns 0 if the segment could not hold the rounded request. It
-// also returns 0 under Stepped sizing, which has fixed sizes.
+// remainingSegment returns the size of the largest segment that the capacity still permits, given
+// the number of mapped bytes. It returns 0 if the segment could not hold the rounded request, and
+// under Stepped sizing, which has fixed sizes.
 func (c *Config) remainingSegment(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {

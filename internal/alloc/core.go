@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one arena are placed. It has no lock and does no I/O: the
-// caller serialises calls, maps segments and records events.
+// Core decides where the blocks of one arena are placed. It has no lock and does no I/O: the caller
+// serializes calls, maps segments and records events.
 //
-// Every call that changes a Core is part of its history. Under the Creation policy, Cores with
-// equal Configs and equal histories place every block identically, even if their segment
-// addresses differ.
+// Every call that changes a Core belongs to its history. Under the Creation policy, Cores with the
+// same Config and the same history place every block identically, even if their segment addresses
+// differ.
 type Core struct {
 	lifetimes
 	keeps bool // see Keeps
-	// cutBlocks maps the numbers of parked blocks whose records a rebuild has shortened to the
-	// full ranges of these blocks.
+	// cutBlocks holds, by number, the full ranges of the parked blocks whose records a rebuild has
+	// shortened.
 	cutBlocks map[uint32]Range
 }
 
@@ -77,8 +77,8 @@ func (c *Core) Live(h Handle) (Block, error) {
 func (c *Core) Owner() uint32 { return c.owner }
 
 // FreeHandle frees a block and returns it with its new state: Free if the block can be allocated
-// again at once, Parked if a graph pins it, Deferred if other streams may still use it. For a
-// deferred block, EventsToRecord lists the streams on which the caller must record events.
+// again immediately, Parked if a graph pins it, or Deferred if other streams may still use it. For
+// a deferred block, EventsToRecord lists the streams on which the caller must record events.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -98,7 +98,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			if c.hot != 0 || c.reports.filled {
 				c.beforeFree()
 			}
-			c.neighbours = c.freeNeighbours(b)
+			c.neighbors = c.freeNeighbors(b)
 			c.freeHot(b, id, r.home)
 			return v, Free, nil
 		}
@@ -114,9 +114,10 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block as used by a captured graph, which contains the block's address, and
-// returns the block. A block that is freed while pinned stays allocated until every Pin has
-// been matched by an Unpin. Errors: ErrFreed, ErrForeign.
+// Pin marks a block whose address is part of a captured graph, and returns the block. A block that
+// is freed while pinned stays allocated until every Pin has been matched by an Unpin.
+//
+// Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
 	c.mergeHot()
 	c.reports.clear()
@@ -133,7 +134,7 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.view(id), nil
 }
 
-// Unpin undoes one Pin and returns the block with its state. The state changes only at the last
+// Unpin undoes one Pin and returns the block with its state. The state changes only with the last
 // Unpin of a parked block, which becomes Free (see Returned) or Deferred (see EventsToRecord).
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
@@ -165,7 +166,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	return v, state, nil
 }
 
-// Use records that a block is used on a stream from now until its Free. Uses on the block's own
+// Use records that a block is used on a stream from now until it is freed. Uses on the block's own
 // stream are ignored.
 //
 // Errors: ErrFreed, ErrForeign.
@@ -185,8 +186,8 @@ func (c *Core) Use(h Handle, on Stream) error {
 	return nil
 }
 
-// UseAgain renews a live block's use on a stream, so that earlier Marks no longer cover the
-// use. It does nothing if the block has been freed or has no use on that stream.
+// UseAgain renews a live block's use on a stream, so that the use is no longer covered by earlier
+// Marks. It does nothing if the block has been freed or has no use on that stream.
 func (c *Core) UseAgain(h Handle, on Stream) {
 	id, err := c.live(h)
 	n, known := c.records[on]
@@ -204,14 +205,14 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 // Mark returns the current point in the history.
 func (c *Core) Mark() Mark { return Mark{c.recorded, c.deferrals, c.frees} }
 
-// QuietSince reports whether no block has become free and no use has been recorded since the
-// mark. If so, waiting for the work queued before the mark covers all of the streams' work.
+// QuietSince reports whether no block has become free and no use has been recorded since the mark.
+// If so, a caller that waits for the work queued before the mark need not wait for any later work.
 func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
 
-// Synced records that the host has waited for all work that a stream had queued before the
-// mark. It has the effect of Idle, and frees the deferred blocks that are no longer in use on
-// any stream, ordered by the owner stream's number and then by deferral (see Returned). It
-// takes time proportional to the number of deferred blocks.
+// Synced records that the host has waited for all work that a stream had queued before the mark. It
+// has the same effect as Idle, and also frees the deferred blocks that are no longer in use on any
+// stream, ordered by the owner stream's number and then by deferral (see Returned). It takes time
+// proportional to the number of deferred blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()

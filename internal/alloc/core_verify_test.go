@@ -6,10 +6,9 @@ import (
 	"testing"
 )
 
-// Verify returns an error for the first violated invariant: blocks tile each segment, no two
-// neighbours are free, every free block is in its class exactly once, every deferred block is
-// queued exactly once, and the counters match the blocks. It takes time proportional to the
-// number of blocks.
+// Verify returns an error if an invariant is violated: blocks tile each segment, no two neighbors
+// are free, every free block is in its class exactly once, every deferred block is queued exactly
+// once, and the counters match the blocks. It takes time proportional to the number of blocks.
 func (c *Core) Verify() error {
 	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
@@ -57,25 +56,25 @@ func (a *audit) verifySegment(ordinal int32) error {
 		a.bytes += s.bytes
 		a.found.segments++
 	}
-	at := s.base
+	position := s.base
 	for r := s.first; r != 0; r = a.regions[r].next {
 		g := &a.regions[r]
 		if g.ordinal != ordinal || g.origin != s.base || g.owner != a.streams[g.home/2].number ||
-			(at-s.base)%spanUnits != 0 {
-			return fmt.Errorf("invalid region %d at unit %d: %+v", r, at-s.base, *g)
+			(position-s.base)%spanUnits != 0 {
+			return fmt.Errorf("invalid region %d at unit %d: %+v", r, position-s.base, *g)
 		}
 		var err error
-		if at, err = a.verifyRegion(r, at); err != nil {
+		if position, err = a.verifyRegion(r, position); err != nil {
 			return fmt.Errorf("region %d: %w", r, err)
 		}
 	}
-	if end := s.base + uint64(s.bytes)>>unitShift; at != end {
-		return fmt.Errorf("blocks end at unit %d, the segment at unit %d", at, end)
+	if end := s.base + uint64(s.bytes)>>unitShift; position != end {
+		return fmt.Errorf("blocks end at unit %d, the segment at unit %d", position, end)
 	}
 	return nil
 }
 
-// verifyRegion verifies a region that must begin at a position, and returns the region's end.
+// verifyRegion verifies region r, which must begin at position at, and returns the region's end.
 func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
 	g := &a.regions[r]
 	prev := g.ring
@@ -83,13 +82,13 @@ func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
 		b := &a.blocks[id]
 		switch {
 		case b.position() != at || b.units() == 0:
-			return at, fmt.Errorf("block %d of %d bytes is at unit %d, want it at %d",
+			return at, fmt.Errorf("block %d of %d bytes is at unit %d, want unit %d",
 				id, b.size(), b.position(), at)
 		case b.region() != r || b.prev() != prev:
 			return at, fmt.Errorf("block %d has region %d and previous block %d, want %d and %d",
 				id, b.region(), b.prev(), r, prev)
 		case b.state() == Free && prev != g.ring && a.blocks[prev].state() == Free:
-			return at, fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
+			return at, fmt.Errorf("free blocks %d and %d are neighbors", prev, id)
 		case b.state() != Free && at+b.units() > g.high:
 			return at, fmt.Errorf("block %d ends above the high-water mark, %d", id, g.high)
 		}
@@ -198,13 +197,13 @@ func (a *audit) verifyQueue(n uint32) error {
 	for id := a.streams[n].first; id != 0; id = a.sides[id].after {
 		b, h := &a.blocks[id], &a.sides[id]
 		if !a.queued[id] || h.before != prev || a.homeOf(b)/2 != n || h.uses == 0 {
-			return fmt.Errorf("block %d has a wrong queue entry", id)
+			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
-		if now := a.uses[h.uses].call; now <= last {
+		if now := a.uses[h.uses].seq; now <= last {
 			return fmt.Errorf("deferral %d follows deferral %d", now, last)
 		}
 		delete(a.queued, id)
-		prev, last = id, a.uses[h.uses].call
+		prev, last = id, a.uses[h.uses].seq
 	}
 	if a.streams[n].last != prev {
 		return fmt.Errorf("queue ends at block %d, want %d", prev, a.streams[n].last)
@@ -223,13 +222,13 @@ func (a *audit) verifyCounts() error {
 	case a.bytes != a.mapped || a.config.Capacity > 0 && a.bytes > a.config.Capacity:
 		return fmt.Errorf("counted %d mapped bytes, but the counter is %d", a.bytes, a.mapped)
 	case a.counts.peak < a.counts.used || a.counts.peakMapped < a.mapped:
-		return fmt.Errorf("peaks of %d used and %d mapped bytes are below the current %d and %d",
+		return fmt.Errorf("peaks of %d used and %d mapped bytes are below the current values %d and %d",
 			a.counts.peak, a.counts.peakMapped, a.counts.used, a.mapped)
 	}
 	return nil
 }
 
-// Fragmentation returns the fraction of the cached bytes that are outside the largest free block.
+// Fragmentation returns the fraction of the cached bytes that is outside the largest free block.
 func (s Stats) Fragmentation() float64 {
 	if s.Cached == 0 {
 		return 0
@@ -245,7 +244,7 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 	}{
 		{"a block that leaves a gap", func(c *Core, live, _ uint32) {
 			c.blocks[live].span -= 1 << idBits
-		}, "want it at"},
+		}, "want unit"},
 		{"a block that runs beyond the segment", func(c *Core, _, free uint32) {
 			c.blocks[free].span += 1 << idBits
 		}, "blocks end at"},
@@ -262,9 +261,9 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		{"a region of another segment", func(c *Core, _, _ uint32) {
 			c.regions[1].ordinal++
 		}, "region 1"},
-		{"free neighbours", func(c *Core, live, _ uint32) {
+		{"free neighbors", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Free)
-		}, "neighbours"},
+		}, "neighbors"},
 		{"a pinned free block", func(c *Core, _, free uint32) {
 			c.sides[free].pins = 1
 			c.blocks[free].packed |= hasSide
@@ -302,7 +301,7 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			}
 			row.corrupt(c, live, c.blocks[live].next)
 			if err := c.Verify(); err == nil || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("Verify() = %v, want an error with %q", err, row.want)
+				t.Errorf("Verify() = %v, want an error that contains %q", err, row.want)
 			}
 		})
 	}

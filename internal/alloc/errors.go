@@ -28,14 +28,14 @@ var (
 	// ErrNotPinned reports an Unpin without a Pin.
 	ErrNotPinned = errors.New("block is not pinned")
 	// ErrDeferred reports that a Core cannot be rebuilt while blocks are deferred.
-	ErrDeferred = errors.New("a freed block still waits for a stream")
+	ErrDeferred = errors.New("a freed block is still waiting for a stream")
 )
 
 // OutOfMemoryError reports that a request fits neither the stream's free memory nor the memory
 // that can still be mapped. All fields are in bytes.
 type OutOfMemoryError struct {
 	Requested   int64 // size of the request
-	Free        int64 // sum of the stream's free blocks
+	Free        int64 // total size of the stream's free blocks
 	LargestFree int64 // largest free block of that stream
 	Capacity    int64 // limit of the pool; 0 means no limit
 }

@@ -7,8 +7,7 @@ func (c *Core) Free(v Block) (State, error) {
 	return state, err
 }
 
-// Segments yields the segments that have not been trimmed, by ordinal. The Core must not change
-// during the iteration.
+// Segments yields the segments that have not been trimmed, by ordinal.
 func (c *Core) Segments() iter.Seq[Segment] {
 	c.mergeHot()
 	return func(yield func(Segment) bool) {

@@ -2,8 +2,7 @@ package alloc
 
 import "testing"
 
-// FuzzHistories decodes a history from two bytes for each step, and verifies the Core after each
-// step.
+// FuzzHistories decodes a history from two bytes per step and verifies the Core after every step.
 func FuzzHistories(f *testing.F) {
 	f.Add([]byte{0x00, 0x10, 0x01, 0x20, 0x02, 0x00})
 	f.Add([]byte{0x00, 0xff, 0x40, 0xff, 0x05, 0x01, 0x02, 0x00, 0x06, 0x01})
@@ -15,8 +14,8 @@ func FuzzHistories(f *testing.F) {
 	})
 }
 
-// run applies a history. The low bits of each first byte select the call, the high bits the
-// stream.
+// run applies a history. The low bits of the first byte of a step select the call, and its high
+// bits the stream.
 func run(t *testing.T, c *Core, history []byte) {
 	t.Helper()
 	var held []Block
@@ -48,7 +47,7 @@ func run(t *testing.T, c *Core, history []byte) {
 			c.Trim(int64(n) * mib)
 		}
 		if err := c.Verify(); err != nil {
-			t.Fatalf("after call %d of stream %d: %v", call, stream, err)
+			t.Fatalf("after call %d on stream %d: %v", call, stream, err)
 		}
 	}
 }

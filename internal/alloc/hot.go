@@ -1,18 +1,17 @@
 package alloc
 
-// A freed block stays hot for one call: it is neither merged nor indexed. If the next call is
-// an Alloc that would get this block, the Alloc returns it at once. Any other call merges the
-// block first, so the hot block never changes a placement. It only speeds up two common
-// patterns:
+// A freed block stays hot for one call: it is neither merged nor indexed. If the next call is an
+// Alloc that would get this block anyway, the Alloc returns it directly. Any other call merges the
+// block first, so the hot block never changes a placement. It only speeds up two common patterns:
 //
-//   - A temporary is allocated, used and freed repeatedly. A Free right after the Alloc of the
-//     same block restores the state before that Alloc, so the same request gets the same block.
-//   - A new value of the same size replaces an old one. The request gets the block that has
-//     just been freed if this block merges with no neighbour and no other free block has that
+//   - A temporary is repeatedly allocated, used and freed. A Free right after the Alloc of the same
+//     block restores the state before that Alloc, so the same request gets the same block.
+//   - A new value replaces an old one of the same size. The request gets the block that has just
+//     been freed if this block does not merge with a neighbor and no other free block has that
 //     size.
 //
-// The neighbours' states are read at the Free, not at the merge. Their records are often cache
-// misses, and an early read shortens the stall of a mispredicted branch.
+// The neighbors' states are read when the block is freed, not when it is merged. Their records are
+// often cache misses, and an early read shortens the stall of a mispredicted branch.
 
 func (p *placer) mergeHot() {
 	p.lastAlloc = 0
@@ -21,23 +20,23 @@ func (p *placer) mergeHot() {
 	}
 }
 
-// cool merges the hot block into its index, x, and returns the size of the resulting block in
-// units.
+// cool merges the hot block and adds the resulting block to its index x. It returns that block's
+// size in units.
 func (p *placer) cool(x *index) uint64 {
 	id := p.hot
 	p.hot = 0
-	return p.merge(x, &p.blocks[id], id, p.neighbours)
+	return p.merge(x, &p.blocks[id], id, p.neighbors)
 }
 
-// neighbours records which of a block's neighbours in its region are free.
-type neighbours struct{ prev, next bool }
+// neighbors records which of a block's neighbors in its region are free.
+type neighbors struct{ prev, next bool }
 
-func (p *placer) freeNeighbours(b *block) neighbours {
-	return neighbours{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
+func (p *placer) freeNeighbors(b *block) neighbors {
+	return neighbors{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
 }
 
-// freeHot frees a block without uses or pins and makes it hot. home is the number of its index.
-// The caller has merged the previous hot block and then set p.neighbours.
+// freeHot frees a block without uses or pins and makes it hot. home is the number of its index. The
+// caller must have merged the previous hot block and then set p.neighbors.
 func (p *placer) freeHot(b *block, id, home uint32) {
 	p.counts.live--
 	p.expire(b)
@@ -53,9 +52,9 @@ func (p *placer) servedByHot(units uint64, home uint32) bool {
 	return p.blocks[p.hot].units() == units && p.hotIsOnly(home, units)
 }
 
-// hotIsOnly reports whether the hot block, which has the given size, belongs to the given index,
-// would merge with no neighbour and would be the only block of its class.
+// hotIsOnly reports whether the hot block, which has the given size, belongs to index home, does
+// not merge with a neighbor and would be the only block of its class.
 func (p *placer) hotIsOnly(home uint32, units uint64) bool {
 	return units <= exactBins && p.hotHome == home && p.homes[home].bags[units-1].count == 0 &&
-		p.neighbours == neighbours{}
+		p.neighbors == neighbors{}
 }

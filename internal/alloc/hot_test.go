@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHotBlockDoesNotChangePlacement applies the same history to two Cores. One of them merges
-// its hot block after every call.
+// TestHotBlockDoesNotChangePlacement applies the same history to two Cores, one of which merges its
+// hot block after every call.
 func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)
@@ -57,7 +57,7 @@ func mustFree(t *rapid.T, c *Core, b Block) {
 	}
 }
 
-// allocGrowing allocates a block, and adds a segment if it needs one.
+// allocGrowing allocates a block, adding a segment if necessary.
 func allocGrowing(t *rapid.T, c *Core, size int64, stream Stream) Block {
 	for {
 		b, growth, err := c.Alloc(size, stream)

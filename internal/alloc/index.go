@@ -5,17 +5,18 @@ import (
 	"math/bits"
 )
 
-// Sizes are grouped into bins: up to 1 MiB each bin has one size; above, there are 64 bins between
-// two powers of two.
+// Sizes are grouped into bins. Up to 1 MiB, each bin has one size; above that, there are 64 bins
+// between two powers of two.
 const (
 	exactBins = 2048 // number of bins with one size; also the largest of these sizes in units
 	exactLog  = 11   // logarithm of exactBins
 	subLog    = 6    // logarithm of the number of bins between two powers of two
-	binCount  = 4096 // 64 words of 64 bits, summarised by one word
+	binCount  = 4096 // 64 words of 64 bits, summarized by one word
 )
 
-// binOf returns the bin of a size in units. A power of two is the last size of its bin, not the
-// first, so the free block of a new segment stays in its bin when the first blocks are split off.
+// binOf returns the bin of a size in units. A power of two is the last size of its bin rather than
+// the first, so that the free block of a new segment stays in its bin when the first blocks are
+// split off.
 func binOf(units uint64) int {
 	last := units - 1
 	if last < exactBins {
@@ -27,8 +28,8 @@ func binOf(units uint64) int {
 }
 
 // index finds the free blocks of one stream by size. A two-level bitmap records which bins are not
-// empty. A bin with one size has a bag; a bin with several sizes has a list of classes ordered by
-// size.
+// empty. A bin with one size has a bag, and a bin with several sizes has a list of classes ordered
+// by size.
 type index struct {
 	bags    [exactBins]bag // first, so that none crosses a cache line
 	summary uint64
@@ -40,7 +41,7 @@ type index struct {
 type class struct {
 	units      uint64 // size of its blocks
 	blocks     bag
-	prev, next uint32 // neighbours in the bin; next also chains unused classes
+	prev, next uint32 // neighbors in the bin; next also chains unused classes
 }
 
 func (x *index) set(bin uint) {
@@ -49,8 +50,8 @@ func (x *index) set(bin uint) {
 	x.summary |= 1 << word
 }
 
-// clearIfEmpty marks a bin as empty if blocks, the number of its remaining blocks, is 0. A
-// branch would be unpredictable, so there is none.
+// clearIfEmpty marks a bin as empty if blocks, the number of its remaining blocks, is 0. It has no
+// branch, because the branch would be unpredictable.
 func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
 	w := x.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
@@ -58,10 +59,10 @@ func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	x.summary ^= isZero(w) << word
 }
 
-// isZero returns 1 if n is 0, else 0, without a branch.
+// isZero returns 1 if n is 0 and otherwise 0, without a branch.
 func isZero(n uint64) uint64 { return ^(n | -n) >> 63 }
 
-// nextBin returns the first bin at or above the given one that is not empty, or -1.
+// nextBin returns the first nonempty bin at or above the given one, or -1 if there is none.
 func (x *index) nextBin(bin int) int {
 	word := bin >> 6 & 63
 	if mask := x.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
@@ -75,9 +76,9 @@ func (x *index) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the smallest free block with at least the given number of units, and its size;
-// 0, 0 if there is none. Among blocks of that size it returns the lowest. The size is derived
-// from the bin or class, so the caller need not wait for the block's record.
+// find returns the smallest free block with at least the given number of units, and its size. Among
+// blocks of the same size it returns the lowest. If there is none, it returns 0, 0. The size comes
+// from the bin or class, so that the caller need not wait for the block's record.
 func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	f.credit += creditStep
 	if units > exactBins {
@@ -90,7 +91,7 @@ func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	return f.first(&x.bags[bin]), uint64(bin) + 1
 }
 
-// findLarge implements find for requests above 1 MiB.
+// findLarge is find for requests above 1 MiB.
 func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64) {
 	bin := binOf(units)
 	for k := *x.list(bin); k != 0; k = f.classes[k].next {
@@ -113,9 +114,9 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert adds a free block to an index. It inlines the common case of addKey, because calls are
-// a large part of the cost of placement. Callers pass the size, because they know it before the
-// block's record is loaded.
+// insert adds a free block to an index. It inlines the common case of addKey, because function
+// calls are a large part of the cost of placement. Callers pass the size, because they know it
+// before the block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -157,7 +158,7 @@ func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeLarge implements remove for blocks above 1 MiB.
+// removeLarge is remove for blocks above 1 MiB.
 func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
 	k := f.classOf(x, units)
 	g := &f.classes[k].blocks
@@ -177,9 +178,9 @@ func (f *freeBlocks) reindex(x *index, b *block, id uint32, place, units uint64)
 	f.insert(x, b, id, units)
 }
 
-// resizeClass implements reindex for a block that is alone in its class, by changing the
-// class's size. It changes nothing and returns false if the class has other blocks, or if the
-// new size belongs to another bin or breaks the order of classes.
+// resizeClass is reindex for a block that is alone in its class: it changes the size of the class.
+// It changes nothing and returns false if the class has other blocks, or if the new size belongs to
+// another bin or breaks the order of classes.
 func (f *freeBlocks) resizeClass(x *index, b *block, id uint32, place, units uint64) bool {
 	cl := &f.classes[f.classOf(x, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
@@ -194,7 +195,7 @@ func (f *freeBlocks) resizeClass(x *index, b *block, id uint32, place, units uin
 	return true
 }
 
-// classOf returns the existing class of a size above 1 MiB.
+// classOf returns the class of a size above 1 MiB, which must exist.
 func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	k := *x.list(binOf(units))
 	for f.classes[k].units != units {
@@ -228,8 +229,8 @@ func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	return k
 }
 
-// grabClass returns the number of an unused class; a reused class keeps the array of its bag.
-// grabClass may reallocate the classes.
+// grabClass returns the number of an unused class, whose bag may already have an array. It may
+// reallocate the classes.
 func (f *freeBlocks) grabClass() uint32 {
 	if k := f.unused; k != 0 {
 		f.unused = f.classes[k].next
@@ -255,7 +256,7 @@ func (f *freeBlocks) dropClass(x *index, k uint32) {
 	f.unused = k
 }
 
-// forgetFree drops all classes and bags. The caller drops the indexes.
+// forgetFree drops all classes and bags. The caller must drop the indexes.
 func (f *freeBlocks) forgetFree() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
 	f.spareKeys, f.unused, f.credit = [32]uint32{}, 0, 0

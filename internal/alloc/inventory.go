@@ -9,7 +9,7 @@ import (
 // Extent describes a segment in an Inventory. A trimmed segment has 0 bytes.
 type Extent struct {
 	Bytes int64
-	Small bool // true if it serves small requests, under Stepped sizing
+	Small bool // whether it serves small requests under Stepped sizing
 }
 
 // Range identifies a part of a segment, in bytes.
@@ -28,40 +28,37 @@ func (r Range) compare(o Range) int {
 // Held describes a block that is not free.
 type Held struct {
 	Range
-	// Live is true for a live block and false for a parked one.
-	Live bool
-	// Pinned is true if a graph pins the block.
-	Pinned bool
-	// Stream is the number of a live block's stream. Stream 0 has number 0; the others are numbered
-	// from 1 in the order of their first live blocks by place.
+	Live   bool // whether the block is live rather than parked
+	Pinned bool // whether a graph pins the block
+	// Stream is the number of a live block's stream. Stream 0 has number 0. The other streams are
+	// numbered from 1 in the order of their first live blocks, by segment and offset.
 	Stream uint32
 }
 
 // Inventory lists the segments and blocks of a Core, for comparison between ranks.
 type Inventory struct {
 	Segments []Extent // by ordinal
-	Blocks   []Held   // by place
+	Blocks   []Held   // by segment and offset
 }
 
-// Arrangement describes a layout that several Cores can be rebuilt to.
+// Arrangement describes a layout to which several Cores can be rebuilt.
 type Arrangement struct {
 	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
 	Segments []Extent
-	// Kept lists, by place, the ranges that do not become free before the next Rebuild: freed
-	// blocks that a graph pins, and live blocks that graphs pin on only some ranks.
+	// Kept lists, by segment and offset, the ranges that do not become free before the next Rebuild:
+	// freed blocks that a graph pins, and live blocks that graphs pin on only some ranks.
 	Kept []Range
 }
 
-// Conflict describes a live block that differs between ranks, or whose segment differs.
+// Conflict describes a live block that differs between ranks, or whose segment does.
 type Conflict struct {
 	Range
 	// Has describes, for each rank, the live block at this range and its segment.
 	Has []string
 }
 
-// Union returns an arrangement with which the Cores of several ranks place blocks identically
-// after a Rebuild. It returns a Conflict instead if a live block prevents that. It is a pure
-// function of the inventories.
+// Union returns an arrangement with which the Cores of several ranks place blocks identically after
+// a Rebuild, or a Conflict if a live block prevents that. It is a pure function of the inventories.
 //
 // Segments that differ are retired. A rank keeps a retired segment mapped while a graph pins
 // part of it.
@@ -104,13 +101,13 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	return l, nil
 }
 
-// span identifies a part of a segment: regions consist of whole spans of 2 MiB.
+// span identifies a part of a segment. Regions consist of whole spans of 2 MiB.
 type span struct {
 	segment int32
 	number  int64
 }
 
-// spanBytes is a span's size in bytes. The last span of a segment may be smaller.
+// spanBytes is the size of a span in bytes. Only the last span of a segment may be smaller.
 const spanBytes = int64(spanUnits) << unitShift
 
 func (r Range) eachSpan(f func(span)) {
@@ -124,17 +121,17 @@ func (r Range) eachSpan(f func(span)) {
 // between ranks.
 func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
 	r.eachSpan(func(s span) {
-		from, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
+		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
 		if live[s] {
-			from, end = max(from, r.Offset), min(end, r.end())
+			start, end = max(start, r.Offset), min(end, r.end())
 		}
-		kept = append(kept, Range{r.Segment, from, end - from})
+		kept = append(kept, Range{r.Segment, start, end - start})
 	})
 	return kept
 }
 
-// commonSegment returns the segment with an ordinal if it is the same on all ranks, else an Extent
-// of 0 bytes.
+// commonSegment returns the segment with the given ordinal if it is the same on all ranks, and
+// otherwise an Extent of 0 bytes.
 func commonSegment(ranks []Inventory, ordinal int) Extent {
 	for _, r := range ranks {
 		if ordinal >= len(r.Segments) || r.Segments[ordinal] != ranks[0].Segments[ordinal] {
@@ -158,8 +155,8 @@ func mergeOverlapping(ranges []Range) []Range {
 	return out
 }
 
-// findConflict returns a Conflict for the first live block, by place, that differs between
-// ranks or whose segment differs. It returns nil if there is none.
+// findConflict returns a Conflict for the first live block, by segment and offset, that differs
+// between ranks or whose segment does. It returns nil if there is none.
 func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
 	var all []Range
@@ -195,7 +192,7 @@ func newConflict(ranks []Inventory, r Range) *Conflict {
 	return c
 }
 
-// describe returns a description of a range's live block and segment for an error message.
+// describe describes the live block and the segment at a range for an error message.
 func (v Inventory) describe(r Range) string {
 	segment := "no segment"
 	if int(r.Segment) < len(v.Segments) && v.Segments[r.Segment].Bytes > 0 {

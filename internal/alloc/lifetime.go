@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a freed block can be allocated again: at once, when other streams no
+// lifetimes decides when a freed block can be allocated again: immediately, when other streams no
 // longer use it, or when no graph pins it any more.
 type lifetimes struct {
 	placer
@@ -16,7 +16,7 @@ type lifetimes struct {
 	owners    []uint32 // buffer of deferringStreams
 }
 
-// homeFor returns the number of the index that serves a stream and size.
+// homeFor returns the number of the index that serves requests of a stream and size.
 func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
 	if stream != l.recent {
 		l.selectStream(stream)
@@ -59,8 +59,8 @@ func (l *lifetimes) freeHeld(b *block, id uint32) State {
 	return l.release(id)
 }
 
-// release frees an unpinned block, or defers it if other streams may still use it. It returns
-// the new state.
+// release frees an unpinned block, or defers it if other streams may still use it, and returns the
+// new state.
 func (l *lifetimes) release(id uint32) State {
 	l.forgetSynced(&l.sides[id], l.streams)
 	if l.sides[id].uses != 0 {
@@ -93,7 +93,7 @@ func (l *lifetimes) deferFree(id uint32) {
 	l.reports.filled = true
 	b, h := &l.blocks[id], &l.sides[id]
 	for u := h.uses; u != 0; u = l.uses[u].next {
-		l.uses[u].call = l.deferrals
+		l.uses[u].seq = l.deferrals
 		l.reports.toRecord = append(l.reports.toRecord,
 			StreamPoint{l.deferrals, l.streams[l.uses[u].stream].name})
 	}
@@ -109,8 +109,8 @@ func (l *lifetimes) deferFree(id uint32) {
 	l.counts.deferred += b.size()
 }
 
-// endDeferral ends a deferred block's use on a stream, and frees the block if this was the last
-// use. It ignores blocks with a deferral number above last.
+// endDeferral ends a deferred block's use on a stream, and frees the block if this was its last
+// use. It does nothing if the block's deferral number is above last.
 func (l *lifetimes) endDeferral(id, stream uint32, last uint64) {
 	if l.endUse(&l.sides[id], stream, last) && l.sides[id].uses == 0 {
 		l.reportReturned(id)
@@ -136,13 +136,13 @@ func (l *lifetimes) unqueue(id uint32) {
 	l.makeFree(b, id)
 }
 
-// freeEarly frees a deferred block before its uses are known to be complete, and reports the
-// events for which the block's stream must wait.
+// freeEarly frees a deferred block before its uses are known to be complete, and reports the events
+// that the block's stream must wait for.
 func (l *lifetimes) freeEarly(id uint32) {
 	h := &l.sides[id]
 	for u := h.uses; u != 0; u = l.uses[u].next {
 		l.reports.waits = append(l.reports.waits,
-			StreamPoint{l.uses[u].call, l.streams[l.uses[u].stream].name})
+			StreamPoint{l.uses[u].seq, l.streams[l.uses[u].stream].name})
 	}
 	l.forgetUses(h)
 	l.reportReturned(id)

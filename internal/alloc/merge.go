@@ -1,11 +1,11 @@
 package alloc
 
-// merge merges an expired block with its free neighbours, adds the resulting block to the index,
+// merge merges an expired block with its free neighbors, adds the resulting block to the index,
 // and returns its size in units.
-func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
+func (l *layout) merge(x *index, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // One is large. The OR of both may exceed the limit, too.
+	if (p.span|n.span)>>idBits > exactBins { // one of them is large, or at least their OR is
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
@@ -32,9 +32,9 @@ func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	return units
 }
 
-// mergeLarge implements merge for neighbours of any size. The result keeps a free neighbour's
-// record, so that the index changes as little as possible.
-func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
+// mergeLarge is merge for neighbors of any size. The resulting block keeps the record of a free
+// neighbor, so that the index changes as little as possible.
+func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
 	switch {

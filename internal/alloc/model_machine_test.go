@@ -18,7 +18,7 @@ type machine struct {
 	marked modelMark     // latest mark of the model
 	held   []*modelBlock // live and parked blocks
 	stale  []Block       // freed blocks
-	addend uint64        // distance of the next segment from the base addresses
+	spread uint64        // distance of the next segment from the base addresses
 }
 
 func newMachine(t *rapid.T) *machine {
@@ -43,7 +43,7 @@ func drawSize(t *rapid.T) int64 {
 	return rapid.Int64Range(1, limit).Draw(t, "size")
 }
 
-// pick draws a block in one of the states.
+// pick draws a held block that is in one of the states.
 func (m *machine) pick(t *rapid.T, states ...State) *modelBlock {
 	var candidates []*modelBlock
 	for _, b := range m.held {
@@ -62,7 +62,7 @@ func (m *machine) Alloc(t *rapid.T) {
 	got, grow, err := m.core.Alloc(size, stream)
 	want, bytes := m.model.alloc(size, stream)
 	if grow.Bytes != bytes || (want == nil && bytes == 0) != errors.Is(err, ErrOutOfMemory) {
-		t.Fatalf("Alloc = growth of %d bytes, %v; model wants growth of %d", grow.Bytes, err, bytes)
+		t.Fatalf("Alloc grows by %d bytes, error %v; model grows by %d", grow.Bytes, err, bytes)
 	}
 	m.checkReports(t)
 	if want == nil && bytes == 0 {
@@ -85,11 +85,11 @@ func (m *machine) Alloc(t *rapid.T) {
 
 // addSegment adds a segment above or below all others, so that the policies differ.
 func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
-	address := uint64(1<<46) + m.addend
+	address := uint64(1<<46) + m.spread
 	if rapid.Bool().Draw(t, "below") {
-		address = 1<<45 - m.addend
+		address = 1<<45 - m.spread
 	}
-	m.addend += 1 << 32
+	m.spread += 1 << 32
 	ordinal, err := m.core.AddSegment(grow, address)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func (m *machine) Free(t *rapid.T) {
 	m.forget(b, v)
 }
 
-// forget moves a block from held to stale if it is free or deferred.
+// forget moves a block from held to stale unless it is still live or parked.
 func (m *machine) forget(b *modelBlock, v Block) {
 	if b.state == Live || b.state == Parked {
 		return
@@ -123,10 +123,10 @@ func (m *machine) FreeTwice(t *rapid.T) {
 	}
 	v := rapid.SampledFrom(m.stale).Draw(t, "stale")
 	if _, err := m.core.Free(v); !errors.Is(err, ErrDoubleFree) {
-		t.Fatalf("second Free of %+v: %v, want ErrDoubleFree", v, err)
+		t.Fatalf("second Free of %+v = %v, want ErrDoubleFree", v, err)
 	}
 	if _, err := m.core.Pin(v.Handle); !errors.Is(err, ErrFreed) {
-		t.Fatalf("Pin of freed %+v: %v, want ErrFreed", v, err)
+		t.Fatalf("Pin of freed %+v = %v, want ErrFreed", v, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func (m *machine) Unpin(t *rapid.T) {
 	v := b.block()
 	if b.pins == 0 {
 		if _, _, err := m.core.Unpin(v.Handle); !errors.Is(err, ErrNotPinned) {
-			t.Fatalf("Unpin without a Pin: %v, want ErrNotPinned", err)
+			t.Fatalf("Unpin without a Pin = %v, want ErrNotPinned", err)
 		}
 		return
 	}
@@ -227,13 +227,13 @@ func (m *machine) Reserve(t *rapid.T) {
 
 func (m *machine) Seize(t *rapid.T) {
 	size, stream, spared := drawSize(t), drawStream(t), drawStream(t)
-	may := func(s Stream) bool { return s != spared }
+	mayLose := func(s Stream) bool { return s != spared }
 	var got []Stream
 	var waitErr error
 	if rapid.Bool().Draw(t, "the wait fails") {
 		waitErr = errors.New("no event")
 	}
-	taken, err := m.core.Seize(size, stream, may, func(owner Stream) error {
+	taken, err := m.core.Seize(size, stream, mayLose, func(owner Stream) error {
 		got = append(got, owner)
 		return waitErr
 	})
@@ -244,7 +244,7 @@ func (m *machine) Seize(t *rapid.T) {
 	}
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
 	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {
-		t.Fatalf("Seize = %t, %v and waits for streams %v; model wants %v", taken, err, got, want)
+		t.Fatalf("Seize = %t, %v and waits for streams %v; model waits for %v", taken, err, got, want)
 	}
 	m.checkReports(t)
 }
@@ -271,7 +271,7 @@ func (m *machine) Check(t *rapid.T) {
 	}
 }
 
-func TestCoreMatchesTheModel(t *testing.T) {
+func TestCoreMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(t)
 		actions := rapid.StateMachineActions(m)

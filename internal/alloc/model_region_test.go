@@ -70,16 +70,17 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// from returns the last span boundary from which a request still fits before t.end. The result
-// is below t.low if the request does not fit.
-func (t modelTail) from(rounded int64) int64 {
+// start returns the last span boundary at which a request can start and still end before t.end. The
+// result is below t.low if the request does not fit.
+func (t modelTail) start(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
 	}
 	return (t.end - rounded) / (2 * mib) * (2 * mib)
 }
 
-// absorb dissolves wholly clean regions and joins neighbouring regions of one stream.
+// absorb merges wholly clean regions into the previous region, and joins neighboring regions of one
+// stream.
 func (m *model) absorb() {
 	for _, s := range m.segments {
 		for i := 1; i < len(s.blocks); i++ {
@@ -99,10 +100,10 @@ func (m *model) absorb() {
 	}
 }
 
-func (s *modelSegment) relabel(from, to *modelRegion) {
+func (s *modelSegment) relabel(old, replacement *modelRegion) {
 	for _, b := range s.blocks {
-		if b.region == from {
-			b.region = to
+		if b.region == old {
+			b.region = replacement
 		}
 	}
 }
@@ -119,7 +120,7 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 	var candidates []modelTail
 	for _, s := range m.segments {
 		for _, t := range s.tails() {
-			if t.from(rounded) >= t.low {
+			if t.start(rounded) >= t.low {
 				candidates = append(candidates, t)
 			}
 		}
@@ -128,15 +129,15 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 		return nil
 	}
 	t := slices.MinFunc(candidates, compareTails)
-	at := t.from(rounded)
-	t.segment.cut(at)
-	mine := &modelRegion{stream: stream, high: at}
+	start := t.start(rounded)
+	t.segment.cut(start)
+	region := &modelRegion{stream: stream, high: start}
 	for _, b := range t.segment.blocks {
-		if b.offset >= at && b.offset < t.end {
-			b.region = mine
+		if b.offset >= start && b.offset < t.end {
+			b.region = region
 		}
 		if b.offset == t.end && b.region.stream == stream {
-			t.segment.relabel(mine, b.region)
+			t.segment.relabel(region, b.region)
 		}
 	}
 	t.segment.mergeFree()
@@ -156,7 +157,7 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 			if t.end < s.Bytes {
 				t.end = t.end / (2 * mib) * (2 * mib)
 			}
-			if t.from(rounded) >= t.low {
+			if t.start(rounded) >= t.low {
 				candidates = append(candidates, t)
 			}
 		}
@@ -165,7 +166,7 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 		return nil
 	}
 	t := slices.MinFunc(candidates, compareTails)
-	t.low = t.from(rounded)
+	t.low = t.start(rounded)
 	t.segment.divide(t.low)
 	t.segment.divide(t.end)
 	m.frees++
@@ -183,18 +184,17 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	return owners
 }
 
-// gaps returns the free memory that a stream may seize. Memory of the spared stream is left
-// out.
+// gaps returns the free memory that a stream may seize, which excludes that of the spared stream.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {
-		from := max(b.offset, b.region.floor)
+		start := max(b.offset, b.region.floor)
 		allowed := b.region.stream == stream || b.region.stream != spared
-		if b.state != Free || !allowed || from >= b.offset+b.size {
+		if b.state != Free || !allowed || start >= b.offset+b.size {
 			continue
 		}
-		if from != end {
-			all = append(all, modelTail{segment: s, low: from})
+		if start != end {
+			all = append(all, modelTail{segment: s, low: start})
 		}
 		end = b.offset + b.size
 		all[len(all)-1].end = end

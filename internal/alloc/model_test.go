@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// model implements the behaviour of a Core with lists and linear searches. The only shared code
-// is the sizing rules, which have separate tests.
+// model implements the behavior of a Core with lists and linear searches. It shares only the sizing
+// rules with the Core, and these have tests of their own.
 type model struct {
 	rules      *Core
 	segments   []*modelSegment
@@ -14,7 +14,7 @@ type model struct {
 	synced     map[Stream]int
 	marked     int
 	frees      int      // number of times that a block has become free
-	requesters []Stream // streams except 0 in the order of their first request
+	requesters []Stream // streams other than 0, in the order of their first request
 	deferrals  uint64
 	toRecord   []StreamPoint
 	waits      []StreamPoint
@@ -265,7 +265,7 @@ func (m *model) returnBlock(b *modelBlock) {
 	m.merge(b)
 }
 
-// merge makes a block free and merges it with free neighbours.
+// merge makes a block free and merges it with free neighbors.
 func (m *model) merge(b *modelBlock) {
 	b.state, b.uses, b.requested, b.handle = Free, nil, 0, 0
 	m.frees++

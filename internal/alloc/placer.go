@@ -6,24 +6,25 @@ import "fmt"
 type placer struct {
 	layout
 	config    Config
-	geometric bool   // every remainder is split off and streams share segments
+	geometric bool   // whether every remainder is split off and streams share segments
 	tail      uint64 // first unused arena position, in units
 	mapped    int64  // bytes of the segments
 	counts    counts
 	frees     uint64 // number of times that a block has become free
 	owner     uint32 // see Core.Owner
 
-	// The latest Alloc and the hot block, see hot.go.
-	lastAlloc  uint32     // block of the latest call if that was an Alloc; otherwise 0
-	lastUnits  uint64     // units that the latest Alloc requested
-	lastHome   uint32     // index of the latest Alloc
-	hot        uint32     // hot block, or 0
-	hotHome    uint32     // index of the hot block
-	hotRepeats bool       // whether the hot block was freed right after its Alloc
-	neighbours neighbours // which neighbours of the hot block are free
+	// The latest Alloc and the hot block; see hot.go.
+
+	lastAlloc  uint32    // block of the latest call if that was an Alloc; otherwise 0
+	lastUnits  uint64    // units that the latest Alloc requested
+	lastHome   uint32    // index of the latest Alloc
+	hot        uint32    // hot block, or 0
+	hotHome    uint32    // index of the hot block
+	hotRepeats bool      // whether the hot block was freed right after its Alloc
+	neighbors  neighbors // which neighbors of the hot block are free
 }
 
-// makeLive makes a block live and returns it. The block is in no index.
+// makeLive makes a block live and returns it. The block must not be in an index.
 func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
@@ -43,9 +44,9 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	return v
 }
 
-// fit returns the free block of an index that serves a request, and its size in units; 0, 0 if
+// fit returns the free block of an index that serves a request, and its size in units, or 0, 0 if
 // there is none. It also merges the hot block. If the hot block belongs to the same index, fit
-// searches before it merges, so that the processor overlaps both. It searches again in the rare
+// searches before it merges, so that the processor overlaps the two. It searches again in the rare
 // case that the merge changed the block found, or created one that fits at least as well.
 func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
 	if p.hot != 0 && p.hotHome != home {
@@ -65,8 +66,8 @@ func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint
 	return id, found
 }
 
-// cut removes a free block of the given size from its index and returns the part for the
-// request. If the sizing allows it, the remainder is split off and keeps the record.
+// cut removes a free block of size found from its index and returns the part for the request. If
+// the sizing permits it, the remainder is split off and keeps the block's record.
 func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	rest := found - units
 	if rest == 0 || !p.geometric && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
@@ -113,10 +114,11 @@ func (p *placer) outOfMemory(size int64, home uint32) error {
 
 func (p *placer) makeFree(b *block, id uint32) {
 	p.expire(b)
-	p.merge(p.homes[p.homeOf(b)], b, id, p.freeNeighbours(b))
+	p.merge(p.homes[p.homeOf(b)], b, id, p.freeNeighbors(b))
 }
 
-// expire invalidates the handle of a block and updates the counters. The block is in no index yet.
+// expire invalidates a block's handle and updates the counters. It does not add the block to an
+// index.
 func (p *placer) expire(b *block) {
 	p.counts.used -= b.size()
 	p.counts.requested -= b.requested()
@@ -125,8 +127,8 @@ func (p *placer) expire(b *block) {
 	b.packed = uint64(vacant)
 }
 
-// cover creates the only region and the only free block of a new segment, and returns the
-// region. home is the number of the index, and number that of the stream.
+// cover creates a region and a free block that cover a new segment, and returns the region. home is
+// the number of the index, and number that of the stream.
 func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) uint32 {
 	r, id, ring := p.grabRegion(), p.grab(), p.grab()
 	p.regions[r] = region{
@@ -156,7 +158,7 @@ func (p *placer) baseFor(bytes int64, address uint64) (uint64, error) {
 	return address >> unitShift, nil
 }
 
-// whollyFree reports whether one free block covers each region of a segment.
+// whollyFree reports whether each region of a segment consists of one free block.
 func (p *placer) whollyFree(s *segment) bool {
 	for r := s.first; r != 0; r = p.regions[r].next {
 		if _, free := p.single(r); !free {
@@ -166,7 +168,7 @@ func (p *placer) whollyFree(s *segment) bool {
 	return true
 }
 
-// vacate drops the regions of a wholly free segment. r is the first region.
+// vacate drops the regions of a wholly free segment, of which r is the first.
 func (p *placer) vacate(r uint32) {
 	for r != 0 {
 		g := p.regions[r]

@@ -2,7 +2,7 @@ package alloc
 
 import "slices"
 
-// rebuilder lays out the segments of a Core anew, around the held blocks.
+// rebuilder lays out the segments of a Core anew around the held blocks.
 type rebuilder struct {
 	placer  *placer
 	streams *streamTable
@@ -20,7 +20,8 @@ type heldBlock struct {
 	Range
 }
 
-// extentOf returns the range of a block that is not free, even if a rebuild has cut its record.
+// extentOf returns the full range of a block that is not free, even if a rebuild has cut its
+// record.
 func extentOf(b Block, cutBlocks map[uint32]Range) Range {
 	if r, cut := cutBlocks[uint32(b.Handle)]; cut {
 		return r
@@ -60,22 +61,22 @@ func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate
 	return unused
 }
 
-// empty drops all regions, free lists and stream numbers, and all blocks that are not held. It
-// returns the held blocks by segment.
+// empty drops all regions, free lists, stream numbers and blocks that are not held. It returns the
+// held blocks by segment.
 func (r *rebuilder) empty(segments int) [][]heldBlock {
 	p := r.placer
 	held := make([][]heldBlock, segments)
 	for ordinal := range p.segments {
 		held[ordinal] = r.heldOf(int32(ordinal))
 	}
-	stays := make([]bool, len(p.blocks))
+	isHeld := make([]bool, len(p.blocks))
 	for _, h := range slices.Concat(held...) {
-		stays[h.id] = true
+		isHeld[h.id] = true
 	}
 	p.vacant = 0
 	for id := uint32(len(p.blocks) - 1); id > 0; id-- {
 		p.sides[id].kept = false
-		if !stays[id] {
+		if !isHeld[id] {
 			r.uses.forgetUses(&p.sides[id])
 			p.drop(&p.blocks[id], id)
 		}
@@ -89,7 +90,7 @@ func (r *rebuilder) empty(segments int) [][]heldBlock {
 	return held
 }
 
-// heldOf returns the live and pinned blocks of a segment, by place.
+// heldOf returns the live and pinned blocks of a segment, by offset.
 func (r *rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 	p := r.placer
 	for id := range p.blocksOf(ordinal) {
@@ -127,8 +128,8 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns, for each span of a segment, the record index of the owner stream: 0, for
-// stream 0, if the span has no live block. It also numbers the streams of live blocks.
+// ownersOf returns, for each span of a segment, the record index of the stream that owns it, which
+// is stream 0 if the span has no live block. It also numbers the streams of live blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {
@@ -156,33 +157,33 @@ func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	return opened
 }
 
-// fill creates the blocks of a region that covers the given range. It returns the held blocks
-// after the range.
-func (r *rebuilder) fill(region uint32, in Range, held []heldBlock, kept []Range) []heldBlock {
+// fill creates the blocks of a region that covers the given area. It returns the held blocks after
+// the area.
+func (r *rebuilder) fill(region uint32, area Range, held []heldBlock, kept []Range) []heldBlock {
 	p := r.placer
-	for at := in.Offset; at < in.end(); {
-		end := in.end()
+	for offset := area.Offset; offset < area.end(); {
+		end := area.end()
 		if len(held) > 0 {
 			end = min(end, held[0].Offset)
 		}
-		keep, until := within(kept, in.Segment, at)
+		keep, boundary := inRanges(kept, area.Segment, offset)
 		var id uint32
-		if end == at {
+		if end == offset {
 			id, end, held = held[0].id, r.cut(held[0]), held[1:]
 		} else {
-			id, end = p.grab(), min(end, until)
+			id, end = p.grab(), min(end, boundary)
 		}
-		r.put(region, id, Range{in.Segment, at, end - at}, keep)
-		at = end
+		r.put(region, id, Range{area.Segment, offset, end - offset}, keep)
+		offset = end
 	}
 	g := &p.regions[region]
-	g.high = max(p.inUse(region), g.floor)
+	g.high = max(p.usedEnd(region), g.floor)
 	return held
 }
 
-// cut returns the offset at which a held block's record ends. A parked block's record ends with
-// its first span, because another stream may own the next one. The rest of the block becomes
-// kept blocks.
+// cut returns the offset at which a held block's record ends. The record of a parked block ends
+// with the block's first span, because another stream may own the next one, and the rest of the
+// block becomes kept blocks.
 func (r *rebuilder) cut(h heldBlock) int64 {
 	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
 	if h.live || end == h.end() {
@@ -192,13 +193,13 @@ func (r *rebuilder) cut(h heldBlock) int64 {
 	return end
 }
 
-// within reports whether an offset is inside one of the ranges. It also returns the offset at which
+// inRanges reports whether an offset is in one of the ranges. It also returns the offset at which
 // that range ends or the next one begins.
-func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
+func inRanges(ranges []Range, ordinal int32, offset int64) (in bool, boundary int64) {
 	for _, r := range ranges {
 		switch {
-		case r.Segment != ordinal || r.end() <= at:
-		case r.Offset <= at:
+		case r.Segment != ordinal || r.end() <= offset:
+		case r.Offset <= offset:
 			return true, r.end()
 		default:
 			return false, r.Offset
@@ -207,15 +208,16 @@ func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
 	return false, MaxSize
 }
 
-// put appends a record to a region. A record without a held block becomes a kept or a free
-// block.
-func (r *rebuilder) put(region, id uint32, in Range, keep bool) {
+// put appends record id to a region. If the record is not that of a held block, it becomes a kept
+// or a free block.
+func (r *rebuilder) put(region, id uint32, extent Range, keep bool) {
 	p := r.placer
 	g, b, h := &p.regions[region], &p.blocks[id], &p.sides[id]
 	ring := &p.blocks[g.ring]
 	last := ring.prev()
 	b.moveTo(
-		(g.origin+uint64(in.Offset)>>unitShift)<<idBits|uint64(region), uint64(in.Size)>>unitShift)
+		(g.origin+uint64(extent.Offset)>>unitShift)<<idBits|uint64(region),
+		uint64(extent.Size)>>unitShift)
 	b.setPrev(last)
 	b.next = g.ring
 	p.blocks[last].next = id
@@ -232,10 +234,10 @@ func (r *rebuilder) put(region, id uint32, in Range, keep bool) {
 		p.insert(p.homes[g.home], b, id, b.units())
 		return
 	}
-	r.count(in.Segment, b, h)
+	r.count(extent.Segment, b, h)
 }
 
-// count adds a block that is not free to the statistics. Blocks of retired segments count only as
+// count adds a block that is not free to the counters. A block in a retired segment counts only as
 // pinned.
 func (r *rebuilder) count(ordinal int32, b *block, h *side) {
 	n := &r.placer.counts

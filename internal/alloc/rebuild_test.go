@@ -9,16 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// divergingRank simulates a rank whose history differs from other ranks' histories. Its blocks
-// are in the order of their allocation.
+// divergingRank simulates a rank whose history differs from those of other ranks. Its blocks are in
+// the order of their allocation.
 type divergingRank struct {
 	*rank
 	streams []Stream // names of the program's streams on this rank
 	pinned  []Block  // pinned blocks, live or parked
 }
 
-// step makes the call that op selects. pick and size select the arguments, so ranks with the
-// same blocks make the same call.
+// step makes the call that op selects, with arguments that depend only on pick, size and the rank's
+// blocks, so that ranks with the same blocks make the same call.
 func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
 	stream := r.streams[pick%len(r.streams)]
 	if len(r.held) == 0 {
@@ -101,9 +101,9 @@ func union(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 	return Union(inventories)
 }
 
-// TestRebuiltCoresPlaceBlocksIdentically lets two ranks make the same calls, and then lets each
-// rank independently use and pin blocks, and allocate and free others. After both ranks have
-// been rebuilt, they must place new blocks identically.
+// TestRebuiltCoresPlaceBlocksIdentically makes the same calls on two ranks, after which each rank
+// independently uses and pins blocks, and allocates and frees others. Once both ranks have been
+// rebuilt, they must place new blocks identically.
 func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := divergingRanks(t)
@@ -121,7 +121,7 @@ func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 					t.Fatal(err)
 				}
 				for len(r.pinned) > 0 {
-					r.unpin(t, 0) // The order differs between ranks.
+					r.unpin(t, 0) // in a different order on each rank
 				}
 				if err := r.core.Verify(); err != nil {
 					t.Fatal(err)
@@ -185,15 +185,15 @@ func checkSamePlacement(t *rapid.T, all []*divergingRank) {
 	}
 }
 
-func TestBlockLiveOnOneRankIsAConflict(t *testing.T) {
+func TestBlockLiveOnOneRankIsConflict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := divergingRanks(t)
 		stepTogether(t, "together", all...)
 		all[1].alloc(t, 5*kib, 0)
-		odd := all[1].held[len(all[1].held)-1]
+		extra := all[1].held[len(all[1].held)-1]
 		_, conflict := union(t, all)
-		if conflict == nil || conflict.Range != (Range{odd.Segment, odd.Offset, odd.Size}) {
-			t.Fatalf("Union returned conflict %+v, want one at %+v", conflict, odd)
+		if conflict == nil || conflict.Range != (Range{extra.Segment, extra.Offset, extra.Size}) {
+			t.Fatalf("Union returned conflict %+v, want one at %+v", conflict, extra)
 		}
 	})
 }
@@ -209,6 +209,6 @@ func TestRebuildRefusesDeferredBlocks(t *testing.T) {
 	_, heldErr := r.core.Held()
 	if _, rebuildErr := r.core.Rebuild(Arrangement{}); !errors.Is(heldErr, ErrDeferred) ||
 		!errors.Is(rebuildErr, ErrDeferred) {
-		t.Fatalf("Held: %v, Rebuild: %v; want ErrDeferred from both", heldErr, rebuildErr)
+		t.Fatalf("Held = %v, Rebuild = %v; want ErrDeferred from both", heldErr, rebuildErr)
 	}
 }

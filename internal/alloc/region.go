@@ -2,32 +2,32 @@ package alloc
 
 import "iter"
 
-// region describes a range of one segment whose blocks serve one stream. The regions of a
-// segment cover it without gaps. Blocks are linked and merged only within one region.
+// region describes a range of one segment whose blocks serve one stream. The regions of a segment
+// cover it without gaps. Blocks are linked and merged only within a region.
 //
 // Memory above a region's high-water mark is clean: it has not been allocated since the owner's
-// work was last known to be complete, so no queued work uses it. Any stream can use clean
+// work was last known to be complete, so no queued work uses it. Any stream can therefore use clean
 // memory without waiting for another stream.
 type region struct {
 	origin  uint64 // position of the first unit of the segment
 	high    uint64 // high-water mark; at or below the first unit if the whole region is clean
 	ordinal int32  // ordinal of the segment
 	home    uint32 // number of the index that holds its free blocks
-	owner   uint32 // number of its stream, see Number
+	owner   uint32 // number of its stream; see Number
 	ring    uint32 // vacant block record that links the last block to the first; 0 in unused records
-	floor   uint64 // end of reserved memory, the lower limit of high
+	floor   uint64 // end of reserved memory, and lower limit of high
 	next    uint32 // next region in the segment, or next unused record; 0 if there is none
 }
 
-// spanUnits is the granularity of regions in units, 2 MiB. Only the last region of a segment
-// may have a different size, because it ends with the segment.
+// spanUnits is the granularity of regions in units: 2 MiB. Only the last region of a segment, which
+// ends with the segment, may have a different size.
 const spanUnits = uint64(2*mib) >> unitShift
 
 // layout holds the segments of a Core, their regions and their blocks.
 type layout struct {
 	freeBlocks
 	segments    []segment
-	regions     []region // by number; number 0 is no region
+	regions     []region // by number; index 0 is reserved and means no region
 	spareRegion uint32   // first unused record
 	homes       []*index // large and small index of each stream, by number; nil until needed
 }
@@ -42,7 +42,7 @@ func (l *layout) view(id uint32) Block {
 	return l.regionOf(b).view(b, id)
 }
 
-// blocksOf yields the numbers of the blocks of a segment by offset, including free ones. It yields
+// blocksOf yields the numbers of the blocks of a segment, including free ones, by offset. It yields
 // nothing for a segment that has been trimmed or was never added.
 func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
@@ -90,8 +90,8 @@ func (l *layout) extent(r uint32) (base, end uint64) {
 	return l.blocks[ring.next].position(), last.position() + last.units()
 }
 
-// inUse returns the end of a region's last block that is not free.
-func (l *layout) inUse(r uint32) uint64 {
+// usedEnd returns the position after a region's last block that is not free.
+func (l *layout) usedEnd(r uint32) uint64 {
 	last := &l.blocks[l.blocks[l.regions[r].ring].prev()]
 	if last.state() == Free {
 		return last.position()
@@ -99,7 +99,8 @@ func (l *layout) inUse(r uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// single returns the first block of a region, and reports whether it is free and covers the region.
+// single returns the first block of a region, and reports whether that block is free and covers the
+// whole region.
 func (l *layout) single(r uint32) (id uint32, free bool) {
 	ring := &l.blocks[l.regions[r].ring]
 	id = ring.next
@@ -110,7 +111,7 @@ func (l *layout) single(r uint32) (id uint32, free bool) {
 func (l *layout) clean(stream uint32) {
 	for r := range l.regions {
 		if g := &l.regions[r]; g.ring != 0 && g.home/2 == stream {
-			g.high = max(l.inUse(uint32(r)), g.floor)
+			g.high = max(l.usedEnd(uint32(r)), g.floor)
 		}
 	}
 }
@@ -120,8 +121,8 @@ func (r *region) reserve(end uint64) {
 	r.high = max(r.high, end)
 }
 
-// absorb merges each wholly clean region into the previous region, and joins neighbouring
-// regions of the same stream. takeClean then finds adjacent memory as one run.
+// absorb merges each wholly clean region into the previous region, and joins neighboring regions of
+// the same stream, so that takeClean finds adjacent memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -147,27 +148,27 @@ func (l *layout) whollyClean(r uint32) bool {
 }
 
 // takeClean moves clean memory to a stream for a request that no free block of the stream can
-// serve. It reports whether it found any. It uses the end of the smallest clean run that is
-// large enough; among runs of the same size, the first by segment and offset.
+// serve, and reports whether there was enough. It uses the end of the smallest clean run that is
+// large enough and, among runs of the same size, of the first by segment and offset.
 func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
 	}
-	best, least, from := uint32(0), ^uint64(0), uint64(0)
+	best, bestSize, start := uint32(0), ^uint64(0), uint64(0)
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; r = l.regions[r].next {
 			g := &l.regions[r]
 			base, end := l.extent(r)
 			low := max(g.high, base)
-			if at, fits := g.lastSpan(low, end, units); fits && end-low < least {
-				best, least, from = r, end-low, at
+			if at, fits := g.lastSpan(low, end, units); fits && end-low < bestSize {
+				best, bestSize, start = r, end-low, at
 			}
 		}
 	}
 	if best == 0 {
 		return false
 	}
-	l.transferTail(best, from, home, owner)
+	l.transferTail(best, start, home, owner)
 	return true
 }
 
@@ -175,8 +176,8 @@ func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastSpan returns the last span boundary in a range from which a request still fits before the
-// range ends, and reports whether there is one.
+// lastSpan returns the last span boundary in a range at which a request can start and still end
+// within the range. It reports whether there is one.
 func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -185,11 +186,11 @@ func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	return at, at >= low
 }
 
-// transferTail transfers the free memory of a region above a position to a stream. If the
+// transferTail transfers the free memory of a region from position start on to a stream. If the
 // stream owns the next region, the memory is merged into that region.
-func (l *layout) transferTail(r uint32, from uint64, home, owner uint32) {
-	if base, _ := l.extent(r); from > base {
-		r = l.split(r, from)
+func (l *layout) transferTail(r uint32, start uint64, home, owner uint32) {
+	if base, _ := l.extent(r); start > base {
+		r = l.split(r, start)
 	}
 	l.assign(r, home, owner)
 	if above := l.regions[r].next; above != 0 && l.regions[above].home == home {
@@ -210,8 +211,8 @@ func (l *layout) assign(r, home, owner uint32) {
 	l.insert(l.homes[home], b, id, b.units())
 }
 
-// split divides a region at a position and returns the upper part, a region of the same stream.
-// The position must be a block boundary or inside a free block.
+// split divides a region at a position, which must be a block boundary or inside a free block. It
+// returns the upper part, which is a region of the same stream.
 func (l *layout) split(r uint32, at uint64) uint32 {
 	first := l.boundary(r, at)
 	upper, ring := l.grabRegion(), l.grab()
@@ -235,8 +236,8 @@ func (l *layout) split(r uint32, at uint64) uint32 {
 	return upper
 }
 
-// boundary returns the block of a region that begins at a position above the region's start. A
-// free block that contains the position is split.
+// boundary returns the block of a region that begins at a position above the region's start. If a
+// free block contains the position, boundary splits that block.
 func (l *layout) boundary(r uint32, at uint64) uint32 {
 	g := &l.regions[r]
 	id := l.blocks[g.ring].prev()
@@ -259,17 +260,17 @@ func (l *layout) boundary(r uint32, at uint64) uint32 {
 	return rest
 }
 
-// setRegion assigns the blocks in [from, until) to a region.
-func (l *layout) setRegion(from, until, r uint32) {
-	for id := from; id != until; id = l.blocks[id].next {
+// setRegion assigns the blocks in [first, end) to a region.
+func (l *layout) setRegion(first, end, r uint32) {
+	for id := first; id != end; id = l.blocks[id].next {
 		b := &l.blocks[id]
 		b.place = b.place&^idMask | uint64(r)
 	}
 }
 
-// join merges a region with the next one, which belongs to the same stream, and visits all
-// blocks of the region whose record is dropped. Callers therefore pass as kept the region that
-// probably has more blocks.
+// join merges a region with the next one, which must belong to the same stream. Only the record of
+// kept, which is one of the two, survives. Because join visits all blocks of the other region,
+// callers choose as kept the region that probably has more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]
@@ -305,7 +306,7 @@ func (l *layout) mergeNext(x *index, id uint32) {
 	}
 	l.remove(x, b, b.units())
 	b.packed = uint64(vacant)
-	l.merge(x, b, id, neighbours{next: true})
+	l.merge(x, b, id, neighbors{next: true})
 }
 
 // linkTo returns the link that points to a region in its segment's list.

@@ -54,12 +54,12 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 				needed += row.size(s)
 			}
 			n := c.Stats()
-			most := max(64*mib, 2*needed+int64(row.streams)*2*mib)
+			limit := max(64*mib, 2*needed+int64(row.streams)*2*mib)
 			t.Logf("%d MiB on %d streams: %d MiB mapped in %d segments",
 				needed/mib, row.streams, n.Mapped/mib, n.Segments)
-			if n.Mapped > most || n.Segments > maxSegments(n.Mapped, 64*mib) {
+			if n.Mapped > limit || n.Segments > maxSegments(n.Mapped, 64*mib) {
 				t.Errorf("mapped %d bytes in %d segments, want at most %d in %d",
-					n.Mapped, n.Segments, most, maxSegments(n.Mapped, 64*mib))
+					n.Mapped, n.Segments, limit, maxSegments(n.Mapped, 64*mib))
 			}
 			if err := c.Verify(); err != nil {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 	}
 }
 
-func TestSynchronisedStreamsShareMemory(t *testing.T) {
+func TestSynchronizedStreamsShareMemory(t *testing.T) {
 	c := newCore(t, Default())
 	for s := range Stream(1000) {
 		a, b := mustAlloc(t, c, 20*mib, s), mustAlloc(t, c, mib, s)
@@ -80,11 +80,11 @@ func TestSynchronisedStreamsShareMemory(t *testing.T) {
 		c.Synced(s, c.Mark())
 	}
 	if n := c.Stats(); n.Segments != 1 {
-		t.Errorf("1000 streams in turn needed %d segments of %d bytes, want 1", n.Segments, n.Mapped)
+		t.Errorf("1000 streams in turn needed %d segments (%d bytes), want 1", n.Segments, n.Mapped)
 	}
 }
 
-func TestMemoryFreedAfterTheMarkIsNotClean(t *testing.T) {
+func TestMemoryFreedAfterMarkIsNotClean(t *testing.T) {
 	c := newCore(t, Config{First: 4 * mib})
 	a := mustAlloc(t, c, 4*mib, 1)
 	mark := c.Mark()
@@ -101,9 +101,9 @@ func TestMemoryFreedAfterTheMarkIsNotClean(t *testing.T) {
 	}
 }
 
-// TestGrowthIsBounded makes random requests on many streams. The pool may grow only if no run
-// of clean memory holds the request. Without frees, it may map at most three times the
-// footprints.
+// TestGrowthIsBounded makes random requests on many streams. The pool may grow only if no run of
+// clean memory is large enough for the request. If streams are not synchronized, it may map at most
+// three times the footprints.
 func TestGrowthIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
@@ -111,7 +111,7 @@ func TestGrowthIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		syncs := rapid.Bool().Draw(t, "streams are synchronised")
+		syncs := rapid.Bool().Draw(t, "streams are synchronized")
 		streams := rapid.IntRange(1, 40).Draw(t, "streams")
 		var live []Block
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
@@ -130,8 +130,8 @@ func TestGrowthIsBounded(t *testing.T) {
 				live = append(live, allocBounded(t, c, drawSize(t), s))
 			}
 			n := c.Stats()
-			if most := max(first, 3*c.footprints()); n.Mapped > most && !syncs {
-				t.Fatalf("mapped %d bytes, want at most %d", n.Mapped, most)
+			if limit := max(first, 3*c.footprints()); n.Mapped > limit && !syncs {
+				t.Fatalf("mapped %d bytes, want at most %d", n.Mapped, limit)
 			}
 			if n.Mapped > 0 && n.Segments > maxSegments(n.Mapped, first) {
 				t.Fatalf("mapped %d bytes in %d segments, want at most %d",
@@ -146,8 +146,8 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	mapped := c.Stats().Mapped
 	v, growth, err := c.Alloc(size, s)
 	if err == nil && growth.Bytes != 0 {
-		if most := max(mapped, c.config.First, roundUp(size, 2*mib)); growth.Bytes > most {
-			t.Fatalf("grew by %d bytes for %d, want at most %d", growth.Bytes, size, most)
+		if limit := max(mapped, c.config.First, roundUp(size, 2*mib)); growth.Bytes > limit {
+			t.Fatalf("grew by %d bytes for a request of %d, want at most %d", growth.Bytes, size, limit)
 		}
 		need := uint64(roundUp(size, 2*mib)) >> unitShift
 		for r := range c.regions {
@@ -155,7 +155,8 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 				base, end := c.extent(uint32(r))
 				low := uint64(roundUp(int64(max(g.high, base)-g.origin), int64(spanUnits))) + g.origin
 				if low < end && end-low >= need {
-					t.Fatalf("grew for %d bytes although region %d has %d clean units", size, r, end-low)
+					t.Fatalf("grew for a request of %d bytes although region %d has %d clean units", size, r,
+						end-low)
 				}
 			}
 		}
@@ -169,10 +170,10 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	return v
 }
 
-// TestMappedMemoryOfRandomPrograms compares mapped memory with twice the sum of the streams'
-// peak footprints plus 2 MiB for each stream. The package's bound also counts clean runs that
-// were too small for a request as footprints. This test does not count them, so mapped memory
-// may exceed the sum by an eighth.
+// TestMappedMemoryOfRandomPrograms compares mapped memory with twice the sum of the streams' peak
+// footprints plus 2 MiB for each stream. The package's real bound also includes clean runs that
+// were too small for a request. Because this test does not count them, it permits mapped memory to
+// exceed the sum by an eighth.
 func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 	for _, streams := range []int{1, 10, 100, 1000} {
 		worst := 0.0

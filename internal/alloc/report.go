@@ -1,8 +1,7 @@
 package alloc
 
-// StreamPoint identifies the event of a deferred block on a stream that used the block. The
-// caller records the event when the block is deferred. The owner stream may have to wait for it
-// later.
+// StreamPoint identifies the event of a deferred block on a stream that used the block. The caller
+// records the event when the block is deferred, and the owner stream may have to wait for it later.
 type StreamPoint struct {
 	// Deferral numbers a Core's deferred blocks from 1 in the order in which they were freed.
 	Deferral uint64
@@ -12,7 +11,7 @@ type StreamPoint struct {
 // Return describes a deferred or parked block that has become free.
 type Return struct {
 	Block
-	Owner uint32 // number of the stream that owned it
+	Owner uint32 // number of the stream that owned the block
 }
 
 // reports lists the side effects of the latest call that the caller must handle. The slices are
@@ -31,17 +30,18 @@ func (r *reports) clear() {
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-// Reported reports whether EventsToRecord, Waits or Returned is not empty after the latest call.
+// Reported reports whether EventsToRecord, Waits or Returned is nonempty after the latest call.
 func (r *reports) Reported() bool { return r.filled }
 
 // EventsToRecord lists the events to record after the latest Free or Unpin deferred a block. The
 // slice is valid until the next call that changes the Core.
 func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 
-// Waits lists the events for which the latest Alloc's stream must wait, on the device, before
-// it uses a block from this Alloc or a later one. The slice is valid until the next change.
+// Waits lists the events that the latest Alloc's stream must wait for, on the device, before it
+// uses a block from this Alloc or a later one. The slice is valid until the next call that changes
+// the Core.
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
-// Returned lists the deferred and parked blocks that became free during the latest Alloc,
-// Synced or Unpin, in order. The slice is valid until the next change.
+// Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or
+// Unpin, in that order. The slice is valid until the next call that changes the Core.
 func (r *reports) Returned() []Return { return r.returned }

@@ -13,9 +13,9 @@ type Segment struct {
 	Stream  Stream // stream for which it was mapped
 }
 
-// segment holds the record of a segment. A trimmed segment keeps only its ordinal and home.
+// segment is the record of a segment. A trimmed segment keeps only its ordinal and home.
 type segment struct {
-	base    uint64 // position of its first unit, which follows the order of the Policy
+	base    uint64 // position of its first unit; positions are in the order of the Policy
 	bytes   int64  // 0 once trimmed
 	address uint64
 	home    uint32
@@ -65,7 +65,7 @@ type View struct {
 	Pins   int32
 }
 
-// Blocks yields the blocks of a segment by offset, including free ones. It yields nothing for a
+// Blocks yields the blocks of a segment, including free ones, by offset. It yields nothing for a
 // segment that has been trimmed or was never added. The Core must not change during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeHot()
@@ -79,8 +79,8 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 }
 
 // Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped. It
-// returns the removed segments in this order; the caller deregisters and unmaps them. Ordinals are
-// not reused. The slice is valid until the next call that changes the Core.
+// returns the removed segments in this order, for the caller to deregister and unmap. Their
+// ordinals are not reused. The slice is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
 	c.mergeHot()
 	c.reports.clear()
@@ -99,8 +99,8 @@ func (c *Core) Trim(keep int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Held returns the segments, and the blocks that are live or pinned. Blocks that are kept only
-// because of other ranks count as free. Error: ErrDeferred.
+// Held returns the segments and the blocks that are live or pinned. It omits blocks that are kept
+// only because of other ranks. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) {
 	c.mergeHot()
 	var all Inventory
@@ -136,14 +136,14 @@ func (c *Core) Held() (Inventory, error) {
 
 // Rebuild lays out a Core according to an Arrangement that Union has computed from the inventories
 // of this Core and others. Held blocks keep their places and handles. The spans of live blocks
-// belong to those blocks' streams; all other memory is clean and belongs to stream 0. The streams
-// of live blocks are numbered as in [Held]. Other streams get their numbers at their next request.
-// Cores of several ranks that have been rebuilt to the same Arrangement return the same results for
+// belong to those blocks' streams, and all other memory is clean and belongs to stream 0. The
+// streams of live blocks are numbered as in [Held], and other streams get their numbers with their
+// next request. Cores that have been rebuilt to the same Arrangement return the same results for
 // the same calls.
 //
-// Before Rebuild, the caller waits for all streams and calls Synced for each. Rebuild returns the
-// retired segments without held blocks, for the caller to unmap. Nothing is allocated from the
-// other retired segments; a later Rebuild returns them once they have no held blocks.
+// Before Rebuild, the caller must wait for all streams and call Synced for each. Rebuild returns
+// the retired segments without held blocks, for the caller to unmap. Nothing is allocated from the
+// other retired segments, which a later Rebuild returns once they have no held blocks.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
@@ -174,6 +174,6 @@ func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 	return gone, nil
 }
 
-// Keeps reports whether, after the latest Rebuild, ranges are kept or retired segments are still
-// mapped. Another Rebuild may free them.
+// Keeps reports whether the latest Rebuild kept ranges or left retired segments mapped, which
+// another Rebuild may free.
 func (c *Core) Keeps() bool { return c.keeps }

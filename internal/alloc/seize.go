@@ -1,61 +1,62 @@
 package alloc
 
+// gap is a range of free memory that begins in the given region.
 type gap struct {
-	region      uint32
-	from, until uint64
+	region     uint32
+	start, end uint64 // positions
 }
 
-// bestGap returns the end of the smallest gap that holds a request; among gaps of the same
-// size, the first by segment and offset. It considers only indexes for which mayLose returns
-// true. The result has region 0 if there is no such gap.
+// bestGap returns the end of the smallest gap that holds a request and, among gaps of the same
+// size, of the first by segment and offset. It considers only indexes for which mayLose returns
+// true. If there is no such gap, the result has region 0.
 func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
-	best, least := gap{}, ^uint64(0)
+	best, bestSize := gap{}, ^uint64(0)
 	for i := range l.segments {
 		s := &l.segments[i]
 		for _, free := range l.gaps(s.first, mayLose) {
-			if end := s.base + uint64(s.bytes)>>unitShift; free.until < end {
-				free.until -= (free.until - s.base) & (spanUnits - 1)
+			if end := s.base + uint64(s.bytes)>>unitShift; free.end < end {
+				free.end -= (free.end - s.base) & (spanUnits - 1)
 			}
-			at, fits := l.regions[free.region].lastSpan(free.from, free.until, units)
-			if size := free.until - free.from; fits && size < least {
-				best, least = gap{free.region, at, free.until}, size
+			at, fits := l.regions[free.region].lastSpan(free.start, free.end, units)
+			if size := free.end - free.start; fits && size < bestSize {
+				best, bestSize = gap{free.region, at, free.end}, size
 			}
 		}
 	}
 	return best
 }
 
-// gaps returns the free memory, from region first upwards, of the indexes for which mayLose
-// returns true.
+// gaps returns the free memory of the indexes for which mayLose returns true, in region first and
+// those that follow it in the segment.
 func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap) {
-	open := false
+	extends := false // whether the next free block may extend the last gap
 	for r := first; r != 0; r = l.regions[r].next {
 		g := &l.regions[r]
 		allowed := mayLose(g.home)
 		for id := l.blocks[g.ring].next; id != g.ring; id = l.blocks[id].next {
 			b := &l.blocks[id]
-			from, end := max(b.position(), g.floor), b.position()+b.units()
+			start, end := max(b.position(), g.floor), b.position()+b.units()
 			switch {
-			case !allowed || b.state() != Free || from >= end:
-				open = false
-			case open && from == b.position():
-				gaps[len(gaps)-1].until = end
+			case !allowed || b.state() != Free || start >= end:
+				extends = false
+			case extends && start == b.position():
+				gaps[len(gaps)-1].end = end
 			default:
-				gaps, open = append(gaps, gap{r, from, end}), true
+				gaps, extends = append(gaps, gap{r, start, end}), true
 			}
 		}
 	}
 	return gaps
 }
 
-// gapOwners returns the indexes, except home, that own memory in a gap.
+// gapOwners returns the indexes other than home that own memory in a gap.
 func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
 	for r := free.region; ; r = l.regions[r].next {
 		base, end := l.extent(r)
-		if base >= free.until {
+		if base >= free.end {
 			return others
 		}
-		if h := l.regions[r].home; h != home && end > free.from {
+		if h := l.regions[r].home; h != home && end > free.start {
 			others = append(others, h)
 		}
 		if l.regions[r].next == 0 {
@@ -65,22 +66,22 @@ func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
 }
 
 func (l *layout) transferGap(free gap, home, owner uint32) {
-	for r := free.region; free.from < free.until; r = l.regions[r].next {
+	for r := free.region; free.start < free.end; r = l.regions[r].next {
 		base, end := l.extent(r)
-		if end <= free.from {
+		if end <= free.start {
 			continue
 		}
-		if free.from > base {
-			r = l.split(r, free.from)
+		if free.start > base {
+			r = l.split(r, free.start)
 		}
-		if free.until < end {
-			l.split(r, free.until)
-			end = free.until
+		if free.end < end {
+			l.split(r, free.end)
+			end = free.end
 		}
 		if l.regions[r].home != home {
 			l.assign(r, home, owner)
 		}
 		l.regions[r].high = end
-		free.from = end
+		free.start = end
 	}
 }

@@ -3,8 +3,8 @@ package alloc
 // roundUp returns the smallest multiple of step, a power of two, that is at least n.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 if small segments serve a rounded size, else 0. A stream's small index
-// follows its large one, so the bit is added to the large index's number.
+// smallBit returns 1 if small segments serve a rounded size, and otherwise 0. A stream's small
+// index follows its large one, so the bit can be added to the number of the large index.
 func (c *Config) smallBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
@@ -19,8 +19,8 @@ func (c *Config) splits(rounded, remainder int64) bool {
 	return remainder > smallLimit
 }
 
-// segmentSize returns the size of the next segment for a rounded request, given the mapped
-// bytes. It ignores the capacity.
+// segmentSize returns the size of the next segment for a rounded request, given the number of
+// mapped bytes. It ignores the capacity.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {
@@ -31,6 +31,6 @@ func (c *Config) segmentSize(rounded, mapped int64) int64 {
 		}
 		return roundUp(rounded, largeStep)
 	}
-	ahead := roundUp(max(mapped, c.First), c.Granularity)
-	return max(roundUp(rounded, c.Granularity), min(ahead, MaxSize))
+	preferred := roundUp(max(mapped, c.First), c.Granularity)
+	return max(roundUp(rounded, c.Granularity), min(preferred, MaxSize))
 }

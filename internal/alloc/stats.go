@@ -4,8 +4,8 @@ package alloc
 type counts struct {
 	live       int   // number of live blocks
 	segments   int   // number of mapped segments
-	used       int64 // blocks that are not free
-	requested  int64 // of the used blocks
+	used       int64 // size of the blocks that are not free
+	requested  int64 // bytes requested for these blocks
 	peak       int64 // highest used
 	peakMapped int64 // highest mapped
 	parked     int64

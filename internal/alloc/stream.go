@@ -1,6 +1,6 @@
 package alloc
 
-// stream holds the record of a stream.
+// stream is the record of a stream.
 type stream struct {
 	name   Stream
 	number uint32 // see Number
@@ -12,15 +12,15 @@ type stream struct {
 type streamTable struct {
 	streams  []stream
 	records  map[Stream]uint32 // index in streams
-	numbered uint32            // number of streams, except stream 0, that have requested memory
+	numbered uint32            // number of streams other than 0 that have requested memory
 	recent   Stream            // stream of the latest request
 	current  uint32            // number of that stream's large index
 }
 
-// Number returns a stream's number. Stream 0 has number 0. Other streams are numbered from 1 in
-// the order of their first Alloc or Reserve, so a number depends only on the history of
-// requests, not on the stream's name. A stream without requests has number 0. Numbers are not
-// reused: a Core keeps about a hundred bytes for each stream.
+// Number returns a stream's number. Stream 0 and streams without requests have number 0. All others
+// are numbered from 1 in the order of their first Alloc or Reserve, so that a number depends only
+// on the history of requests and not on the stream's name. Numbers are not reused, and a Core keeps
+// about a hundred bytes for each stream.
 func (t *streamTable) Number(name Stream) uint32 {
 	n, known := t.records[name]
 	if !known {
@@ -43,7 +43,7 @@ func (t *streamTable) ensureNumber(n uint32) {
 	}
 }
 
-// renumber drops all numbers, so that the next stream gets number 1.
+// renumber drops all numbers, so that the next stream that needs one gets number 1.
 func (t *streamTable) renumber() {
 	for i := range t.streams {
 		t.streams[i].number = 0

@@ -18,7 +18,7 @@ import (
 //	alloc NAME SIZE [stream=N]
 //	free NAME, pin NAME, unpin NAME, use NAME stream=N, synced stream=N
 //	trim [keep=N], reserve SIZE [stream=N], stats, map [width=N]
-//	seize SIZE [stream=N] [except=N]     take memory of any stream but the excepted one
+//	seize SIZE [stream=N] [except=N]     take memory from any stream except this one
 type transcript struct {
 	core   *Core
 	blocks map[string]Block
@@ -182,7 +182,7 @@ func (s *transcript) stats() {
 		formatBytes(n.Parked), formatBytes(n.Pinned), n.Fragmentation())
 }
 
-// option returns N of an argument NAME=N, or 0 if there is none.
+// option returns the N of an argument NAME=N, or 0 if there is no such argument.
 func option(d *datadriven.TestData, name string) int64 {
 	for _, arg := range d.CmdArgs {
 		if arg.Key == name && len(arg.Vals) == 1 {
@@ -212,7 +212,7 @@ func parseBytes(text string) int64 {
 //	seg 0 |AAAABB..c#DD....|  64 MiB, stream 1
 //
 // A cell shows the block that contains the cell's first byte: a live block as a capital letter that
-// differs from its neighbours' letters, a deferred block as a lower-case letter, a parked block as
+// differs from its neighbors' letters, a deferred block as a lower-case letter, a parked block as
 // '#' and a free block as '.'.
 func (s *transcript) drawMap(width int) {
 	cells := make([]byte, width)
@@ -244,8 +244,8 @@ func (s *transcript) paint(cells []byte, g Segment) {
 	}
 }
 
-// cellStart returns the offset at which a cell begins. The order of operations avoids overflow, and
-// is exact if width divides bytes.
+// cellStart returns the offset at which a cell begins. The order of operations avoids overflow and
+// gives an exact result if width divides bytes.
 func cellStart(cell, width, bytes int64) int64 {
 	return bytes/width*cell + bytes%width*cell/width
 }

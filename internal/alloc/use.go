@@ -2,16 +2,16 @@ package alloc
 
 // use records a block's use on a stream other than its own.
 type use struct {
-	// call holds the deferral number if the block is deferred. Otherwise it holds the value
-	// that useTable.recorded had when the use was recorded or renewed.
-	call   uint64
+	// seq is the deferral number if the block is deferred. Otherwise it is the value that
+	// useTable.recorded had when the use was recorded or renewed.
+	seq    uint64
 	stream uint32 // record index of the stream
 	next   uint32 // next use of the block, or next spare record
 }
 
 // useTable holds a list of uses for each block.
 type useTable struct {
-	uses     []use  // by number; number 0 is no use
+	uses     []use  // by number; index 0 is reserved and means none
 	spareUse uint32 // first spare record
 	recorded uint64 // number of uses recorded or renewed so far
 }
@@ -19,28 +19,28 @@ type useTable struct {
 func (t *useTable) addUse(s *side, stream uint32) {
 	t.recorded++
 	u := t.grabUse()
-	t.uses[u] = use{call: t.recorded, stream: stream, next: s.uses}
+	t.uses[u] = use{seq: t.recorded, stream: stream, next: s.uses}
 	s.uses = u
 }
 
-// repeatUse renews a block's use on a stream, and reports whether there was such a use.
+// repeatUse renews a block's use on a stream, and reports whether the block had one.
 func (t *useTable) repeatUse(s *side, stream uint32) bool {
 	for u := s.uses; u != 0; u = t.uses[u].next {
 		if t.uses[u].stream == stream {
 			t.recorded++
-			t.uses[u].call = t.recorded
+			t.uses[u].seq = t.recorded
 			return true
 		}
 	}
 	return false
 }
 
-// endUse drops a deferred block's use on a stream, and reports whether there was such a use. It
-// ignores blocks with a deferral number above last.
+// endUse drops a deferred block's use on a stream, and reports whether the block had one. It
+// ignores uses whose deferral number is above last.
 func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	for link := &s.uses; *link != 0; link = &t.uses[*link].next {
 		u := *link
-		if t.uses[u].stream != stream || t.uses[u].call > last {
+		if t.uses[u].stream != stream || t.uses[u].seq > last {
 			continue
 		}
 		*link = t.uses[u].next
@@ -50,11 +50,11 @@ func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	return false
 }
 
-// forgetSynced drops the block's uses that streams have completed; see stream.synced.
+// forgetSynced drops the uses of a block that streams have completed; see stream.synced.
 func (t *useTable) forgetSynced(s *side, streams []stream) {
 	for link := &s.uses; *link != 0; {
 		u := *link
-		if t.uses[u].call > streams[t.uses[u].stream].synced {
+		if t.uses[u].seq > streams[t.uses[u].stream].synced {
 			link = &t.uses[u].next
 			continue
 		}
