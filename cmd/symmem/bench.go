@@ -11,14 +11,15 @@ import (
 	"symmem/cmd/symmem/internal/bench"
 )
 
-const benchLong = `bench measures symmem against baselines that alternate with it.
+const benchLong = `bench measures symmem against baselines, alternating between the two.
 
-Each result is the median of several batches, with the minimum and the 10th and 90th percentile. A
-ratio is the baseline's median over ours: above 1 is faster. A bar is the upper limit that the
-design sets; with --enforce a result over its bar ends the command with code 1.
+Each result is the median of several batches, with the minimum and the 10th and 90th percentiles. A
+ratio is the baseline's median divided by ours, so that above 1 symmem is faster. A bar is an upper
+limit that the design sets for a result; with --enforce, a result above its bar makes the command
+exit with code 1.
 
---quick makes few short batches, for continuous integration. --json prints one object, whose fields
-docs/reference/json.md lists.`
+--quick takes a few short batches, for continuous integration. --json prints one object, whose
+fields are listed in docs/reference/json.md.`
 
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
@@ -30,8 +31,8 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches limits the memory for the times of all batches, and prevents overflow in sums of batch
-// counts.
+// maxBatches bounds the memory for the times of all batches, and keeps sums of batch counts from
+// overflowing.
 const maxBatches = 1_000_000
 
 // planFlags holds the flags that set the duration of measurements.
@@ -42,7 +43,7 @@ type planFlags struct {
 }
 
 func (f *planFlags) registerPlan(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.quick, "quick", false, "few short batches, for continuous integration")
+	flags.BoolVar(&f.quick, "quick", false, "take a few short batches, for continuous integration")
 	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
 	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
@@ -77,7 +78,7 @@ func newBenchCommand() *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	f.registerPlan(flags)
-	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
+	flags.BoolVar(&f.enforce, "enforce", false, "exit with code 1 if a result is above its bar")
 	backendFlag(flags, &f.backend)
 	cmd.AddCommand(
 		newBenchCollectiveCommand(f),

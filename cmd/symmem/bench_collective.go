@@ -22,28 +22,29 @@ import (
 
 const benchCollectiveLong = `collective measures collectives between processes, as nccl-tests does.
 
-It starts the ranks, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is one of
-them. Rank r is bound to the r-th processor, modulo their number. Times are those of the slowest
-rank, as the median of several batches. The size counts the output of an all-gather and the input of
-a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank. sendrecv goes
-around a ring, and is left out with one rank.
+It starts the ranks itself or, if a launcher (symmem launch, torchrun, mpirun, srun) started it, is
+one of them. Rank r is bound to the r-th processor, modulo their number. Times are those of the
+slowest rank, as the median of several batches. As in nccl-tests, the size counts the output of an
+all-gather and the input of a reduce-scatter; it is rounded up to whole elements for each rank.
+sendrecv sends around a ring, and is left out if there is only one rank.
 
---path selects the path and the place of buffers: plain (outside of windows), auto (in a pool; the
-first collective registers them, and the tuning table chooses the path), window or direct
-(registered before, and on this path if the call supports it; other calls are measured as with auto,
-and their rows end with a note). --buffers any places buffers outside of windows for every path;
-small messages can take the direct path anyway. --compare alternates auto, plain, window and direct
-on the same buffers, as far as calls support them, and prints the best time over that of auto: 1
-means that auto has chosen the best. With --enforce it fails if auto has chosen a path other than
-plain that takes more than 2 percent longer than the best. Minimum and maximum of floats are exempt,
-since their path is not chosen for speed. --check both alternates the levels every and off, and
-prints their ratio, the cost of checking. #wrong counts elements that are wrong on any rank.
+--path selects the path and, with it, where the buffers are: plain (outside windows), auto (in a
+pool, where the first collective registers them and the tuning table chooses the path), window or
+direct (registered in advance, and on this path if the call supports it; other calls are measured as
+with auto, and their rows end with a note). --buffers any places buffers outside windows for every
+path; small messages can still take the direct path. --compare alternates between auto, plain,
+window and direct on the same buffers, as far as calls support them, and prints the best time
+divided by that of auto: 1 means that auto has chosen the best path. With --enforce, it fails if
+auto has chosen a path other than plain that takes more than 2 percent longer than the best. Minimum
+and maximum of floats are exempt, because their path is not chosen for speed. --check both
+alternates between the levels every and off, and prints their ratio, the cost of checking. #wrong
+counts the elements that are wrong on any rank.
 
---graph captures calls into a graph, 20 or the given number, and times replays, which excludes the
-time that a call takes on the CPU. Without it calls are launched one by one.
+--graph captures 20 calls, or the given number, into a graph and times its replays, which excludes
+the time that a call takes on the CPU. Without --graph, calls are launched one by one.
 
-The time of a round trip between two processors is measured before and after. On virtual machines
-it changes with the placement of the virtual processors; compare results only if it agrees.`
+The round-trip time between two processors is measured before and after. On virtual machines, it
+depends on where the virtual processors run; compare results only if it is the same for both.`
 
 const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --ops all_reduce -b 8 -e 64M -f 2 --ranks 4
@@ -68,9 +69,9 @@ type collectiveFlags struct {
 	prove      proof.Prover
 }
 
-// parseUnscaled parses the name of a reduction that needs no factor, because the benchmark passes
+// parseUnscaledOp parses the name of a reduction that needs no factor, because the benchmark passes
 // none.
-func parseUnscaled(name string) (symmem.ReduceOp, error) {
+func parseUnscaledOp(name string) (symmem.ReduceOp, error) {
 	op, err := driver.ParseReduceOp(name)
 	if err == nil && op.Scales() {
 		err = fmt.Errorf("%v needs a factor, which the benchmark does not pass", op)
@@ -108,32 +109,32 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 	f.registerTimed(flags, &c.Timeout)
-	flags.BoolVar(&c.Compare, "compare", false, "measure auto against all paths, in turns")
+	flags.BoolVar(&c.Compare, "compare", false, "measure auto and all paths alternately")
 	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs with this number of calls")
 	flags.Lookup("graph").NoOptDefVal = "20"
 	flags.StringVar(&c.Tuning, "tuning", "",
-		"table that chooses paths: a file, or built-in (default as Open finds it)")
+		"table that chooses paths: a file, or built-in (default: the one that Open finds)")
 	flags.StringSliceVar(&f.operations, "ops",
-		[]string{"all_reduce", "all_gather", "reduce_scatter"}, "operations, or all")
+		[]string{"all_reduce", "all_gather", "reduce_scatter"}, "operations to measure, or all")
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
-	flags.StringSliceVar(&f.sizeList, "sizes", nil, "these sizes instead, such as 8,64K,1M")
+	flags.StringSliceVar(&f.sizeList, "sizes", nil, "sizes to measure instead, such as 8,64K,1M")
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
-	flags.Var(newName(&c.ReduceOp, parseUnscaled), "redop",
+	flags.Var(newName(&c.ReduceOp, parseUnscaledOp), "redop",
 		"reduction: "+strings.Join(driver.ReduceOpNames(), ", "))
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path",
-		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
+		"path of the calls, which also determines where the buffers are: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")
 	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
-		"where buffers lie: symmetric (in windows, depending on the path) or any (in none)")
+		"where the buffers are: symmetric (in windows, depending on the path) or any (in no window)")
 	flags.StringVar(&f.check, "check", "default",
-		"what ranks compare: off, registration, every, the backend's default, or both: "+
-			"every against off")
+		"what ranks compare: off, registration, every, default (that of the backend), or both "+
+			"(every against off)")
 	flags.IntVar(&c.Worlds, "worlds", 1,
-		"worlds at each check level, whose batches are taken together (both 3)")
-	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default as many as fill it)")
-	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
+		"worlds at each check level, whose batches are combined (3 with --check both)")
+	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default: as many as fill it)")
+	flags.BoolVar(&c.InPlace, "in-place", true, "also measure in place")
 }
 
 func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
@@ -173,7 +174,6 @@ var buffersNames = []string{"symmetric", "any"}
 
 const maxGraphOps = 10_000
 
-// parsePaths validates the flags that select the measured path.
 func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c := &f.config
 	if c.Compare && !pathGiven {
@@ -196,7 +196,6 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	return nil
 }
 
-// parseSizes parses the list of sizes, or expands the range of sizes.
 func (f *collectiveFlags) parseSizes() (err error) {
 	c := &f.config
 	if len(f.sizeList) == 0 {
@@ -246,7 +245,7 @@ func (f *collectiveFlags) rank(
 	}
 	defer f.prove.Close(&err)
 	var p *bench.Probe
-	if world.Rank == 0 { // the other ranks wait or have exited
+	if world.Rank == 0 { // meanwhile, the other ranks wait or have exited
 		p = bench.NewProbe()
 	}
 	before, err := p.RoundTrip()
@@ -262,7 +261,7 @@ func (f *collectiveFlags) rank(
 	}
 	fmt.Fprintf(text.W, "# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
-	rep, wrong, err := f.rows(ctx, text)
+	rep, wrong, err := f.measure(ctx, text)
 	if err != nil {
 		rep.Error, rep.RoundTrip = err.Error(), report.NewTrips(before, before)
 		return errors.Join(err, f.finish(out, text, rep))
@@ -282,17 +281,18 @@ func (f *collectiveFlags) rank(
 	return nil
 }
 
-// rows measures the rows and writes them. It returns their report and the number of wrong elements.
-func (f *collectiveFlags) rows(
+// measure measures the rows and writes them. It returns their report and the number of wrong
+// elements.
+func (f *collectiveFlags) measure(
 	ctx context.Context, text *bench.NCCLTests,
 ) (rep *report.Report, wrong float64, err error) {
 	c := &f.config
 	rep = bench.NewReport("collective")
 	err = c.Run(ctx, func(r *bench.Row) error {
-		for _, half := range r.Halves {
-			if half != nil {
-				rep.Results = append(rep.Results, *half)
-				wrong += half.Counts["wrong"]
+		for _, result := range r.Results {
+			if result != nil {
+				rep.Results = append(rep.Results, *result)
+				wrong += result.Counts["wrong"]
 			}
 		}
 		f.prove.Called(r.Operation.Name, r.Count, c.DataType.Size())

@@ -18,20 +18,18 @@ const diffLong = `diff finds the first event that differs between ranks, in file
 
 It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
 (torch.cuda.memory._dump_snapshot) and dumps of PyTorch's Flight Recorder, as pickles or JSON.
-Nothing in a pickle is executed. Each rank has one file of a kind; the rank is the last integer of
-the file's name. Of a directory all files are read, except those that end in ".old".
+Nothing in a pickle is executed. Each rank has one file of each kind, and the last integer in the
+file's name is the rank. In a directory, diff reads all files except those that end in ".old".
 
 Pools and segments are matched across ranks. diff prints the first request (allocation, free or
 collective) that differs and the first place (segment and offset) that differs, with stacks and the
-five requests before; whether this one difference explains the rest; and where the same
-requests would be placed by symmem. Where the files do not determine something, it says so.
+five preceding requests; whether this one difference explains the rest; and where symmem would have
+placed the same requests. Where the files do not determine something, it says so.
 
-If there are MemPools, only these are compared, because other memory differs between ranks by
-nature; --all-pools compares everything. The fields of --json are listed in
-docs/reference/json.md.
+If there are MemPools, only these are compared, because other memory is expected to differ between
+ranks; --all-pools compares everything. The fields of --json are listed in docs/reference/json.md.
 
-Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128 + n it was ended by
-signal n.`
+Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128+n killed by signal n.`
 
 const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff --json traces/
@@ -46,7 +44,7 @@ func newDiffCommand() *cobra.Command {
 	f := &diffFlags{}
 	cmd := &cobra.Command{
 		Use:     "diff FILE|DIRECTORY...",
-		Short:   "Find the first event that differs between ranks, in recorded files",
+		Short:   "Find, in recorded files, the first event that differs between ranks",
 		Long:    diffLong,
 		Example: diffExample,
 		Args:    cobra.MinimumNArgs(1),
@@ -80,15 +78,15 @@ type rankFiles struct {
 }
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default from its name)")
-	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default the only one with events)")
-	flags.BoolVar(&f.allPools, "all-pools", false, "compare the default pool and graphs' pools, too")
+	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default: from its name)")
+	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
+	flags.BoolVar(&f.allPools, "all-pools", false, "also compare the default pool and graphs' pools")
 }
 
-// compare reads files and compares their ranks. It returns an error if there are fewer than the
-// given number of files.
+// compare reads files and compares their ranks. It returns an error if there are fewer than
+// minFiles files.
 func (f *rankFiles) compare(
-	cmd *cobra.Command, paths []string, least int,
+	cmd *cobra.Command, paths []string, minFiles int,
 ) (*diff.Report, error) {
 	ranks := map[string]int{}
 	for _, text := range f.ranks {
@@ -103,7 +101,7 @@ func (f *rankFiles) compare(
 	if err != nil {
 		return nil, exitWith(exitUsage, err)
 	}
-	if len(sources) < least {
+	if len(sources) < minFiles {
 		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
 	}
 	progress, end := diffProgress(cmd)
@@ -113,7 +111,7 @@ func (f *rankFiles) compare(
 		return nil, exitWith(exitUsage, err)
 	}
 	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
-	if least > 1 && !report.Compared() {
+	if minFiles > 1 && !report.Compared() {
 		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group with events "+
 			"is in the files of two ranks"))
 	}
@@ -129,8 +127,8 @@ func cutLast(s, separator string) (before, after string, found bool) {
 	return s[:i], s[i+len(separator):], true
 }
 
-// manyBytes is the input size from which progress is shown on a terminal.
-const manyBytes = 64 << 20
+// minProgressBytes is the smallest input for which progress is shown on a terminal.
+const minProgressBytes = 64 << 20
 
 // diffProgress returns a function that shows how much has been read, and one that clears the
 // display.
@@ -142,7 +140,7 @@ func diffProgress(cmd *cobra.Command) (progress func(done, total int64), end fun
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	lines := progressLines(counter, "MiB read")
 	progress = func(done, total int64) {
-		if total >= manyBytes {
+		if total >= minProgressBytes {
 			mu.Lock()
 			lines(int(done>>20), int(total>>20))
 			mu.Unlock()

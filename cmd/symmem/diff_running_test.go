@@ -19,7 +19,7 @@ import (
 )
 
 var runningPrograms = flag.Int("programs", 32,
-	"programs with a planted difference in TestDiffOfRunningPrograms, and as many without")
+	"number of programs with a planted difference in TestDiffOfRunningPrograms, and of those without")
 
 const (
 	runningPools, runningStreams = 2, 3
@@ -30,17 +30,17 @@ const (
 type runningProgram struct {
 	kind     string // kind of the planted difference, or ""
 	variants []difftest.Program
-	odd      int
+	deviant  int                  // the rank that differs
 	options  []symmem.PoolOptions // of each rank's pools
 	places   [][][]place          // by rank and pool; recorded by the ranks
 }
 
-// place records where an allocation was placed. It is zero for a free.
+// place is where an allocation was placed. It is zero for a free.
 type place struct{ segment, offset int64 }
 
 // TestDiffOfRunningPrograms runs random programs with traces on several ranks. In half of the
-// programs, one rank differs at a random point. diff must find the first request or place that
-// differs in each of these, and no difference in the others.
+// programs, one rank differs from a random point on. diff must find the first request or place that
+// differs in each of these, and must find no difference in the others.
 func TestDiffOfRunningPrograms(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -72,10 +72,10 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 	t.Logf("planted: %v", planted)
 }
 
-// plant creates the variants of a program. It reports whether they differ as kind demands.
+// plant creates the variants of a program. It returns false if they do not differ as p.kind says.
 func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	common := difftest.Random(rng, 30+rng.IntN(200), runningPools, runningStreams)
-	p.odd = rng.IntN(ranks)
+	p.deviant = rng.IntN(ranks)
 	p.variants, p.places = make([]difftest.Program, ranks), make([][][]place, ranks)
 	p.options = make([]symmem.PoolOptions, ranks)
 	for r := range ranks {
@@ -85,13 +85,13 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	switch p.kind {
 	case "":
 	case diff.KindPlace:
-		p.options[p.odd].FirstSegment = 2 << (20 + rng.IntN(3))
+		p.options[p.deviant].FirstSegment = 2 << (20 + rng.IntN(3))
 	default:
-		odd := difftest.Plant(rng, common, p.kind, runningStreams, runningPools)
-		if odd == nil || slices.Max(difftest.FirstDifference(common, odd, runningPools)) < 0 {
-			return false // the two swapped requests are equal
+		variant := difftest.Plant(rng, common, p.kind, runningStreams, runningPools)
+		if variant == nil || slices.Max(difftest.FirstDifference(common, variant, runningPools)) < 0 {
+			return false // the two swapped requests are identical
 		}
-		p.variants[p.odd] = odd
+		p.variants[p.deviant] = variant
 	}
 	return true
 }
@@ -129,7 +129,6 @@ func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProg
 	running.Wait()
 }
 
-// run runs a rank's variant of the program.
 func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error {
 	o := p.options[rt.Rank()]
 	o.Domain = rt.World()
@@ -195,7 +194,6 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 	return planted
 }
 
-// compareTraces compares the traces in a folder and returns the results by title.
 func compareTraces(t *testing.T, folder string) map[string]diff.Sequence {
 	t.Helper()
 	sources, err := load.Find([]string{folder}, nil)
@@ -223,8 +221,8 @@ func index(d *diff.Difference) int {
 // firstDifference returns the first request of a pool in which the variants differ, and the first
 // allocation whose place differs. Each is -1 if there is none.
 func (p *runningProgram) firstDifference(pool int) (request, at int) {
-	other := (p.odd + 1) % len(p.variants)
-	a, b := p.places[p.odd][pool], p.places[other][pool]
+	other := (p.deviant + 1) % len(p.variants)
+	a, b := p.places[p.deviant][pool], p.places[other][pool]
 	at = -1
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -232,11 +230,11 @@ func (p *runningProgram) firstDifference(pool int) (request, at int) {
 			break
 		}
 	}
-	return difftest.FirstDifference(p.variants[other], p.variants[p.odd], runningPools)[pool], at
+	return difftest.FirstDifference(p.variants[other], p.variants[p.deviant], runningPools)[pool], at
 }
 
-// TestDiffOfPoolsOfGroups compares ranks in two groups that make different requests in a pool. Each
-// group also has a pool that only one of its ranks uses.
+// TestDiffOfPoolsOfGroups compares the ranks of two groups that make different requests in their
+// pools. Each group also has a pool that only one of its ranks uses.
 func TestDiffOfPoolsOfGroups(t *testing.T) {
 	folder := t.TempDir()
 	runtimes, err := symmem.OpenLocal(t.Context(), 4, symmem.Options{
@@ -270,8 +268,8 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 	}
 }
 
-// usePools allocates memory in two pools of this rank's group. Even ranks do not use the second
-// pool.
+// usePools opens two pools of this rank's group and allocates memory from them. Even ranks allocate
+// only from the first.
 func usePools(ctx context.Context, rt *symmem.Runtime) error {
 	half := rt.Rank() / 2
 	g, err := rt.World().Split(ctx, half, rt.Rank())

@@ -16,7 +16,6 @@ import (
 	"symmem/internal/alloc"
 )
 
-// writeSnapshots writes the programs' snapshots to a folder.
 func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +30,6 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	return dir
 }
 
-// runDiff runs symmem diff and returns its exit code and output.
 func runDiff(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer

@@ -10,17 +10,16 @@ import (
 	"symmem"
 )
 
-// traceRanks makes three ranks perform the same requests and write traces. Rank 1 makes an
-// additional request before request number odd, unless odd is negative.
-func traceRanks(t *testing.T, odd int) string {
+// traceRanks makes three ranks perform the same requests and write traces. Unless extra is
+// negative, rank 1 makes one more request before request number extra.
+func traceRanks(t *testing.T, extra int) string {
 	t.Helper()
 	folder := t.TempDir()
-	traceRanksIn(t, folder, odd)
+	traceRanksIn(t, folder, extra)
 	return folder
 }
 
-// traceRanksIn implements traceRanks in a given folder.
-func traceRanksIn(t *testing.T, folder string, odd int) {
+func traceRanksIn(t *testing.T, folder string, extra int) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
 		Backend: "host", Check: symmem.CheckOff, CallSites: true, Trace: folder,
@@ -32,7 +31,7 @@ func traceRanksIn(t *testing.T, folder string, odd int) {
 	for _, rt := range runtimes {
 		ranks.Go(func() {
 			defer rt.Close()
-			if err := requestMemory(rt, odd); err != nil {
+			if err := requestMemory(rt, extra); err != nil {
 				t.Error(err)
 			}
 		})
@@ -40,14 +39,13 @@ func traceRanksIn(t *testing.T, folder string, odd int) {
 	ranks.Wait()
 }
 
-// requestMemory allocates and frees buffers.
-func requestMemory(rt *symmem.Runtime, odd int) error {
+func requestMemory(rt *symmem.Runtime, extra int) error {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
 		return err
 	}
 	for i := range 40 {
-		if i == odd && rt.Rank() == 1 {
+		if i == extra && rt.Rank() == 1 {
 			if _, err := p.Alloc(7000); err != nil {
 				return err
 			}
@@ -68,7 +66,7 @@ func requestMemory(rt *symmem.Runtime, odd int) error {
 func TestDiffOfTraces(t *testing.T) {
 	code, out, errs := runDiff(t, traceRanks(t, -1))
 	if code != exitOK || !strings.Contains(out, "requests agree: 54") {
-		t.Errorf("exit code %d; want 0 and 54 equal requests\n%s%s", code, out, errs)
+		t.Errorf("exit code %d; want 0 and 54 identical requests\n%s%s", code, out, errs)
 	}
 	code, out, errs = runDiff(t, traceRanks(t, 20))
 	for _, want := range []string{
@@ -84,8 +82,8 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes. Ranks differ only in
-// the second world.
+// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes, whose ranks differ
+// only in the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	traceRanksIn(t, folder, -1)

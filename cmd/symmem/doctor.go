@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -16,28 +15,27 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const doctorLong = `doctor checks this machine for problems and gives advice on how to fix them.
+const doctorLong = `doctor checks this machine for problems and suggests fixes.
 
 It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
-between GPUs, resource limits, the availability of system calls, the environment, the launcher's
+between GPUs, resource limits, the system calls that symmem needs, the environment, the launcher's
 variables and the tuning table.
 
-Then it runs a trial. It starts ranks that open the backend, register one segment and all-reduce
-4 KiB and 16 MiB of it on each path: window, plain and, on GPUs, direct. It checks the sums, and
-reads from NCCL's log which kernels ran. Without a GPU, the trial uses the host backend.
+Then it runs a trial: it starts ranks that open the backend, register one segment and all-reduce
+4 KiB and then 16 MiB of it on each path: window, plain and, on GPUs, direct. It checks the sums,
+and reads from NCCL's log which kernels ran. Without a GPU, the trial uses the host backend.
 
 If a launcher (torchrun, mpirun, srun) starts doctor, each process is one rank of the trial. Rank 0
-reports on its machine; the other ranks only print their errors. With --trial=false, the first rank
+reports on its machine; the other ranks print only their errors. With --trial=false, the first rank
 of each machine reports on it.
 
 Each finding is ok, warn (it works, but not as well as it could) or fail. doctor reports whether the
-GPUs support multicast, but does not use it.
+GPUs support multicast, but symmem never uses it.
 
---json prints one object with the findings by section and the facts they are based on. See
-docs/reference/json.md for its fields. Variables that hold secrets are not shown.
+--json prints one object with the findings by section and the facts on which they are based; its
+fields are listed in docs/reference/json.md. Variables that hold secrets are not shown.
 
-Exit codes: 0 nothing failed; 1 something failed; 2 doctor could not run; 128 + n it was ended by
-signal n.`
+Exit codes: 0 nothing failed; 1 something failed; 2 doctor could not run; 128+n killed by signal n.`
 
 const doctorExample = `  symmem doctor
   symmem doctor --backend nccl --ranks 2 --json
@@ -58,7 +56,7 @@ func newDoctorCommand() *cobra.Command {
 	f := &doctorFlags{}
 	cmd := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Check this machine for problems, with advice on how to fix them",
+		Short:   "Check this machine for problems and suggest fixes",
 		Long:    doctorLong,
 		Example: doctorExample,
 		Args:    cobra.NoArgs,
@@ -76,10 +74,11 @@ func newDoctorCommand() *cobra.Command {
 
 func (f *doctorFlags) register(flags *pflag.FlagSet) {
 	backendFlag(flags, &f.backend)
-	f.registerRanks(flags, 0, "ranks of the trial, up to 64 (default one for each GPU, host 2)",
+	f.registerRanks(flags, 0, "ranks of the trial, at most 64 (default: one per GPU, host 2)",
 		&f.timeout)
-	flags.StringVar(&f.library, "nccl", "", "file of NCCL (default as symmem finds it)")
-	flags.BoolVar(&f.trial, "trial", true, "start ranks, and all-reduce on them")
+	flags.StringVar(&f.library, "nccl", "",
+		"path of the NCCL library (default: the one that symmem finds)")
+	flags.BoolVar(&f.trial, "trial", true, "start ranks and run all-reduces on them")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
@@ -112,10 +111,10 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case f.started && isAlone:
-		return exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
-	case f.started:
-		return f.writeAccount(cmd, world)
+	case f.startedByCommand && isAlone:
+		return exitWith(exitUsage, errLauncherVariables)
+	case f.startedByCommand:
+		return f.writeRankResult(cmd, world)
 	case isAlone:
 		return f.examine(cmd, f.startTrial)
 	case f.ranks != 0 && f.ranks != world.Size:
@@ -125,8 +124,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join runs the trial on a rank that a launcher has started. The trial precedes all other checks,
-// because these load NCCL. Without a trial, the first rank of each machine reports.
+// join runs the trial on a rank that a launcher has started. The trial comes before all other
+// checks, because these load NCCL. Without a trial, the first rank of each machine reports on it.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -134,29 +133,29 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 		}
 		return f.examine(cmd, nil)
 	}
-	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
+	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
 		return f.examine(cmd, func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error) {
-			return doctor.Join(world.Size, []doctor.Account{account}, nil), nil
+			return doctor.Join(world.Size, []doctor.RankResult{result}, nil), nil
 		})
 	}
-	if account.Error == "" {
+	if result.Error == "" {
 		return nil
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, account.Error)
+	fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, result.Error)
 	return exitWith(exitWrong, nil)
 }
 
 func (f *doctorFlags) examine(
 	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
-	facts := f.look()
+	facts := f.collectFacts()
 	broken := facts.Backend == "nccl" && (facts.Driver.Error != "" || facts.Library.Error != "")
 	var interruptErr error
 	if f.trial && !broken && facts.Launcher.Error == "" {
 		facts.Trial, interruptErr = trial(cmd, facts)
 	}
-	facts.Tuning = f.table(facts)
+	facts.Tuning = f.inspectTuning(facts)
 	report := doctor.Examine(facts)
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
@@ -170,10 +169,10 @@ func (f *doctorFlags) examine(
 	return nil
 }
 
-// look collects all facts except the trial and the table.
-func (f *doctorFlags) look() *doctor.Facts {
+// collectFacts collects all facts except the trial and the tuning table.
+func (f *doctorFlags) collectFacts() *doctor.Facts {
 	facts := &doctor.Facts{
-		Asked: f.backend, GPUs: []doctor.GPU{}, Links: doctor.InspectLinks(nil),
+		RequestedBackend: f.backend, GPUs: []doctor.GPU{}, Links: doctor.InspectLinks(nil),
 		Limits: doctor.InspectLimits(), Host: doctor.InspectHost(),
 		Variables: doctor.InspectVariables(os.Environ()),
 		Launcher:  doctor.InspectLauncher(os.LookupEnv),
@@ -184,12 +183,12 @@ func (f *doctorFlags) look() *doctor.Facts {
 		facts.Sharing = doctor.InspectSharing(facts.GPUs, &facts.Library, os.Getenv)
 		facts.Links = doctor.InspectLinks(facts.GPUs)
 	}
-	facts.Choose()
+	facts.ChooseBackend()
 	return facts
 }
 
-// table describes the tuning table that symmem.Open would use for these ranks.
-func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
+// inspectTuning describes the tuning table that symmem.Open would use for these ranks.
+func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 	ranks, device := max(f.ranks, facts.Launcher.Size), ""
 	if t := facts.Trial; t != nil {
 		ranks, device = t.Ranks, t.Device
@@ -201,8 +200,8 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
 }
 
-// tuningFile returns the file with the tuning table that symmem.Open would use, or "" for the
-// built-in table. required reports whether the user named the file.
+// tuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
+// built-in table. required reports whether the user named the file, so that it must exist.
 func tuningFile(device string, ranks int) (file string, required bool) {
 	file = os.Getenv("SYMMEM_TUNING")
 	switch {
@@ -218,8 +217,8 @@ func tuningFile(device string, ranks int) (file string, required bool) {
 	return file, false
 }
 
-// trialContext returns a context with a time limit for a trial, which waits for other ranks and
-// creates contexts and communicators.
+// trialContext limits the time of a trial, which waits for other ranks several times, and creates
+// contexts and communicators.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -16,8 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts a trial's ranks and collects their accounts. If a signal ends the ranks,
-// startTrial returns an error, and the trial describes the signal.
+// startTrial starts a trial's ranks and collects their results. If a signal ends the ranks, the
+// trial describes the signal, and startTrial also returns an error with the exit code.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -57,49 +57,49 @@ func (f *doctorFlags) startTrial(
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
-	accounts := collect[doctor.Account](output.Bytes())
-	trial := doctor.Join(ranks, accounts, errors.Join(err, missingAccounts(&result, accounts)))
+	results := parseRankResults[doctor.RankResult](output.Bytes())
+	trial := doctor.Join(ranks, results, errors.Join(err, missingResults(&result, results)))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
 
-// accountMark marks lines that contain accounts, because NCCL may print other lines to the same
+// resultPrefix marks the lines that contain results, because NCCL may print other lines to the same
 // output.
-const accountMark = "account: "
+const resultPrefix = "result: "
 
-func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) error {
-	return printAccount(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
+func (f *doctorFlags) writeRankResult(cmd *cobra.Command, world rendezvous.World) error {
+	return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 }
 
-// printAccount prints this rank's account for the process that started the rank.
-func printAccount(cmd *cobra.Command, account any) error {
-	encoded, err := json.Marshal(account)
+// printRankResult prints this rank's result for the process that started the rank.
+func printRankResult(cmd *cobra.Command, result any) error {
+	encoded, err := json.Marshal(result)
 	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("encoding the account of this rank: %w", err))
+		return exitWith(exitUsage, fmt.Errorf("encoding the result of this rank: %w", err))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", accountMark, encoded)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", resultPrefix, encoded)
 	return exitWith(exitOK, err)
 }
 
-// collect extracts the accounts from the ranks' output.
-func collect[T any](output []byte) []T {
-	accounts := []T{}
+// parseRankResults extracts the results from the ranks' output.
+func parseRankResults[T any](output []byte) []T {
+	results := []T{}
 	for line := range bytes.Lines(output) {
-		encoded, ok := bytes.CutPrefix(line, []byte(accountMark))
-		var account T
-		if ok && json.Unmarshal(encoded, &account) == nil {
-			accounts = append(accounts, account)
+		encoded, ok := bytes.CutPrefix(line, []byte(resultPrefix))
+		var result T
+		if ok && json.Unmarshal(encoded, &result) == nil {
+			results = append(results, result)
 		}
 	}
-	return accounts
+	return results
 }
 
-// missingAccounts returns an error that names the ranks without an account.
-func missingAccounts(result *launch.Result, accounts []doctor.Account) error {
+// missingResults returns an error that names the ranks without a result, or nil.
+func missingResults(launched *launch.Result, results []doctor.RankResult) error {
 	var errs []error
-	for _, e := range result.Exits {
-		isFrom := func(a doctor.Account) bool { return a.Rank == e.Rank }
-		if !slices.ContainsFunc(accounts, isFrom) {
+	for _, e := range launched.Exits {
+		isFrom := func(r doctor.RankResult) bool { return r.Rank == e.Rank }
+		if !slices.ContainsFunc(results, isFrom) {
 			errs = append(errs, fmt.Errorf("%v without a report", e))
 		}
 	}

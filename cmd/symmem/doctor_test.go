@@ -27,7 +27,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 	folder := t.TempDir()
 	cmd := systest.Command(t, systest.Patience, command(t), "doctor", "--backend=nccl", "--ranks=2")
-	// The delay prevents the trial from ending before the interrupt.
+	// The delay keeps the trial from finishing before the interrupt.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
 	var stdout bytes.Buffer
@@ -100,10 +100,10 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// TestDoctorWithoutHomeDirectory checks that doctor's verdict is the same with and without a home
-// directory. The verdict itself depends on the machine.
+// TestDoctorWithoutHomeDirectory checks that doctor's verdict, which depends on the machine, is the
+// same with and without a home directory.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
-	_, stdout, _ := symmemRun(t, "doctor", "--backend=host")
+	_, stdout, _ := runSymmem(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")
 	if !ok {
 		t.Fatalf("no verdict: %s", stdout)
@@ -112,7 +112,7 @@ func TestDoctorWithoutHomeDirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", home)
 			t.Setenv("XDG_CONFIG_HOME", "")
-			code, stdout, stderr := symmemRun(t, "doctor", "--backend=host")
+			code, stdout, stderr := runSymmem(t, "doctor", "--backend=host")
 			if code != exitOK || !strings.HasSuffix(stdout, verdict) {
 				t.Errorf("exit code %d, want the verdict %q\n%s%s", code, verdict, stdout, stderr)
 			}

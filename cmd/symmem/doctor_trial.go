@@ -13,8 +13,8 @@ import (
 )
 
 // trialSizes lists the sizes of the trial's calls: a small one for latency and a large one for
-// bandwidth. Each size has repeats timed calls, after as many untimed ones. The last size is also
-// the segment's size.
+// bandwidth, which is also the size of the segment. For each size, repeats calls are timed, after
+// as many untimed ones.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -23,36 +23,35 @@ var trialSizes = []struct {
 type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
-	recorder *proof.Recorder // nil without a log
-	// results holds the results that rank 0 determines for all ranks.
-	results doctor.RankZeroResults
-	account doctor.Account
-	// opening limits the time until all ranks have started and connected. If it is 0, only the
+	recorder *proof.Recorder        // nil without a log
+	rankZero doctor.RankZeroResults // set on rank 0 only
+	result   doctor.RankResult
+	// openTimeout limits the time until all ranks have started and connected. If it is 0, only the
 	// context limits that time.
-	opening time.Duration
-	// then, if set, runs after the calls and before the Runtime is closed.
-	then func(context.Context) error
+	openTimeout time.Duration
+	// afterCalls, if set, runs after the calls and before the Runtime is closed.
+	afterCalls func(context.Context) error
 }
 
-// runTrial runs a trial on one rank. The account contains its errors.
+// runTrial runs a trial on one rank. The result contains any error.
 func runTrial(
 	ctx context.Context, world rendezvous.World, backend string, timeout time.Duration,
-) doctor.Account {
-	t := &trial{account: doctor.Account{Rank: world.Rank, Calls: []doctor.TrialCall{}}}
+) doctor.RankResult {
+	t := &trial{result: doctor.RankResult{Rank: world.Rank, Calls: []doctor.TrialCall{}}}
 	if world.Rank == 0 {
-		t.account.RankZeroResults = &t.results
+		t.result.RankZeroResults = &t.rankZero
 	}
 	if err := t.run(ctx, backend, timeout); err != nil {
-		t.account.Error = err.Error()
-		return t.account
+		t.result.Error = err.Error()
+		return t.result
 	}
 	if world.Rank == 0 && t.nccl() { // the ranks have finished all other work
 		var err error
-		if t.results.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
-			t.results.CopyTrouble = err.Error()
+		if t.rankZero.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
+			t.rankZero.CopyTrouble = err.Error()
 		}
 	}
-	return t.account
+	return t.result
 }
 
 func (t *trial) nccl() bool { return t.rt.Device().Backend == "nccl" }
@@ -68,22 +67,22 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		return err
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
-	t.results.Source, t.results.Device = t.rt.Source(), t.rt.Device().Name
+	t.rankZero.Source, t.rankZero.Device = t.rt.Source(), t.rt.Device().Name
 	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
-		t.results.Logged, t.results.Trouble = true, t.recorder.Problem()
+		t.rankZero.Logged, t.rankZero.LogTrouble = true, t.recorder.Problem()
 	}
 	if err := t.register(ctx); err != nil {
 		return err
 	}
-	if err := t.calls(ctx); err != nil || t.then == nil {
+	if err := t.calls(ctx); err != nil || t.afterCalls == nil {
 		return err
 	}
-	return t.then(ctx)
+	return t.afterCalls(ctx)
 }
 
 func (t *trial) open(ctx context.Context, backend string, timeout time.Duration) (err error) {
-	if t.opening > 0 {
-		limited, cancel := context.WithTimeout(ctx, t.opening)
+	if t.openTimeout > 0 {
+		limited, cancel := context.WithTimeout(ctx, t.openTimeout)
 		defer cancel()
 		ctx = limited
 	}
@@ -126,7 +125,7 @@ func (t *trial) register(ctx context.Context) error {
 		t.buffer, err = s.Alloc(bytes)
 		return err
 	})
-	t.account.Windows = t.rt.World().Stats().Windows
+	t.result.Windows = t.rt.World().Stats().Windows
 	return err
 }
 
@@ -144,7 +143,7 @@ func (t *trial) call(
 		return err
 	}
 	c := doctor.TrialCall{
-		Operation: explanation.Operation, Bytes: bytes, Asked: choice.String(),
+		Operation: explanation.Operation, Bytes: bytes, RequestedPath: choice.String(),
 		Path: explanation.Path, Why: explanation.Why,
 	}
 	skip := t.launches()
@@ -155,7 +154,7 @@ func (t *trial) call(
 	if c.MicroS, err = t.time(ctx, m, repeats); err != nil {
 		return err
 	}
-	t.account.Calls = append(t.account.Calls, c)
+	t.result.Calls = append(t.result.Calls, c)
 	return nil
 }
 
@@ -192,8 +191,8 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time returns the time of a call in microseconds. The buffer contains zeros, so that sums cannot
-// overflow.
+// time returns the time of a call in microseconds. It fills the buffer with zeros, so that sums
+// cannot overflow.
 func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
 		return 0, err
@@ -208,7 +207,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 
 // launches returns the number of launches that this rank's NCCL log records.
 func (t *trial) launches() int {
-	if !t.results.Logged {
+	if !t.rankZero.Logged {
 		return 0
 	}
 	log, err := t.recorder.Read()
@@ -218,15 +217,15 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel of a call, which it finds in NCCL's log after skipping a number of
+// prove records the kernel of a call, which it looks for in NCCL's log after the first skip
 // launches.
 func (t *trial) prove(c *doctor.TrialCall, skip int) {
-	if !t.results.Logged || c.Path == symmem.PathDirect.String() {
+	if !t.rankZero.Logged || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		t.results.Trouble = err.Error()
+		t.rankZero.LogTrouble = err.Error()
 		return
 	}
 	a := log[skip:].Prove(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))

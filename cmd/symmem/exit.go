@@ -2,8 +2,9 @@ package main
 
 import "fmt"
 
-// The commands' exit codes. A command that runs other programs, such as launch, exits with their
-// code. A command that is ended by a signal exits with 128 plus the signal's number, as in shells.
+// The exit codes of the commands. A command that runs other programs, such as launch, exits with
+// the code of those, and a command that is killed by a signal exits with 128 plus the signal's
+// number, as in shells.
 const (
 	// exitOK reports success.
 	exitOK = 0
@@ -14,7 +15,7 @@ const (
 	exitUsage = 2
 )
 
-// exitError ends the command with a code. If err is nil, the error has already been printed.
+// exitError makes the command exit with a code. If err is nil, the error has already been printed.
 type exitError struct {
 	code int
 	err  error
@@ -29,8 +30,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitWith returns an error that ends the command with a code. It returns nil for code 0 without an
-// error.
+// exitWith returns an error that makes the command exit with code, or nil if the code is exitOK and
+// err is nil.
 func exitWith(code int, err error) error {
 	if code == exitOK && err == nil {
 		return nil

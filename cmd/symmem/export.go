@@ -15,22 +15,25 @@ const exportLong = `export converts traces of symmem (SYMMEM_TRACE) for other to
 
 --perfetto writes one ZIP archive of all ranks, with a manifest, for https://ui.perfetto.dev or
 trace_processor, version 58 or newer: submitted collectives, values, steps and faults of each group,
-and the memory of pools. A trace has no ends of collectives, so these have no duration.
+and the memory of pools. A trace does not record when collectives complete, so they have no
+duration.
 
 --flight-recorder writes dumps that PyTorch's analyzer reads: python -m
 torch.distributed.flight_recorder.fr_trace FOLDER. Sends and Recvs are left out.
 
 --snapshot writes memory snapshots that https://pytorch.org/memory_viz and python -m
-torch.cuda._memory_viz read. Addresses in it are not those of the process.
+torch.cuda._memory_viz read. The addresses in them are not those of the process.
 
---redact writes copies of the traces without call sites, file paths and stacks, to be given to
-others. symmem diff, report and export read them. Names and texts that the program chose remain.
+--redact writes copies of the traces that can be given to others: they have no call sites, file
+paths or stacks, but keep the names and texts that the program chose. symmem diff, report and export
+can read them.
 
-All ranks leave a call that compares or combines a value (Agree, Any, Step, ...) at the same time.
-export measures with these calls how the clocks of ranks differ, and prints the result. It corrects
-times by differences of more than 0.1 ms and more than twice the spread, in at least three calls.
+All ranks return from a call that compares or combines a value (Agree, Any, Step, ...) at the same
+time. export uses these calls to measure how the clocks of the ranks differ, and prints the result.
+It corrects times by a difference that at least three calls show, and that is more than 0.1 ms and
+more than twice the spread.
 
-Exit codes: 0 success; 2 a file cannot be read or written; 128 + n it was ended by signal n.`
+Exit codes: 0 success; 2 a file cannot be read or written; 128+n killed by signal n.`
 
 const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --flight-recorder dumps/
@@ -91,7 +94,6 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
 }
 
-// write writes the requested files.
 func (f *exportFlags) write(traces *export.Traces, report *exportReport) error {
 	if f.perfetto != "" {
 		err := export.WriteFile(f.perfetto, func(w io.Writer) error {

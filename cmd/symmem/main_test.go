@@ -14,8 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain runs the tests. Scripts run the command by executing this test binary under the
-// command's name; other tests build and run the real binary (see command).
+// TestMain lets scripts run the command by executing this test binary under the command's name.
+// Other tests build and run the real binary (see command).
 //
 // By default, the race detector makes each process sleep for a second before it exits. TestMain
 // shortens that time.
@@ -40,8 +40,8 @@ func (m cleanupM) Run() int {
 
 var commands string
 
-// command builds the real binary and returns its path. It builds without the race detector, which
-// makes polling ranks several times slower.
+// command builds the real binary and returns its path. It never uses the race detector, which makes
+// polling ranks several times slower.
 func command(t *testing.T) string {
 	t.Helper()
 	path, err := buildCommand()

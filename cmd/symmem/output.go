@@ -27,7 +27,7 @@ func writeJSON(w io.Writer, report any) error {
 	return nil
 }
 
-// output wraps standard output and records the status of writes.
+// output wraps standard output and records whether writes succeed.
 type output struct {
 	io.Writer
 	written bool  // whether a write has succeeded
@@ -52,9 +52,9 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return nil, os.ErrInvalid
 }
 
-// wantsJSON reports whether the arguments request JSON. It works even if another argument is
-// invalid. For launch, it ignores the launched program's arguments. It returns false in ranks that
-// this program has started, because their parent writes the JSON.
+// wantsJSON reports whether the arguments request JSON, even if another argument is invalid. It
+// ignores the arguments of a program to launch, and returns false in ranks that this program has
+// started, because their parent writes the JSON.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	jsonFlag, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNCCLLogIsNotInReport makes NCCL write its log to standard output, which is the default. The
-// command must redirect the log to standard error.
+// TestNCCLLogIsNotInReport enables NCCL's log, which NCCL writes to standard output by default. The
+// command must redirect it to standard error.
 func TestNCCLLogIsNotInReport(t *testing.T) {
 	useSoftwareGPU(t)
 	t.Setenv("NCCL_DEBUG", "INFO")
@@ -21,7 +21,7 @@ func TestNCCLLogIsNotInReport(t *testing.T) {
 		"verify --for=10m --rounds=1 --steps=20 --max-bytes=64K",
 	} {
 		args := append(strings.Fields(command), "--backend=nccl", "--ranks=2", "--json")
-		code, stdout, stderr := symmemRun(t, args...)
+		code, stdout, stderr := runSymmem(t, args...)
 		if code != exitOK || stdout == "" {
 			t.Errorf("%s: exit code %d, standard output %q\n%s", command, code, stdout, stderr)
 		}

@@ -20,7 +20,7 @@ const pinName = "pin-rank"
 func newPinCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    pinName + " -- command [argument ...]",
-		Short:  "Bind to the processor of LOCAL_RANK and become a command",
+		Short:  "Bind to the processor of LOCAL_RANK and execute a command",
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -15,26 +15,26 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const preflightLong = `preflight checks before a job that its ranks can work together.
+const preflightLong = `preflight checks, before a job starts, that its ranks can work together.
 
-It starts the ranks, or, started by a launcher (symmem launch, torchrun, mpirun, srun, Kubernetes),
-is one of them; it needs neither MPI nor ssh. Each rank opens the backend and all-reduces 4 KiB and
-16 MiB on each path. Sums must be right, and times at most those of the tuning table divided by
---tolerance, if the table has times for these calls. Then each pair of ranks exchanges messages of
-4 MiB (1 MiB on the host). A link is slow if it has less than --tolerance times the speed of fast
-links of its kind (within a node, or between nodes) in three measurements. The first rank of each
-node also reports what symmem doctor finds there.
+It starts the ranks itself or, if a launcher (symmem launch, torchrun, mpirun, srun, Kubernetes)
+started it, is one of them; it needs neither MPI nor ssh. Each rank opens the backend and
+all-reduces 4 KiB and 16 MiB on each path. The sums must be right and, if the tuning table has times
+for these calls, the calls may take at most those times divided by --tolerance. Then each pair of
+ranks exchanges messages of 4 MiB (1 MiB on the host). A link is slow if it has less than
+--tolerance times the speed of fast links of its kind (within a node, or between nodes) in three
+measurements. The first rank of each node also reports what symmem doctor finds there.
 
 The report names the node, the rank with its GPU, or the link at fault. If most links of a rank are
-slow, the rank is at fault. The only link of two ranks is not compared; --min-link sets a limit for
-all links. Under a launcher rank 0 prints the report, or the lowest rank that is not lost. The other
-ranks print their errors on standard error.
+slow, the rank is at fault. If there are only two ranks, their link cannot be compared with others;
+--min-link sets a limit for all links. Under a launcher, rank 0 prints the report or, if it is lost,
+the lowest rank that is not. The other ranks print their errors on standard error.
 
 --prometheus writes a file for the textfile collector of node_exporter on each node. The fields of
 --json are listed in docs/reference/json.md.
 
 Exit codes: 0 ready; 1 wrong sums or slow calls; 2 preflight could not run; 3 a node is at fault; 4
-a rank or its GPU; 5 a link; 128 + n it was ended by signal n.`
+a rank or its GPU is at fault; 5 a link is at fault; 128+n killed by signal n.`
 
 const preflightExample = `  symmem preflight
   symmem preflight --ranks 8 --json --prometheus /var/lib/node_exporter/preflight.prom
@@ -57,7 +57,7 @@ func newPreflightCommand() *cobra.Command {
 	f := &preflightFlags{began: time.Now()}
 	cmd := &cobra.Command{
 		Use:     "preflight",
-		Short:   "Check before a job that its ranks, GPUs and links work",
+		Short:   "Check, before a job starts, that its ranks, GPUs and links work",
 		Long:    preflightLong,
 		Example: preflightExample,
 		Args:    cobra.NoArgs,
@@ -75,10 +75,10 @@ func newPreflightCommand() *cobra.Command {
 
 func (f *preflightFlags) register(flags *pflag.FlagSet) {
 	backendFlag(flags, &f.backend)
-	f.registerRanks(flags, 0, "ranks to start, up to 64 (default one for each GPU, host 2)",
+	f.registerRanks(flags, 0, "ranks to start, at most 64 (default: one per GPU, host 2)",
 		&f.timeout)
-	flags.Lookup("timeout").Usage += "; twice as long for all to start"
-	flags.DurationVar(&f.deadline, "deadline", 5*time.Minute, "longest duration of all checks")
+	flags.Lookup("timeout").Usage += "; twice that for all ranks to start"
+	flags.DurationVar(&f.deadline, "deadline", 5*time.Minute, "maximum duration of all checks")
 	flags.Float64Var(&f.tolerance, "tolerance", 0.5,
 		"fraction of the expected speed below which a link or call is at fault")
 	flags.Float64Var(&f.minLink, "min-link", 0, "GB/s below which every link is at fault")
@@ -118,27 +118,28 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
 	r := f.check(ctx, world)
-	if f.started {
-		if err := printAccount(cmd, r.account); err != nil || r.account.Error == "" {
+	if f.startedByCommand {
+		if err := printRankResult(cmd, r.result); err != nil || r.result.Error == "" {
 			return err
 		}
-		return exitWith(exitWrong, nil) // makes the launcher end ranks that are still running
+		return exitWith(exitWrong, nil) // makes the launcher stop ranks that are still running
 	}
-	report := f.judge(r.accounts(), preflight.Options{Ranks: world.Size, First: -1})
-	if !r.reports() && r.account.Error != "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.account.Error)
+	report := f.judge(r.results(), preflight.Options{Ranks: world.Size, First: -1})
+	if !r.isReporter() && r.result.Error != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}
-	if err := f.write(cmd, report, r.reports(), world.LocalRank == 0); err != nil {
+	if err := f.write(cmd, report, r.isReporter(), world.LocalRank == 0); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return exitWith(report.Code(), nil)
 }
 
-// write prints the report if reports is set. The first rank of each node also writes the metrics.
+// write prints the report if isReporter is set. The first rank of each node also writes the
+// metrics.
 func (f *preflightFlags) write(
-	cmd *cobra.Command, report *preflight.Report, reports, firstOfNode bool,
+	cmd *cobra.Command, report *preflight.Report, isReporter, firstOfNode bool,
 ) (err error) {
-	if reports {
+	if isReporter {
 		err = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 	}
 	if firstOfNode && f.prometheus != "" {
@@ -147,19 +148,18 @@ func (f *preflightFlags) write(
 	return err
 }
 
-// judge builds the report.
 func (f *preflightFlags) judge(
-	accounts []preflight.Account, o preflight.Options,
+	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
 	o.Tolerance, o.MinLink = f.tolerance, f.minLink*1e9
-	if len(accounts) > 0 {
-		file, required := tuningFile(accounts[0].Device, o.Ranks)
-		table, err := doctor.ReadTuning(accounts[0].Backend, accounts[0].Device, file, required)
-		if err == nil { // Otherwise Open has returned the error.
+	if len(results) > 0 {
+		file, required := tuningFile(results[0].Device, o.Ranks)
+		table, err := doctor.ReadTuning(results[0].Backend, results[0].Device, file, required)
+		if err == nil { // otherwise, Open has already returned the error
 			o.Table = table
 		}
 	}
-	report := preflight.Judge(accounts, o)
+	report := preflight.Judge(results, o)
 	report.Backend = cmp.Or(report.Backend, f.backend)
 	report.Seconds = time.Since(f.began).Seconds()
 	return report

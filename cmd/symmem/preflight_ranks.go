@@ -21,28 +21,28 @@ import (
 
 // preflightRank runs one rank's checks.
 type preflightRank struct {
-	flags   *preflightFlags
-	world   rendezvous.World
-	trial   trial
-	account preflight.Account
-	all     []preflight.Account // of all ranks, or nil if they could not be collected
+	flags  *preflightFlags
+	world  rendezvous.World
+	trial  trial
+	result preflight.RankResult
+	all    []preflight.RankResult // of all ranks, or nil if they could not be collected
 }
 
-// check runs a rank's checks. The account contains their errors.
+// check runs a rank's checks. The result contains any error.
 func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
-	a := &r.account
+	a := &r.result
 	a.Rank, a.Source, a.Backend = world.Rank, string(world.Source), f.backend
 	a.Links = []preflight.Link{}
 	var err error
 	if a.Node, err = os.Hostname(); err != nil {
 		a.Node = "unknown"
 	}
-	r.trial.account.Calls = []doctor.TrialCall{}
-	r.trial.then, r.trial.opening = r.finish, 2*f.timeout
+	r.trial.result.Calls = []doctor.TrialCall{}
+	r.trial.afterCalls, r.trial.openTimeout = r.finish, 2*f.timeout
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
 		a.Error, a.Lost, a.Expired = err.Error(), lostRanks(err), ctx.Err() != nil
-		a.Calls = r.trial.account.Calls
+		a.Calls = r.trial.result.Calls
 		r.describe()
 		r.inspect()
 	}
@@ -63,12 +63,12 @@ func lostRanks(err error) []int {
 	return nil
 }
 
-// describe adds a description of the device to the account.
+// describe adds a description of the device to the result.
 func (r *preflightRank) describe() {
 	if r.trial.rt == nil {
 		return
 	}
-	a, device := &r.account, r.trial.rt.Device()
+	a, device := &r.result, r.trial.rt.Device()
 	a.Backend, a.Device, a.Source = device.Backend, device.Name, r.trial.rt.Source()
 	if device.Addressable { // not a GPU
 		return
@@ -79,9 +79,9 @@ func (r *preflightRank) describe() {
 	}
 }
 
-// finish measures the links and collects all ranks' accounts.
+// finish measures the links and collects the results of all ranks.
 func (r *preflightRank) finish(ctx context.Context) error {
-	r.account.Calls = r.trial.account.Calls
+	r.result.Calls = r.trial.result.Calls
 	r.describe()
 	r.inspect()
 	rt := r.trial.rt
@@ -89,41 +89,41 @@ func (r *preflightRank) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.account.Links, err = preflight.Links(ctx, rt, gatherer, r.trial.buffer.Memory(),
+	r.result.Links, err = preflight.Links(ctx, rt, gatherer, r.trial.buffer.Memory(),
 		r.flags.tolerance)
 	if err != nil {
 		return err
 	}
-	r.all, err = workload.Gather(ctx, gatherer, r.account)
+	r.all, err = workload.Gather(ctx, gatherer, r.result)
 	return err
 }
 
-// inspect adds doctor's findings about the node. Only the first rank of each node inspects it.
+// inspect adds doctor's findings about the node, on the first rank of each node.
 func (r *preflightRank) inspect() {
-	if r.world.LocalRank != 0 || r.account.Machine != nil {
+	if r.world.LocalRank != 0 || r.result.Machine != nil {
 		return
 	}
-	facts := (&doctorFlags{backend: r.account.Backend}).look()
-	r.account.Machine = doctor.Examine(facts).Problems()
+	facts := (&doctorFlags{backend: r.result.Backend}).collectFacts()
+	r.result.Machine = doctor.Examine(facts).Problems()
 }
 
-// reports reports whether this rank prints the report, which is done by the lowest rank that its
-// error does not blame, or by rank 0 without an error.
-func (r *preflightRank) reports() bool {
+// isReporter reports whether this rank prints the report. The reporter is rank 0 or, if there is an
+// error, the lowest rank that the error does not blame.
+func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
-		if !slices.Contains(r.account.Lost, rank) {
+		if !slices.Contains(r.result.Lost, rank) {
 			return false
 		}
 	}
 	return true
 }
 
-// accounts returns the accounts that this rank has collected.
-func (r *preflightRank) accounts() []preflight.Account {
+// results returns the results that this rank knows.
+func (r *preflightRank) results() []preflight.RankResult {
 	if r.all != nil {
 		return r.all
 	}
-	return []preflight.Account{r.account}
+	return []preflight.RankResult{r.result}
 }
 
 // startRanks starts the ranks and reports their results.
@@ -136,7 +136,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
-	// The ranks stop at the deadline. If they do not, they are killed.
+	// Ranks that do not stop at the deadline are killed.
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline+f.timeout+10*time.Second)
 	defer cancel()
 	var output bytes.Buffer
@@ -157,16 +157,16 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
-	o := preflight.Options{Ranks: ranks, Collected: true, First: result.First, Ended: map[int]string{}}
+	o := preflight.Options{Ranks: ranks, Collected: true, First: result.First, Exits: map[int]string{}}
 	for _, e := range result.Exits {
-		o.Ended[e.Rank] = fmt.Sprintf("%v without a report", e)
+		o.Exits[e.Rank] = fmt.Sprintf("%v without a report", e)
 		if err != nil { // the ranks were killed
 			o.First = -1
-			o.Ended[e.Rank] = fmt.Sprintf("rank %d did not end within the deadline of %v", e.Rank,
+			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
 				f.deadline)
 		}
 	}
-	report := f.judge(collect[preflight.Account](output.Bytes()), o)
+	report := f.judge(parseRankResults[preflight.RankResult](output.Bytes()), o)
 	if err := f.write(cmd, report, true, true); err != nil {
 		return exitWith(exitUsage, err)
 	}

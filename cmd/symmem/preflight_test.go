@@ -20,7 +20,6 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// preflightRun holds a running preflight.
 type preflightRun struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
@@ -39,7 +38,6 @@ func startPreflight(t *testing.T, env []string, args ...string) *preflightRun {
 	return r
 }
 
-// wait returns the exit code and the report.
 func (r *preflightRun) wait(t *testing.T) (code int, report preflight.Report) {
 	t.Helper()
 	_ = r.cmd.Wait() // The callers check the exit code.
@@ -100,9 +98,9 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestPreflightThatCannotWrite checks that if the metrics cannot be written, the report is still
-// printed and the exit code is not 0.
-func TestPreflightThatCannotWrite(t *testing.T) {
+// TestPreflightThatCannotWriteMetrics checks that the report is printed even if the metrics cannot
+// be written, which the exit code shows.
+func TestPreflightThatCannotWriteMetrics(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing", "a.prom")
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--prometheus="+missing)
 	if code, report := r.wait(t); code != exitUsage || !report.OK ||
@@ -143,8 +141,8 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// launchPreflights starts the given ranks of a world of three, as a launcher does. The result
-// contains nil for the other ranks.
+// launchPreflights starts the given ranks of a world of three, as a launcher does. The returned
+// slice contains nil for the other ranks.
 func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -190,8 +188,7 @@ func TestPreflightWithoutRankZero(t *testing.T) {
 	runs[2].checkSilent(t)
 }
 
-// TestPreflightAfterKillOfRankZero kills rank 0, which serves the ranks' store, after it has
-// started.
+// TestPreflightAfterKillOfRankZero kills rank 0, which serves the store, once it has started.
 func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs := launchPreflights(t, 0, 1, 2)
 	if err := runs[0].cmd.Process.Kill(); err != nil {
@@ -211,10 +208,10 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 	}
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0.7")
 	slow := r.rank(t, 2)
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	var stopper sync.WaitGroup
 	defer func() {
-		close(ended)
+		close(done)
 		stopper.Wait()
 	}()
 	stopper.Go(func() {
@@ -225,9 +222,9 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 			if n%50 == 0 {
 				signal = syscall.SIGCONT
 			}
-			_ = slow.Signal(signal) // The process may have ended.
+			_ = slow.Signal(signal) // the process may have exited
 			select {
-			case <-ended:
+			case <-done:
 				return
 			case <-tick.C:
 			}
@@ -236,8 +233,8 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// TestPreflightEndsAtDeadline stops all ranks, so that only the deadline can end the preflight.
-func TestPreflightEndsAtDeadline(t *testing.T) {
+// TestPreflightExitsAtDeadline stops all ranks, so that only the deadline can end the preflight.
+func TestPreflightExitsAtDeadline(t *testing.T) {
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--timeout=1s", "--deadline=3s")
 	for rank := range 2 {
 		if err := r.rank(t, rank).Signal(syscall.SIGSTOP); err != nil {

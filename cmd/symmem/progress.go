@@ -20,7 +20,7 @@ const (
 )
 
 // progressLines returns a function that writes progress as lines with a unit such as "steps". It
-// writes the first line at once, and later lines at most once per progressEvery.
+// writes the first line immediately, and later lines at intervals of at least progressEvery.
 func progressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {

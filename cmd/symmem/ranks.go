@@ -30,12 +30,12 @@ func backendList() string { return strings.Join(backendNames(), ", ") }
 const envBackend = "SYMMEM_BACKEND"
 
 func backendFlag(flags *pflag.FlagSet, value *string) {
-	flags.StringVar(value, "backend", "", "where memory comes from: "+backendList()+
-		" (default $"+envBackend+", else auto)")
+	flags.StringVar(value, "backend", "", "backend to use: "+backendList()+
+		" (default: $"+envBackend+", or else auto)")
 }
 
-// chooseBackend replaces an empty value by the environment variable's value, or by auto. It returns
-// an error for an unknown backend.
+// chooseBackend replaces an empty value with that of the environment variable or, if that is empty,
+// with auto. It returns an error for an unknown backend.
 func chooseBackend(value *string) error {
 	source := ""
 	if *value == "" {
@@ -46,7 +46,7 @@ func chooseBackend(value *string) error {
 		source = envBackend + ": "
 	}
 	if !slices.Contains(backendNames(), *value) {
-		return fmt.Errorf("%sbackend %q is none of %s", source, *value, backendList())
+		return fmt.Errorf("%sunknown backend %q: want one of %s", source, *value, backendList())
 	}
 	return nil
 }
@@ -55,15 +55,17 @@ func chooseBackend(value *string) error {
 // never starts ranks itself, even if its environment does not identify it as a rank.
 const startedFlag = "started"
 
-// maxRanks limits the number of ranks on one machine. The host backend supports no more ranks, and
-// no machine has more GPUs. With at most 64 ranks, sums of int8 elements cannot overflow.
+var errLauncherVariables = errors.New("the launcher's environment variables are missing")
+
+// maxRanks is the maximum number of ranks on one machine. The host backend supports no more, and no
+// machine has more GPUs. With at most 64 ranks, sums of int8 elements cannot overflow.
 const maxRanks = 64
 
 type rankFlags struct {
-	ranks   int
-	unbound bool
-	started bool
-	timeout *time.Duration
+	ranks            int
+	unbound          bool
+	startedByCommand bool
+	timeout          *time.Duration
 }
 
 func (f *rankFlags) registerRanks(
@@ -71,13 +73,14 @@ func (f *rankFlags) registerRanks(
 ) {
 	f.timeout = timeout
 	flags.IntVar(&f.ranks, "ranks", ranks, usage)
-	flags.DurationVar(timeout, "timeout", 30*time.Second, "longest wait for another rank")
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of the command")
+	flags.DurationVar(timeout, "timeout", 30*time.Second, "maximum wait for another rank")
+	flags.BoolVar(&f.startedByCommand, startedFlag, false,
+		"this process was started as a rank by the command")
 	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
 func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) {
-	f.registerRanks(flags, 2, "processes to start, up to 64", timeout)
+	f.registerRanks(flags, 2, "processes to start, at most 64", timeout)
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
 }
 
@@ -95,7 +98,7 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bind binds the process to its rank's processor, unless --unbound is set.
+// bind binds the process to its rank's processor unless --unbound is set.
 func (f *rankFlags) bind(w rendezvous.World) error {
 	if f.unbound {
 		return nil
@@ -103,7 +106,7 @@ func (f *rankFlags) bind(w rendezvous.World) error {
 	return bench.BindRank(w.LocalRank)
 }
 
-// asRanks runs a command as one rank if a launcher has started this process. Otherwise, it starts
+// asRanks runs a command as one rank if a launcher has started this process, and otherwise starts
 // the ranks.
 func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
 	world, err := f.discover(cmd)
@@ -132,16 +135,16 @@ func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	return stop
 }
 
-// discover returns this process's rank and world. If a launcher has started the process, it also
-// calls keepStdout.
+// discover returns this process's rank and world, and calls keepStdout if a launcher has started
+// the process.
 func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
 		return world, exitWith(exitUsage, err)
 	}
 	if world.Source == rendezvous.SourceAlone {
-		if f.started {
-			err = exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
+		if f.startedByCommand {
+			err = exitWith(exitUsage, errLauncherVariables)
 		}
 		return world, err
 	}
@@ -167,8 +170,8 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// timing is the annotation key under which a command says why its ranks must not share GPUs.
-const timing = "timing"
+// noSharingAnnotation is the key under which a command says why its ranks must not share GPUs.
+const noSharingAnnotation = "no-sharing"
 
 // startRanks launches this program once for each rank, with the same flags.
 func startRanks(cmd *cobra.Command, ranks int) error {
@@ -178,8 +181,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	}
 	backend := cmd.Flag("backend").Value.String()
 	ranks, shared, err := ranksOnGPUs(ranks, cmd.Flags().Changed("ranks"), backend)
-	if err == nil && shared != nil && cmd.Annotations[timing] != "" {
-		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.machine(), cmd.Annotations[timing])
+	if err == nil && shared != nil && cmd.Annotations[noSharingAnnotation] != "" {
+		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.machine(),
+			cmd.Annotations[noSharingAnnotation])
 	}
 	if err != nil {
 		return exitWith(exitUsage, err)

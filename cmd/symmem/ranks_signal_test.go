@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun holds a running verify that takes more than a minute.
+// longRun is a verify that takes more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -31,7 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLongRun starts a longRun and waits until its ranks have performed many all-reduces.
+// startLongRun returns once the ranks have performed many all-reduces.
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
@@ -80,7 +80,7 @@ func (l *longRun) findRanks() {
 	}
 }
 
-// parentOf returns the id of a process's parent, or 0 if the process has ended.
+// parentOf returns the id of a process's parent, or 0 if the process has exited.
 func parentOf(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -103,9 +103,9 @@ func environOf(pid int) map[string]string {
 	return env
 }
 
-// end waits for the command to end. It returns the exit code and the rest of standard error,
+// wait waits until the command exits, and returns the exit code and the rest of standard error,
 // without progress lines.
-func (l *longRun) end() (code int, stderr string) {
+func (l *longRun) wait() (code int, stderr string) {
 	l.t.Helper()
 	rest, err := io.ReadAll(l.stderr)
 	if err != nil {
@@ -149,7 +149,7 @@ func TestSignalEndsAllRanks(t *testing.T) {
 			if err := r.cmd.Process.Signal(s); err != nil {
 				t.Fatal(err)
 			}
-			if code, stderr := r.end(); code != 128+int(s) {
+			if code, stderr := r.wait(); code != 128+int(s) {
 				t.Errorf("exit code %d, want %d; standard error %q", code, 128+int(s), stderr)
 			}
 		})
@@ -163,7 +163,7 @@ func TestErrorsNameKilledRank(t *testing.T) {
 			if err := syscall.Kill(r.ranks[victim], syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			code, stderr := r.end()
+			code, stderr := r.wait()
 			if code != exitUsage {
 				t.Errorf("exit code %d, want %d", code, exitUsage)
 			}
@@ -198,18 +198,18 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel kills the ranks after the launcher has ended.
+	// The kernel kills the ranks once the launcher has exited.
 	for rank, f := range ranks {
 		err := f.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if err = errors.Join(err, sys.AwaitEnd(f)); err != nil {
 			t.Fatalf("rank %d is still running: %v", rank, err)
 		}
 	}
-	r.end()
+	r.wait()
 }
 
-// outputUntilInterrupt starts a command and interrupts it once a line of its output contains text.
-// It returns the whole output.
+// outputUntilInterrupt starts a command, interrupts it once a line of its output contains text, and
+// returns the whole output.
 func outputUntilInterrupt(t *testing.T, text string, args ...string) (output string) {
 	t.Helper()
 	cmd := systest.Command(t, systest.Patience, command(t), args...)

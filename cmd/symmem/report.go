@@ -17,14 +17,14 @@ import (
 const reportLong = `report writes a web page that shows what ranks did, from the files
 that diff reads.
 
-The page is one file, needs no network and can be sent to others. It shows the memory maps of all
-ranks over their requests, the first difference, windows, pending calls, faults and collectives by
-path. Press ? in the page for its keys. Its URL refers to the event that is shown.
+The page is a single file, needs no network and can be sent to others. It shows the memory maps of
+all ranks over their requests, the first difference, windows, pending calls, faults and collectives
+by path. Press ? in the page for its keys. The page's URL identifies the event that is shown.
 
 The page contains the paths, stacks and sizes that are in the files.
 
 Exit codes: 0 the page was written and the ranks agree; 1 it was written and they differ; 2 a file
-cannot be read or written; 128 + n it was ended by signal n.`
+cannot be read or written; 128+n killed by signal n.`
 
 const reportExample = `  symmem report traces/
   symmem report snapshots/ -o page.html
@@ -39,7 +39,7 @@ func newReportCommand() *cobra.Command {
 	f := &reportFlags{}
 	cmd := &cobra.Command{
 		Use:     "report FILE|DIRECTORY...",
-		Short:   "Write a web page that shows what ranks did, from recorded files",
+		Short:   "Write a web page from recorded files that shows what ranks did",
 		Long:    reportLong,
 		Example: reportExample,
 		Args:    cobra.MinimumNArgs(1),
@@ -48,7 +48,7 @@ func newReportCommand() *cobra.Command {
 	flags := cmd.Flags()
 	f.input.addFlags(flags)
 	flags.StringVarP(&f.output, "output", "o", "report.html",
-		"file to write, which is replaced; - is standard output")
+		"file to write or replace; - is standard output")
 	return cmd
 }
 
@@ -79,28 +79,28 @@ func (f *reportFlags) checkOutput(inputs []string) error {
 	if f.output == "-" {
 		return nil
 	}
-	have, err := os.Stat(f.output)
+	existing, err := os.Stat(f.output)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
-	if !have.Mode().IsRegular() {
+	if !existing.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file: name another with --output, or - for standard "+
 			"output", f.output)
 	}
 	for _, input := range inputs {
-		if info, err := os.Stat(input); err == nil && os.SameFile(info, have) {
+		if info, err := os.Stat(input); err == nil && os.SameFile(info, existing) {
 			return fmt.Errorf("%s is an input: name another file with --output", f.output)
 		}
 	}
-	begin, err := readBeginning(f.output)
+	beginning, err := readBeginning(f.output)
 	if err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
-	if len(begin) > 0 && !strings.HasPrefix(begin, "<!doctype html>") {
-		return fmt.Errorf("%s is no page, so it is not replaced: name another file with --output",
+	if len(beginning) > 0 && !strings.HasPrefix(beginning, "<!doctype html>") {
+		return fmt.Errorf("%s is not a page, so it is not replaced: name another file with --output",
 			f.output)
 	}
 	return nil
@@ -150,8 +150,8 @@ func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, err
 	return size, nil
 }
 
-// manyEvents is the number of events from which progress is shown on a terminal.
-const manyEvents = 1 << 20
+// minProgressEvents is the smallest number of events for which progress is shown on a terminal.
+const minProgressEvents = 1 << 20
 
 // eventProgress returns a function that shows how many events have been converted, and one that
 // clears the display.
@@ -162,7 +162,7 @@ func eventProgress(cmd *cobra.Command) (show func(done, total int), end func()) 
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	lines := progressLines(counter, "events converted")
 	return func(done, total int) {
-		if total >= manyEvents {
+		if total >= minProgressEvents {
 			lines(done, total)
 		}
 	}, counter.end

@@ -50,14 +50,14 @@ func training(steps, layers int) difftest.Program {
 	return p
 }
 
-// writeTraining writes a page about training on four ranks, where rank 2 allocates one tensor more
-// than the others. It returns the page's URL.
+// writeTraining writes a page about training on four ranks, of which rank 2 allocates one tensor
+// more than the others, and returns the page's URL.
 func writeTraining(t *testing.T) string {
 	t.Helper()
 	p := training(6, 12)
-	at := len(p) * 4 / 9
-	q := append(append(append(difftest.Program{}, p[:at]...),
-		difftest.Request{Tensor: 1 << 20, Size: 6 << 20}), p[at:]...)
+	extra := len(p) * 4 / 9
+	q := append(append(append(difftest.Program{}, p[:extra]...),
+		difftest.Request{Tensor: 1 << 20, Size: 6 << 20}), p[extra:]...)
 	dir := writeSnapshots(t, p, p, q, p)
 	file := filepath.Join(dir, "report.html")
 	if code, out, errs := runReport(t, dir, "-o", file); code != exitWrong {
@@ -70,23 +70,23 @@ func writeTraining(t *testing.T) string {
 // README shows. With -rewrite, it replaces them.
 func TestReportPictures(t *testing.T) {
 	b := pagetest.Open(t)
-	at := writeTraining(t)
+	url := writeTraining(t)
 	for file, screen := range map[string]pagetest.Screen{
 		"../../docs/images/report.png": {Width: 1200, Height: 800},
 		"testdata/report-phone.png":    {Width: 390, Height: 844, Mobile: true, Dark: true},
 	} {
-		p := b.Open(t, at, screen)
+		p := b.Open(t, url, screen)
 		p.Painted()
 		p.Eval(`document.fonts.ready.then(() => {})`, nil)
 		picture := p.Picture()
 		if *rewrite {
 			writePicture(t, file, picture)
 		}
-		if part := different(t, file, picture); part > 0.02 {
+		if fraction := differingPixels(t, file, picture); fraction > 0.02 {
 			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
 			writePicture(t, shot, picture)
-			t.Errorf("%.1f %% of the page differs from %s; see %s, or run with -rewrite", 100*part, file,
-				shot)
+			t.Errorf("%.1f %% of the page differs from %s; see %s, or run with -rewrite", 100*fraction,
+				file, shot)
 		}
 		for _, e := range p.Errors() {
 			t.Errorf("error on the page: %s", e)
@@ -106,8 +106,8 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// different returns the fraction of pixels that clearly differ from those in a file.
-func different(t *testing.T, file string, got image.Image) float64 {
+// differingPixels returns the fraction of pixels that clearly differ from those in a file.
+func differingPixels(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -138,7 +138,7 @@ func different(t *testing.T, file string, got image.Image) float64 {
 	return float64(count) / float64(size.X*size.Y)
 }
 
-// TestReportOfTraces tests every step from ranks that write traces to the page.
+// TestReportOfTraces tests every step from ranks that write traces to the page about them.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t)
 	dir := traceRanks(t, 20)

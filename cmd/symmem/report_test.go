@@ -12,7 +12,6 @@ import (
 	"symmem/cmd/symmem/internal/diff/difftest"
 )
 
-// runReport runs symmem report and returns its exit code and output.
 func runReport(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -73,7 +72,7 @@ func TestReportErrors(t *testing.T) {
 		want string
 	}{
 		{[]string{input, "-o", input}, "is an input"},
-		{[]string{dir, "-o", other}, "is no page"},
+		{[]string{dir, "-o", other}, "is not a page"},
 		{[]string{dir, "-o", dir}, "not a regular file"},
 		{[]string{dir, "-o", filepath.Join(dir, "absent", "report.html")}, "no such file"},
 		{[]string{filepath.Join(dir, "absent")}, "no such file"},

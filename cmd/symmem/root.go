@@ -2,15 +2,16 @@ package main
 
 import "github.com/spf13/cobra"
 
-const rootLong = `symmem keeps buffers of collectives at the same place on all ranks, and proves it.
+const rootLong = `symmem keeps the buffers of collectives at the same place on all ranks, and
+proves that it does.
 
-Exit codes: 0 success; 1 a sum was wrong or ranks differ; 2 the command could not run or not finish;
-128 + n it was ended by signal n. A command that measures or verifies reports its results so far
-when it is interrupted. With --json a command that could not run, and has printed nothing else,
+Exit codes: 0 success; 1 a sum was wrong or ranks differ; 2 the command could not run or could not
+finish; 128+n killed by signal n. A command that measures or verifies reports its results so far
+when it is interrupted. With --json, a command that could not run and has printed nothing else
 prints {"error", "code"}.
 
-Environment variables, which flags and options of programs override: SYMMEM_BACKEND, the backend;
-SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses the path.`
+Environment variables, which flags and the options of programs override: SYMMEM_BACKEND, the
+backend; SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses the path.`
 
 const rootExample = `  symmem verify                        # are sums right on this machine?
   symmem tune                          # which path is faster here?

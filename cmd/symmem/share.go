@@ -22,7 +22,7 @@ import (
 type sharing struct {
 	ranks, gpus int
 	status      doctor.Sharing
-	// userEnv holds the environment before LocalRanks extends it.
+	// userEnv is the environment before LocalRanks extends it.
 	userEnv []string
 }
 
@@ -96,7 +96,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	spec.Env = s.environ(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
-		s.end(daemon, spec.Stderr)
+		s.stop(daemon, spec.Stderr)
 	}
 	return result, err
 }
@@ -121,8 +121,9 @@ func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description st
 	return daemon, "side by side"
 }
 
-// end stops the daemon. The ranks' results are valid even if that fails.
-func (s *sharing) end(daemon *mps.Daemon, stderr io.Writer) {
+// stop stops the daemon. If that fails, it only prints the error, because the ranks' results are
+// valid anyway.
+func (s *sharing) stop(daemon *mps.Daemon, stderr io.Writer) {
 	if err := daemon.Close(); err != nil {
 		fmt.Fprintf(stderr, "symmem: %v\n", err)
 	}
@@ -135,10 +136,11 @@ const (
 	mpsQueues = 64
 )
 
-// environ returns env with the settings for ranks that share GPUs. Non-empty variables set by the
-// user take precedence. Using fewer channels leaves memory for all communicators. The GPU's queues
-// are divided among the ranks, because streams that share a queue wait for each other. The GPU's
-// threads are divided, too, because the kernels of all ranks must fit at the same time.
+// environ returns env with the settings for ranks that share GPUs, over which non-empty variables
+// set by the user take precedence. The number of channels is small, so that there is memory for all
+// communicators. The GPU's queues are divided among the ranks, because streams that share a queue
+// wait for each other, and so are its threads, because the kernels of all ranks must fit at the
+// same time.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

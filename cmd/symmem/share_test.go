@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// useOneSharedGPU provides one GPU that ranks can share. It returns a new folder, to which it sets
-// TMPDIR.
+// useOneSharedGPU provides one GPU that ranks can share. It sets TMPDIR to a new folder, which it
+// returns.
 func useOneSharedGPU(t *testing.T) (folder string) {
 	t.Helper()
 	useSoftwareGPU(t)
@@ -77,7 +77,7 @@ func TestMissingDaemonIsIgnored(t *testing.T) {
 	}
 }
 
-func TestSignalEndsDaemonAndRanks(t *testing.T) {
+func TestSignalStopsDaemonAndRanks(t *testing.T) {
 	path := command(t)
 	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {

@@ -44,7 +44,7 @@ func (s *size) Set(text string) error {
 	}
 	if n*factor > maxSize {
 		limit := size(maxSize)
-		return fmt.Errorf("%q is more than %v, the most that this command takes", text, &limit)
+		return fmt.Errorf("%q is more than %v, the maximum for this command", text, &limit)
 	}
 	*s = size(n * factor)
 	return nil

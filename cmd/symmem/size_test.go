@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSizesHaveFormatOfNCCLTests(t *testing.T) {
+func TestSizesHaveNCCLTestsFormat(t *testing.T) {
 	for text, want := range map[string]size{
 		"8": 8, "64K": 64 << 10, "64k": 64 << 10, "1M": 1 << 20, "2G": 2 << 30, "3MiB": 3 << 20,
 		"256Ki": 256 << 10, "0": 0, "1536K": 1536 << 10, "4096G": maxSize,

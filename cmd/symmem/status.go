@@ -19,15 +19,16 @@ import (
 )
 
 const statusLong = `status prints what the ranks of your jobs on this machine are doing:
-which rank waits for which, since when and in which call, and which groups have failed. The ranks
-must run with SYMMEM_HTTP, Options.HTTP or symmem launch --http. The value "unix" is enough.
+which rank waits for which other ranks, since when and in which call, and which groups have failed.
+The ranks must run with SYMMEM_HTTP, Options.HTTP or symmem launch --http; the value "unix" is
+enough.
 
-It reads the Unix sockets of the ranks, so it also works while no port is reachable, and needs no
-token. A rank that does not answer within 3 seconds is probably stopped; what the others know of it
-is printed. Without a FOLDER, status prints all jobs in the temporary folder (TMPDIR). If the ranks
-have another one, pass the job's folder, which their log names.
+status reads the Unix sockets of the ranks, so it also works while no port is reachable, and needs
+no token. A rank that does not answer within 3 seconds is probably stopped; status then prints what
+the other ranks know about it. Without a FOLDER, status prints all jobs in the temporary folder
+(TMPDIR). If the ranks use another temporary folder, pass the job's folder, which their log names.
 
---json prints an object with the list "jobs". docs/reference/live.md lists its fields.
+--json prints an object with the list "jobs". Its fields are listed in docs/reference/live.md.
 
 Exit codes: 0 ranks were found; 2 there are none.`
 
@@ -58,13 +59,13 @@ func newStatusCommand() *cobra.Command {
 }
 
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
-	where := live.Root()
+	root := live.Root()
 	if len(folders) > 0 {
-		where = folders[0]
+		root = folders[0]
 	}
 	jobs, err := readStatus(cmd.Context(), folders)
 	if err == nil && len(jobs) == 0 {
-		err = fmt.Errorf("no rank with a live view in %s: start ranks with SYMMEM_HTTP=unix", where)
+		err = fmt.Errorf("no rank with a live view in %s: start ranks with SYMMEM_HTTP=unix", root)
 	}
 	if err != nil {
 		return exitWith(exitUsage, err)
@@ -82,8 +83,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of those jobs in folders that have a living rank. If folders is
-// empty, it reads all jobs of this user.
+// readStatus returns the status of those jobs in folders that have a running rank. If folders is
+// empty, it considers all jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		var err error
@@ -95,9 +96,9 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	for _, folder := range folders {
 		m, err := live.Read(ctx, folder)
 		if err != nil {
-			continue // the job ended meanwhile
+			continue // the job has ended in the meantime
 		}
-		if j := newJobStatus(folder, m); !j.ended() {
+		if j := newJobStatus(folder, m); !j.hasEnded() {
 			jobs = append(jobs, j)
 		}
 	}
@@ -116,7 +117,7 @@ func newJobStatus(folder string, m live.Machine) jobStatus {
 	return j
 }
 
-func (j *jobStatus) ended() bool {
+func (j *jobStatus) hasEnded() bool {
 	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool { return r.Error != live.Ended })
 }
 
@@ -141,8 +142,8 @@ func (j *jobStatus) text() string {
 func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
-		for group, doing := range j.reports(r.Rank) {
-			fmt.Fprintf(b, "  group %s: %s\n", group, doing)
+		for group, activity := range j.peerReports(r.Rank) {
+			fmt.Fprintf(b, "  group %s: %s\n", group, activity)
 		}
 		return
 	}
@@ -167,16 +168,16 @@ func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	}
 }
 
-// reports returns what the other ranks report about a rank, by group.
-func (j *jobStatus) reports(rank int) map[string]string {
-	known := map[string]string{}
+// peerReports returns what the other ranks report about a rank, by group.
+func (j *jobStatus) peerReports(rank int) map[string]string {
+	activities := map[string]string{}
 	for i := range j.Ranks {
 		for k := range j.Ranks[i].Groups {
 			g := &j.Ranks[i].Groups[k]
-			if doing, ok := g.Activity[rank]; ok {
-				known[g.ID] = doing
+			if activity, ok := g.Activity[rank]; ok {
+				activities[g.ID] = activity
 			}
 		}
 	}
-	return known
+	return activities
 }

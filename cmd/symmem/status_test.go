@@ -19,8 +19,8 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// watchRanks opens two ranks with a live view. In a group with a hostile name, rank 0 waits for
-// rank 1 until end is called.
+// watchRanks opens two ranks with a live view. Until end is called, rank 0 waits for rank 1 in a
+// group with a hostile name.
 func watchRanks(t *testing.T) (end func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // short: the kernel limits the paths of sockets

@@ -18,36 +18,38 @@ const tuneLong = `tune measures which path is faster, and writes the table that 
 
 It measures each operation at sizes that double, out of place and in place, alternating between the
 plain, the window and the direct path on the same buffers, so that drift affects all equally. If
-calls on buffers outside of windows can take the direct path, it measures that, too, out of place.
+calls on buffers outside windows can take the direct path, it measures that as well, out of place.
 On several machines without a direct path, it measures the two-level path instead, and shows its
 time in the column of the direct path.
+
 Calls are captured into graphs, whose replays are timed, if the backend can capture. Times are those
 of the slowest rank, as the median of several batches; as many warm-up batches precede the first
-size. Results are checked: a wrong sum ends the command.
+size. Results are checked, and a wrong sum makes the command fail.
 
 The table has two kinds of rules. Those with a memory, symmetric buffers or any, decide whether a
-call takes the direct path; the others choose between plain and window for the remaining calls. From
-small sizes to large ones the path changes only if the other one is faster by more than 2 percent
-and by more than the noise; it starts with plain, on the host backend with window, and without
-direct, which is compared with the better of the others. The noise is twice the standard error of
-the median of the ratios of neighbouring batches, from the quartiles of their logarithms. The limit
-between two sizes is where the line between the logarithms of their ratios crosses 1. Out of place
-and in place share a rule; where they disagree about the faster path, plain has precedence over
-window, and both over direct.
+call takes the direct path; the others choose between plain and window for the remaining calls. At
+the smallest size, calls take the plain path (on the host backend, the window path), and not the
+direct path, which is compared with the better of the other two. From there to large sizes, the path
+changes only if the other one is faster by more than 2 percent and by more than the noise. The noise
+is twice the standard error of the median of the ratios of adjacent batches, computed from the
+quartiles of their logarithms. The limit between two sizes is where the line between the logarithms
+of their ratios crosses a ratio of 1. Out of place and in place share a rule; where they disagree
+about the faster path, plain has precedence over window, and both over direct.
 
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
 --dtype is the type of the measured elements; the table applies to all types. Choose one that all
-paths support: sums of int8, for example, only have the plain path on GPUs. Times outside of --min
-and --max are kept if the present table has them for this device, library and type; without such
-times, sizes outside take the path of the nearest measured size.
+paths support: sums of int8, for example, have only the plain path on GPUs. Times for sizes outside
+--min and --max are kept if the present table has them for this device, library and type; without
+such times, those sizes take the path of the nearest measured size.
 
-The table is for this device and number of ranks. It is written to the file that programs read by
-default, $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
-variable), on every machine that has ranks; its rules for other operations or more machines are
-kept. Options.Tuning and SYMMEM_TUNING name other files. All ranks of a program need the same table:
-they compare it when they connect. The file describes its format, and can be edited.
+The table is for this device and number of ranks. On every machine that has ranks, it is written to
+the file that programs read by default, $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (in .config
+in the home directory if the variable is not set). The file's rules for other operations or more
+machines are kept. Options.Tuning and SYMMEM_TUNING name other files. All ranks of a program need
+the same table, so they compare it when they connect. The file describes its own format, and can be
+edited.
 
-tune starts the ranks, or, started by a launcher, is one of them. --json prints one object:
+tune starts the ranks itself or, if a launcher started it, is one of them. --json prints one object:
 {"file", "written", "skipped", "table"}.`
 
 const tuneExample = `  symmem tune --ranks 4
@@ -79,7 +81,7 @@ func newTuneCommand() *cobra.Command {
 		Example: tuneExample,
 		Args:    cobra.NoArgs,
 		Annotations: map[string]string{
-			timing: "a table of times is for ranks that have a GPU each",
+			noSharingAnnotation: "a table of times is for ranks with a GPU each",
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(cmd.Flags()); err != nil {
@@ -113,9 +115,9 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c.DataType = reduce.BFloat16
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
-	flags.BoolVar(&f.eager, "eager", false, "time calls one by one, not replays of graphs")
+	flags.BoolVar(&f.eager, "eager", false, "time calls one by one instead of replays of graphs")
 	f.registerPlan(flags)
-	flags.StringVarP(&f.output, "output", "o", "", "file to write (default where Open finds it)")
+	flags.StringVarP(&f.output, "output", "o", "", "file to write (default: the one that Open finds)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "write no file")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
@@ -205,9 +207,9 @@ func (f *tuneFlags) print(w io.Writer, t *bench.Tuned, file string, written bool
 	switch {
 	case written:
 	case exists(file):
-		file = "nothing: " + file + " is as it was"
+		file = "nothing: " + file + " is unchanged"
 	default:
-		file = "nothing: the table belongs into " + file
+		file = "nothing: the table would be written to " + file
 	}
 	_, err := fmt.Fprintf(w, "written: %s\n", file)
 	return err

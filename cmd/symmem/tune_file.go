@@ -15,8 +15,8 @@ func (f *tuneFlags) checkWritable() error {
 	if f.dryRun {
 		return nil
 	}
-	// No rank has opened the device yet, so the file's name is unknown. Its folder does not depend
-	// on the device.
+	// No rank has opened the device yet, so the file's name is unknown, but its folder does not
+	// depend on the device.
 	file, err := f.file("", 0)
 	if err == nil {
 		err = tryFolder(filepath.Dir(file))
@@ -67,7 +67,7 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the table that will be replaced, if it is for this device.
+// previousTable returns the table that will be replaced, or nil if there is none for this device.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {

@@ -17,43 +17,44 @@ import (
 const verifyLong = "" +
 	`verify runs collectives on symmetric memory and checks every element on every rank.
 
-It starts the ranks, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is one of
-them. Each round allocates the cases, all live at once, fills each with different values,
+It starts the ranks itself or, if a launcher (symmem launch, torchrun, mpirun, srun) started it, is
+one of them. Each round allocates the cases, all live at once, fills each with different values,
 all-reduces them in place, checks them and frees them, so that later rounds reuse memory.
 
---churn adds random allocations and frees before the cases of each round, the same on every rank,
-and sums of some live blocks. --skew simulates real ranks, with unrelated allocations and different
-addresses on each rank. With --placement address the same run shows the consequences of choosing
-equally good blocks by address: wrong sums with --check off, else the first event at which ranks
-differ.
+Before the cases of each round, --churn adds random allocations and frees that are the same on every
+rank, and sums of some live blocks. --skew simulates real ranks, with unrelated allocations and
+different addresses on each rank. With --placement address, the same run shows the consequences of
+choosing equally good blocks by address: wrong sums with --check off, and otherwise the first event
+at which ranks differ.
 
 --path selects the path of the sums: window, plain, direct, which uses symmem's kernels over the
-peers' memory, or two-level, which does so inside machines and uses NCCL between them. The report
-lists the paths taken, and the reason if they are not the requested one.
---prove covers NCCL's kernels only: the direct path does not appear in NCCL's log.
+peers' memory, or two-level, which does so within machines and uses NCCL between them. The report
+lists the paths taken and, if they are not the requested one, the reason.
+
+--prove covers only NCCL's kernels, because the direct path does not appear in NCCL's log.
 
 --deterministic opens the ranks with a formula of reductions (docs/reference/deterministic.md) and
-compares bits with it: cases rotate through all types and reductions, on numbers that cancel each
-other, extreme ones and NaNs.
+compares the results with it bit by bit: cases rotate through all types and reductions, on numbers
+that cancel each other, extreme numbers and NaNs.
 
 --for runs random programs instead, for the given time: allocations and frees in several pools,
 scopes, collectives of all operations and types, sequential and concurrent, on several streams,
 splits, aborts by a random rank, captures and replays while pools grow, Reserve and Trim. Each round
-is determined by the seed and its number, and is the same on all ranks. --skew is on, and rounds
-rotate through the check levels, unless flags override that. Every round is reported on standard
-error. With --rounds the run may end earlier, after that number of rounds. A failed round prints
-the flags that repeat it: --seed, --from-round and --rounds 1.
+is determined by the seed and its number, and is the same on all ranks. Unless flags say otherwise,
+--skew is on, and rounds rotate through the check levels. Every round is reported on standard error.
+With --rounds, the run may end earlier, after that number of rounds. A failed round prints the flags
+that repeat it: --seed, --from-round and --rounds 1.
 
-The first three random rounds are a warm-up. At the end device memory, goroutines, file descriptors
-and shared mappings must be back at the level after them: exactly on the host; on GPUs up to 64 MiB
-of device memory, 16 descriptors and 16 mappings more, since CUDA and NCCL load kernels and open
-files on demand.
+The first three random rounds are a warm-up. At the end, device memory, goroutines, file descriptors
+and shared mappings must be back at their level after the warm-up: exactly on the host; on GPUs, up
+to 64 MiB of device memory, 16 descriptors and 16 mappings more are accepted, because CUDA and NCCL
+load kernels and open files on demand.
 
 --size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
 
 Exit codes: 0 every case passed; 1 a sum was wrong, ranks differ, or a resource was not released; 2
-it could not run or not finish, as when a rank is lost or a round hangs; 128 + n it was ended by
-signal n. With code 2 there may be no table.`
+verify could not run or could not finish, for example because a rank was lost or a round hung; 128+n
+killed by signal n. With code 2, there may be no table.`
 
 const verifyExample = `  symmem verify
   symmem verify --ranks 8 --size 1Mi --churn 1000 --skew
@@ -119,17 +120,17 @@ var (
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	c, r := &f.cases, &f.random
-	f.registerRanks(flags, 4, "processes to start, up to 64", &c.Timeout)
+	f.registerRanks(flags, 4, "processes to start, at most 64", &c.Timeout)
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
-		"how often the cases are made and freed; with --for: random rounds at most")
+		"how many times the cases are allocated and freed; with --for: maximum number of rounds")
 	backendFlag(flags, &c.Backend)
 	flags.Var(newName(&c.Placement, symmem.ParsePlacement), "placement",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&f.skew, "skew", false,
 		"give each rank different allocations and addresses; on with --for")
-	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
+	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of all random choices")
 	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
-		"registration, every, or the backend's default; with --for by default all in turns")
+		"registration, every, or the backend's default; with --for: by default, all of them in turn")
 	flags.Lookup("check").DefValue = "" // the usage text states the default
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
@@ -139,20 +140,22 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
 		"direct, two-level, or auto to use the tuning table (default $SYMMEM_PATH)")
-	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare bits with a "+
-		"formula of reductions: ranks, tree or rounded-tree; --path is then auto unless it is given")
+	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare results "+
+		"with a formula of reductions, bit by bit: ranks, tree or rounded-tree; --path is then auto by "+
+		"default")
 	formula := flags.Lookup("deterministic")
 	formula.NoOptDefVal, formula.DefValue = "ranks", ""
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
-	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
+	flags.BoolVar(&c.CallSites, "callsites", false, "record where each allocation was made")
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 
 	f.bytes = size(r.MaxBytes)
-	flags.DurationVar(&r.Duration, "for", 0, "run random programs, for so long")
-	flags.IntVar(&r.From, "from-round", r.From, "run random programs, from this round on")
+	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")
+	flags.IntVar(&r.From, "from-round", r.From, "run random programs, starting with this round")
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
-	flags.Var(&f.bytes, "max-bytes", "with --for: longest message of a rank, such as 4M")
-	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
+	flags.Var(&f.bytes, "max-bytes", "with --for: largest message of a rank, such as 4M")
+	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout,
+		"with --for: maximum duration of a round")
 }
 
 // Some flags apply only to cases, and some only to random programs.
@@ -168,7 +171,6 @@ func isRandom(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-// checkFlagKinds rejects flags that do not apply to the selected kind of program.
 func checkFlagKinds(flags *pflag.FlagSet) error {
 	names, scope := randomFlags, "random programs: give --for, such as --for 20m"
 	if isRandom(flags) {

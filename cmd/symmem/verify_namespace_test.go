@@ -15,9 +15,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inNamespaces runs verify as two ranks that share a network but not a PID namespace, like the
-// containers of a pod. It returns their exit codes and outputs.
-func inNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string) {
+// verifyInNamespaces runs verify as two ranks that share a network but not a PID namespace, like
+// the containers of a pod. It returns their exit codes and outputs.
+func verifyInNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string) {
 	t.Helper()
 	var ranks [2]*exec.Cmd
 	var buffers [2]bytes.Buffer
@@ -45,7 +45,7 @@ func inNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]string
 }
 
 func TestRanksInOtherPIDNamespacesGetAdvice(t *testing.T) {
-	codes, outputs := inNamespaces(t, "--backend=host")
+	codes, outputs := verifyInNamespaces(t, "--backend=host")
 	for rank := range outputs {
 		if codes[rank] != exitUsage || !strings.Contains(outputs[rank], "shareProcessNamespace: true") ||
 			strings.Contains(outputs[rank], "lost") {
@@ -56,7 +56,7 @@ func TestRanksInOtherPIDNamespacesGetAdvice(t *testing.T) {
 
 func TestRanksInOtherPIDNamespacesWorkOnGPUs(t *testing.T) {
 	useSoftwareGPU(t)
-	codes, outputs := inNamespaces(t, "--backend=nccl")
+	codes, outputs := verifyInNamespaces(t, "--backend=nccl")
 	for rank := range outputs {
 		if codes[rank] != exitOK {
 			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], outputs[rank])

@@ -41,8 +41,8 @@ func (f *verifyFlags) runRandom(
 	return f.exitOfRandom(stderr, w, report, err)
 }
 
-// hang returns a function that prints a hanging rank's stacks and exits, so that the launcher ends
-// the other ranks.
+// hang returns a function that prints the stacks of a rank that hangs and exits, so that the
+// launcher stops the other ranks.
 func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,

@@ -22,7 +22,7 @@ func useSoftwareGPU(t *testing.T) {
 func runRandom(t *testing.T, args ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
 	arguments := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
-	code, stdout, stderr := symmemRun(t, append(arguments, args...)...)
+	code, stdout, stderr := runSymmem(t, append(arguments, args...)...)
 	if stdout == "" {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}

@@ -18,7 +18,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
+func runSymmem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := systest.Command(t, systest.Patience, command(t), args...)
@@ -33,11 +33,11 @@ func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
 
-// diverged runs a workload that diverges because it places blocks by address. It returns the report
-// and the divergence that all ranks printed.
-func diverged(t *testing.T, check string) (report verify.Report, text string) {
+// runDiverging runs a workload that diverges because it places blocks by address. It returns the
+// report and the divergence that all ranks printed.
+func runDiverging(t *testing.T, check string) (report verify.Report, text string) {
 	t.Helper()
-	code, stdout, stderr := symmemRun(t, "verify", "--ranks=4", "--placement=address", "--skew",
+	code, stdout, stderr := runSymmem(t, "verify", "--ranks=4", "--placement=address", "--skew",
 		"--churn=200", "--seed=1", "--callsites", "--json", "--check="+check)
 	if code != exitWrong {
 		t.Fatalf("check %s: exit code %d\n%s", check, code, stderr)
@@ -60,8 +60,8 @@ func diverged(t *testing.T, check string) (report verify.Report, text string) {
 }
 
 func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
-	every, everyText := diverged(t, "every")
-	registration, registrationText := diverged(t, "registration")
+	every, everyText := runDiverging(t, "every")
+	registration, registrationText := runDiverging(t, "registration")
 	if every.Failed != 0 || every.NotRun == 0 || every.Passed+every.NotRun != len(every.Cases) {
 		t.Errorf("every: passed %d, failed %d, not run %d of %d",
 			every.Passed, every.Failed, every.NotRun, len(every.Cases))
@@ -74,13 +74,13 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	}
 	if everyText != registrationText ||
 		!strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
-		t.Errorf("got\n%s\nand\n%s\nwant equal texts that name a line of run.go", everyText,
+		t.Errorf("got\n%s\nand\n%s\nwant identical texts that name a line of run.go", everyText,
 			registrationText)
 	}
 }
 
-func TestReportHasOptionsOfRun(t *testing.T) {
-	code, stdout, stderr := symmemRun(t, "verify", "--ranks=2", "--cases=2", "--rounds=1",
+func TestReportContainsOptions(t *testing.T) {
+	code, stdout, stderr := runSymmem(t, "verify", "--ranks=2", "--cases=2", "--rounds=1",
 		"--size=1Ki", "--churn=16", "--seed=9", "--json")
 	var report verify.Report
 	decoder := json.NewDecoder(strings.NewReader(stdout))
@@ -102,7 +102,7 @@ func TestReportHasOptionsOfRun(t *testing.T) {
 	}
 }
 
-func TestForwardedSignalIsExitCode(t *testing.T) {
+func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		result launch.Result
@@ -156,7 +156,7 @@ func TestExitCodeIsLargestOfRanks(t *testing.T) {
 			"rank 1",
 		},
 		{
-			"rank ended by SIGTERM",
+			"rank killed by SIGTERM",
 			[]launch.Exit{{Code: 2}, {Rank: 1, Code: 143, Signal: syscall.SIGTERM}},
 			exitUsage, "rank 1",
 		},

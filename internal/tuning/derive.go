@@ -10,8 +10,8 @@ import (
 // noise is lower. Smaller differences may vanish with the next version of the software.
 const FloorPercent = 2.0
 
-// RuleOfDerive describes Derive for users.
-const RuleOfDerive = "from small sizes to large ones, starting with otherwise, the path changes " +
+// DeriveMethod describes Derive for users.
+const DeriveMethod = "from small sizes to large ones, starting with otherwise, the path changes " +
 	"only where the other one is faster by more than the noise and by more than 2 percent; if calls " +
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
 	"the others, and starts with them"

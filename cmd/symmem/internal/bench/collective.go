@@ -18,23 +18,22 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
-	// OutsideWindows places the buffers outside of windows on every path. On PathPlain they always
-	// are.
+	// OutsideWindows places the buffers outside windows on every path, as PathPlain always does.
 	OutsideWindows bool
 	// Compare measures PathAuto against every path that a call can take, alternating on the same
 	// buffers. It needs PathAuto and a single check level.
 	Compare bool
-	// GraphOps is the number of calls to capture into a graph, whose replays are then timed. If it
-	// is 0, calls are timed one by one.
+	// GraphOps is the number of calls to capture into a graph, whose replays are timed. If it is 0,
+	// calls are timed one by one.
 	GraphOps int
-	// fitGraphs captures fewer calls if GraphOps of them would take longer than a batch.
+	// fitGraphs makes graphs smaller if GraphOps calls would take longer than a batch.
 	fitGraphs bool
 	// Backend and Tuning are fields of symmem.Options.
 	Backend, Tuning string
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds at each level, whose batches are combined. Each world has
+	// Worlds is the number of worlds at each level, whose batches are combined. Each world has its
 	// memory at different addresses, which can change the time of small messages by a tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
@@ -42,15 +41,15 @@ type Collective struct {
 	// Iters is the number of calls or replays in a batch. If it is 0, Run derives the number from
 	// the plan's batch duration.
 	Iters int
-	// Timeout limits every wait for another rank.
+	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm is set once something has been measured, so that the processors run at full clock.
+	// warm is set once something has been measured, after which the processors run at full clock.
 	warm bool
 }
 
-// bufferBytes returns the size of a buffer for calls of up to the largest size. Calls are rounded
-// up to a whole number of elements for each rank.
+// bufferBytes returns the size of a buffer for calls of up to largest bytes, which are rounded up
+// to a whole number of elements for each rank.
 func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
@@ -68,13 +67,13 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Halves holds the out-of-place result, then the in-place result, which is nil if it was not
+	// Results holds the out-of-place result and then the in-place result, which is nil if it was not
 	// measured.
-	Halves [2]*report.Result
+	Results [2]*report.Result
 }
 
-// Run measures collectives as one rank of a world that a launcher has started. It passes each row
-// to emit on every rank. Only rank 0 should write the row.
+// Run measures collectives as one rank of a world that a launcher has started. On every rank, it
+// passes each row to emit, but only rank 0 should write the row.
 func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 	var worlds []*world
 	var err error
@@ -99,8 +98,7 @@ func (o *Collective) run(ctx context.Context, worlds []*world, emit func(*Row) e
 	for i := range o.Operations {
 		op := &o.Operations[i]
 		if op.kind == symmem.OpSend && worlds[0].rt.Size() == 1 {
-			// A single rank has no peer.
-			continue
+			continue // a single rank has no peer
 		}
 		for _, size := range o.sizesOf(op) {
 			row, err := o.row(ctx, worlds, op, size)
@@ -121,18 +119,18 @@ func (o *Collective) row(
 	ranks := worlds[0].rt.Size()
 	row = &Row{Operation: op, Ranks: ranks}
 	row.Count, row.Bytes = op.countAndSize(size, ranks, o.DataType)
-	if row.Halves[0], err = o.half(ctx, worlds, row, false); err != nil {
+	if row.Results[0], err = o.measure(ctx, worlds, row, false); err != nil {
 		return nil, err
 	}
 	if o.InPlace && op.kind.HasInPlace() {
-		row.Halves[1], err = o.half(ctx, worlds, row, true)
+		row.Results[1], err = o.measure(ctx, worlds, row, true)
 	}
 	return row, err
 }
 
-// half measures a row's out-of-place or in-place half, alternating between all path choices and
-// check levels.
-func (o *Collective) half(
+// measure measures a row out of place or in place, alternating between all path choices and check
+// levels.
+func (o *Collective) measure(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {
 	refused := ""
@@ -154,9 +152,9 @@ func (o *Collective) half(
 	return o.result(row, inPlace, refused, runners), nil
 }
 
-// choices returns the path choices that half measures. With Compare, these are PathAuto and each
-// path that the call can take, if there are several. If the call cannot take the requested path,
-// choices returns PathAuto and the reason.
+// choices returns the path choices to measure. With Compare, these are PathAuto and, if the call
+// can take several paths, each of these. If the call cannot take the requested path, choices
+// returns PathAuto and the reason.
 func (o *Collective) choices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {
@@ -175,11 +173,11 @@ func (o *Collective) choices(
 	return []symmem.PathChoice{o.Path}, "", err
 }
 
-// ratios divides the batches of one runner by those of another, pairwise.
-func ratios(over, under []float64) []float64 {
-	all := make([]float64, min(len(over), len(under)))
+// ratios divides the times of one runner's batches by those of another's, pairwise.
+func ratios(dividends, divisors []float64) []float64 {
+	all := make([]float64, min(len(dividends), len(divisors)))
 	for i := range all {
-		all[i] = over[i] / under[i]
+		all[i] = dividends[i] / divisors[i]
 	}
 	return all
 }

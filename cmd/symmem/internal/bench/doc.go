@@ -1,16 +1,17 @@
 // Package bench measures collectives and the times for tuning tables. It compares variants with
-// baselines in the same process at the same time. Go benchmarks next to the code measure calls that
-// do not involve other ranks.
+// baselines in the same process at the same time. Calls that do not involve other ranks are
+// measured by Go benchmarks next to the code.
 //
 // The speed of a machine changes over time: when a virtual processor is moved, all times change by
-// a factor of two to four within seconds. So the package never compares results of different runs.
-// It alternates between batches of all variants and reports their median, minimum, 10th and 90th
-// percentile, and the ratio of two medians of one run. The times of a collective's paths differ
-// little, so paths are compared by the median of the ratios of neighbouring batches. Reports on
-// collectives include the round-trip time between two cores before and after the measurement
-// ([Probe]). Two runs are comparable only if these times agree.
+// a factor of two to four within seconds. Therefore, the package never compares results of
+// different runs. It alternates between batches of all variants, and reports the median, the
+// minimum and the 10th and 90th percentiles of each variant, and the ratio of two medians of the
+// same run. Because the times of a collective's paths differ little, paths are compared by the
+// median of the ratios of adjacent batches. Reports on collectives include the round-trip time
+// between two cores before and after the measurement ([Probe]), and two runs are comparable only if
+// these times agree.
 //
-// A result can have a bar, the design's upper limit in nanoseconds.
+// A result can have a bar, which is an upper limit, in nanoseconds, that the design sets.
 //
 // The package writes tables only to writers passed to it. Commands parse flags and print.
 package bench

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// result combines the batches of runners that measure the same call, by the times of the slowest
-// rank. With several check levels, it compares the last level with the first.
+// result combines the batches of the runners that measure the same call. With several check levels,
+// it compares the last level with the first.
 func (o *Collective) result(
 	row *Row, inPlace bool, refused string, runners []*runner,
 ) *report.Result {
@@ -56,14 +56,14 @@ func (o *Collective) result(
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
 		if compare(result, perLevel[0], perPath); call.ComparesFloats() {
-			result.Bar = 0 // The path of the call is not chosen for speed.
+			result.Bar = 0 // the path of such a call is not chosen for speed
 		}
 	}
 	return result
 }
 
 // compare makes the fastest path the baseline of a result. The ratio is the median of the ratios of
-// neighbouring batches, which drift does not affect. auto holds the times with PathAuto.
+// adjacent batches, which drift does not affect. auto holds the times with PathAuto.
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
@@ -86,5 +86,6 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 	}
 }
 
-// SlowerThanPlain limits the time on a path chosen by the tuning table, relative to the plain path.
+// SlowerThanPlain is the upper limit for the time on a path that the tuning table chooses, relative
+// to the plain path.
 const SlowerThanPlain = 1.02

@@ -7,7 +7,7 @@ import (
 	"symmem/bench/report"
 )
 
-func TestPathSlowerThanPlainMissesBar(t *testing.T) {
+func TestPathSlowerThanPlainExceedsBar(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		took        symmem.PathChoice

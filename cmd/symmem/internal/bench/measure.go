@@ -22,7 +22,7 @@ var (
 	Quick = Plan{Batch: time.Millisecond, Batches: 5}
 )
 
-// maxOps limits the number of calls in a batch, for calls that take no measurable time.
+// maxOps is the maximum number of calls in a batch, for calls that take no measurable time.
 const maxOps = 1 << 30
 
 // NewReport returns an empty report for this machine.

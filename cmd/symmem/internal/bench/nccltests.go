@@ -15,14 +15,12 @@ import (
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
 // Only W must be set; it may be io.Discard.
 type NCCLTests struct {
-	W io.Writer
-	// last is the operation of the current table.
-	last *Operation
-	// busSum and busCount give the average in the footer. wrong counts wrong elements.
-	busSum, wrong float64
-	busCount      int
-	// refused lists the reasons why rows did not take the requested path.
-	refused []string
+	W         io.Writer
+	operation *Operation // operation of the current table
+	busSum    float64    // sum of bus bandwidths
+	busCount  int        // number of bus bandwidths
+	wrong     float64    // number of wrong elements
+	refused   []string   // reasons why rows did not take the requested path
 }
 
 // ncclNames maps types to their names in nccl-tests, where these differ.
@@ -50,11 +48,11 @@ const ncclHeader = `#
 // Row writes one row, after a header if the row is the operation's first.
 func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	var b bytes.Buffer
-	if n.last != r.Operation {
+	if n.operation != r.Operation {
 		if err := n.Footer(); err != nil {
 			return err
 		}
-		n.last = r.Operation
+		n.operation = r.Operation
 		fmt.Fprintf(&b, "# %s\n"+ncclHeader, r.Operation.Name,
 			fmt.Sprintf("%*s", 61, ""), fmt.Sprintf("%*s", 21, ""))
 	}
@@ -66,28 +64,28 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 		root = 0
 	}
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
-		TypeName(o.DataType), redop, root, n.half(r, r.Halves[0]), n.half(r, r.Halves[1]),
+		TypeName(o.DataType), redop, root, n.columns(r, r.Results[0]), n.columns(r, r.Results[1]),
 		n.pathComment(r))
 	_, err := n.W.Write(b.Bytes())
 	return err
 }
 
-// pathComment returns a comment if a row did not take the requested path, else "".
+// pathComment returns a comment if a row did not take the requested path, and otherwise "".
 func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
-	for i, h := range r.Halves {
-		if h == nil || h.Params["refused"] == nil {
+	for i, result := range r.Results {
+		if result == nil || result.Params["refused"] == nil {
 			continue
 		}
-		took[i] = fmt.Sprint(h.Params["took"])
-		if reason := fmt.Sprint(h.Params["refused"]); !slices.Contains(n.refused, reason) {
+		took[i] = fmt.Sprint(result.Params["took"])
+		if reason := fmt.Sprint(result.Params["refused"]); !slices.Contains(n.refused, reason) {
 			n.refused = append(n.refused, reason)
 		}
 	}
 	switch {
 	case took == [2]string{}:
 		return ""
-	case took[0] == took[1] || r.Halves[1] == nil:
+	case took[0] == took[1] || r.Results[1] == nil:
 		return "  # took " + took[0]
 	case took[0] == "":
 		return "  # took " + took[1] + " in place"
@@ -97,15 +95,16 @@ func (n *NCCLTests) pathComment(r *Row) string {
 	return "  # took " + took[0] + ", in place " + took[1]
 }
 
-func (n *NCCLTests) half(r *Row, h *report.Result) string {
-	if h == nil {
+// columns formats the columns of an out-of-place or in-place result.
+func (n *NCCLTests) columns(r *Row, result *report.Result) string {
+	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
-	algorithm, bus := r.bandwidths(h.Median)
-	wrong := h.Counts["wrong"]
+	algorithm, bus := r.bandwidths(result.Median)
+	wrong := result.Counts["wrong"]
 	n.busSum, n.wrong = n.busSum+bus, n.wrong+wrong
 	n.busCount++
-	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(h.Median/1e3, 7),
+	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(result.Median/1e3, 7),
 		formatWidth(algorithm, 6),
 		formatWidth(bus, 6), wrong)
 }
@@ -116,7 +115,7 @@ func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
 	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
 }
 
-// formatWidth formats a number with two decimals, or fewer if they do not fit into the width.
+// formatWidth formats a number with two decimals, or with fewer if they do not fit into width.
 func formatWidth(v float64, width int) string {
 	power := 0
 	if v >= 1 {
@@ -126,9 +125,9 @@ func formatWidth(v float64, width int) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// Footer ends the table of an operation.
+// Footer completes the table of an operation.
 func (n *NCCLTests) Footer() error {
-	if n.last == nil {
+	if n.operation == nil {
 		return nil
 	}
 	verdict := "OK"

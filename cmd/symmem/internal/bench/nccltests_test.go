@@ -49,32 +49,32 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
 	o := &Collective{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{W: &out}
-	half := func(ns, wrong float64) *report.Result {
+	measured := func(ns, wrong float64) *report.Result {
 		return &report.Result{
 			Summary: report.Summary{Median: ns}, Counts: map[string]float64{"wrong": wrong},
 		}
 	}
 	refused := func(reason string) *report.Result {
-		r := half(1e3, 0)
+		r := measured(1e3, 0)
 		r.Params = map[string]any{"took": "plain", "refused": reason}
 		return r
 	}
 	for _, r := range []*Row{
 		{
 			Operation: operationNamed(t, "all_reduce"), Bytes: 1 << 20, Count: 1 << 18, Ranks: 4,
-			Halves: [2]*report.Result{half(20e3, 0), half(10e3, 0)},
+			Results: [2]*report.Result{measured(20e3, 0), measured(10e3, 0)},
 		},
 		{
 			Operation: operationNamed(t, "broadcast"), Bytes: 8, Count: 2, Ranks: 2,
-			Halves: [2]*report.Result{half(1234567.8e3, 12)},
+			Results: [2]*report.Result{measured(1234567.8e3, 12)},
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			Halves: [2]*report.Result{refused("no kernel"), refused("no kernel")},
+			Results: [2]*report.Result{refused("no kernel"), refused("no kernel")},
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			Halves: [2]*report.Result{half(1e3, 0), refused("odd place")},
+			Results: [2]*report.Result{measured(1e3, 0), refused("odd place")},
 		},
 	} {
 		if err := table.Row(o, r); err != nil {

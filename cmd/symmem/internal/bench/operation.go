@@ -42,11 +42,11 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names. "all" stands for all operations.
+// ParseOperations returns the operations with the given names, where "all" stands for all of them.
 func ParseOperations(names []string) ([]Operation, error) {
 	var selected []Operation
 	if len(names) == 0 {
-		return nil, fmt.Errorf("no operations are given: use all, or some of %s",
+		return nil, fmt.Errorf("no operations given: use all, or some of %s",
 			strings.Join(OperationNames(), ", "))
 	}
 	for _, name := range names {
@@ -60,22 +60,22 @@ func ParseOperations(names []string) ([]Operation, error) {
 				name, strings.Join(OperationNames(), ", "))
 		}
 		if slices.ContainsFunc(selected, hasName) {
-			return nil, fmt.Errorf("operation %s is given twice", name)
+			return nil, fmt.Errorf("operation %s given twice", name)
 		}
 		selected = append(selected, operations[index])
 	}
 	return selected, nil
 }
 
-// countsAllRanks reports whether the size column counts the parts of all ranks instead of one part.
+// countsAllRanks reports whether the size counts the parts of all ranks instead of one part.
 func (o *Operation) countsAllRanks() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call for a size in bytes, and the actual size. As in
-// nccl-tests, the size is that of an all-gather's output or a reduce-scatter's input, rounded up to
-// a whole number of elements for each rank.
+// countAndSize returns the count argument of a call of about the given size in bytes, and the
+// actual size. As in nccl-tests, the size is that of an all-gather's output or a reduce-scatter's
+// input, and is rounded up to a whole number of elements for each rank.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -88,5 +88,6 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	return count, count * unit
 }
 
-// buffered reports whether the operation has buffers, and thus windows and rules in a tuning table.
-func (o *Operation) buffered() bool { return o.kind.Tuned() }
+// hasBuffers reports whether the operation has buffers, and thus windows and rules in a tuning
+// table.
+func (o *Operation) hasBuffers() bool { return o.kind.Tuned() }

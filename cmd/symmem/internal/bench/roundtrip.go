@@ -15,7 +15,7 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// wordDistance is the distance in bytes between two words, which places them in different pairs
+	// wordDistance is the distance between the two words in bytes. It places them in different pairs
 	// of cache lines.
 	wordDistance = 256
 )
@@ -34,14 +34,14 @@ func NewProbe() *Probe {
 	return &Probe{ping: processors[0], pong: processors[1]}
 }
 
-// RoundTrip returns the median time in nanoseconds that a word takes from one processor to the
+// RoundTrip returns the median time, in nanoseconds, for a word to go from one processor to the
 // other and back, or 0 if p is nil. The measurement takes about 20 ms.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
 	// The runtime reduces GOMAXPROCS to the number of processors that the process may use, which is
-	// one for a bound rank. It does not change a value set here.
+	// one for a bound rank, but it does not change a value that has been set explicitly.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
@@ -55,7 +55,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 		})
 	}()
 	err := onProcessor(p.ping, func() error {
-		batches = drive(ping, pong)
+		batches = timeTrips(ping, pong)
 		return nil
 	})
 	err = errors.Join(err, <-echoErr)
@@ -73,7 +73,7 @@ func echo(ping, pong *uint64) {
 	}
 }
 
-func drive(ping, pong *uint64) []float64 {
+func timeTrips(ping, pong *uint64) []float64 {
 	var batches []float64
 	next := uint64(0)
 	for range tripBatches {
@@ -88,7 +88,7 @@ func drive(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls a word, with PAUSE between loads, until the other goroutine has written the value.
+// await polls a word, with PAUSE between loads, until the other goroutine has written want.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()
@@ -96,8 +96,8 @@ func await(word *uint64, want uint64) {
 	}
 }
 
-// onProcessor runs f on an OS thread bound to a processor, then ends the thread. If the thread
-// cannot be bound, f still runs, because the other goroutine waits for f.
+// onProcessor runs f on a new OS thread that is bound to a processor. If the thread cannot be
+// bound, f runs anyway, because the other goroutine waits for it.
 func onProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

@@ -7,9 +7,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestRoundTripWithOneP sets GOMAXPROCS to 1, as the runtime does when a process is bound to one
-// processor. RoundTrip must still measure. On a machine with one processor, NewProbe must return
-// nil.
+// TestRoundTripWithOneP checks that RoundTrip also measures with a GOMAXPROCS of 1, which the
+// runtime chooses for a process that is bound to one processor. On a machine with one processor,
+// NewProbe must return nil.
 func TestRoundTripWithOneP(t *testing.T) {
 	allowed, err := sys.Affinity()
 	if err != nil {

@@ -15,11 +15,9 @@ type runner struct {
 	world  *world
 	choice symmem.PathChoice
 	call   *call
-	// path is the path that the call takes. wrong is the number of wrong elements on all ranks.
-	path  string
-	wrong int64
-	// graph holds the captured calls, or is nil.
-	graph *symmem.Graph
+	path   string        // path that the call takes
+	wrong  int64         // number of wrong elements on all ranks
+	graph  *symmem.Graph // the captured calls, or nil
 	// opsPerIter is the number of captured calls, or 1 without a graph.
 	opsPerIter int
 	// iters is the number of calls or replays in a batch.
@@ -28,9 +26,9 @@ type runner struct {
 	perOp []float64
 }
 
-// runner returns a runner that is ready to measure a call. It has checked the call's result,
-// captured the call if requested, and calibrated the length of batches.
-func (o *Collective) runner(
+// newRunner returns a runner that is ready to measure a call: the call's result has been checked,
+// the call has been captured if requested, and the length of batches has been calibrated.
+func (o *Collective) newRunner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
 	c, err := w.call(o, row.Operation, row.Count, inPlace)
@@ -53,7 +51,7 @@ func (o *Collective) runner(
 	return r, nil
 }
 
-// check runs the operation once with known data, and checks the path and the result.
+// check runs the operation once with known data and checks its path and its result.
 func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.checkPath(o); err != nil {
 		return err
@@ -81,7 +79,7 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 	return err
 }
 
-// checkPath records the call's path, and returns an error unless it is the requested one.
+// checkPath records the call's path and returns an error unless it is the requested one.
 func (r *runner) checkPath(o *Collective) error {
 	if r.call.Operation == symmem.OpSend {
 		r.path = symmem.PathPlain.String()
@@ -127,7 +125,8 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	return nil
 }
 
-// callsPerGraph returns the number of calls to capture into a graph, the same on all ranks.
+// callsPerGraph returns the number of calls to capture into a graph, which is the same on all
+// ranks.
 func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) {
 	if !o.fitGraphs {
 		return o.GraphOps, nil
@@ -150,7 +149,7 @@ func closeGraphs(runners []*runner) error {
 	return errors.Join(errs...)
 }
 
-// calibrate sets the number of calls per batch. Rank 0 determines it for all ranks.
+// calibrate sets the number of calls or replays in a batch, which rank 0 determines for all ranks.
 func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	if r.iters = o.Iters; r.iters > 0 {
 		_, err := r.timeBatch(ctx)
@@ -168,13 +167,13 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	}
 }
 
-// calibrationBatches is the number of batches timed for calibration. The first call of an
-// operation, or the first replay of a graph, can be a hundred times slower than later ones. With
-// only one batch, the measured batches would have so few calls that their start and end affect the
-// result.
+// calibrationBatches is the number of batches that are timed for calibration. It is more than one
+// because the first call of an operation, or the first replay of a graph, can be a hundred times
+// slower than later ones, from which calibration would derive batches so short that their start and
+// end affect the result.
 const calibrationBatches = 3
 
-// shortestBatch returns the shortest time of several batches on rank 0, on all ranks.
+// shortestBatch times several batches and returns, on all ranks, rank 0's shortest time.
 func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
 	shortest := time.Duration(math.MaxInt64)
 	for range calibrationBatches {
@@ -212,8 +211,9 @@ func (r *runner) runOnce(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the world's path choice to this runner's. Calls in a graph keep the graph's path.
-// After a change it makes an untimed call, because the library plans the first call anew.
+// applyPath sets the world's path choice to this runner's, except that calls in a graph keep the
+// path with which they were captured. After a change, it makes an untimed call, because the library
+// plans the first call anew.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
@@ -240,7 +240,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(byRank)) / float64(r.iters*r.opsPerIter), nil
 }
 
-// variant selects the path of a call, and the buffers of a world.
+// variant selects the buffers of a call by their world, and its path.
 type variant struct {
 	world  *world
 	choice symmem.PathChoice
@@ -250,8 +250,8 @@ func (o *Collective) measureAll(
 	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (runners []*runner, err error) {
 	defer func() { err = errors.Join(err, closeGraphs(runners)) }()
-	for _, w := range variants {
-		r, err := o.runner(ctx, w.world, row, inPlace, w.choice)
+	for _, v := range variants {
+		r, err := o.newRunner(ctx, v.world, row, inPlace, v.choice)
 		if err != nil {
 			return runners, err
 		}
@@ -262,7 +262,7 @@ func (o *Collective) measureAll(
 
 // runBatches runs the batches of all runners alternately, after some warm-up rounds. One warm-up
 // round refills the caches after the previous row. The first row has as many warm-up rounds as
-// measured rounds, because idle processors take long to reach their full clock rate.
+// measured rounds, because idle processors need some time to reach their full clock rate.
 func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
 	warmUp := 1
 	if !o.warm {
@@ -282,10 +282,10 @@ func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
 	return nil
 }
 
-// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once,
-// and the next n rounds reverse the orders, so no runner benefits from its position. Within a
-// round, the index changes by 1, -2, 3, -4 and so on, so each pair of runners is adjacent equally
-// often.
+// runnerOrder returns the order of n runners in a round. No runner benefits from its position,
+// because each is first in one of n rounds, and the next n rounds reverse these orders. Within a
+// round, the index changes by 1, -2, 3, -4 and so on, so that all pairs of runners are adjacent
+// equally often.
 func runnerOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
@@ -301,7 +301,7 @@ func runnerOrder(n, round int) []int {
 	return order
 }
 
-// fill fills the output with junk and writes this rank's input. It does nothing for a barrier.
+// fill fills the output with junk and writes this rank's input, unless the call is a barrier.
 func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil

@@ -29,7 +29,7 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// PathTable writes a table that compares PathAuto with each path, in comment lines as in
+// PathTable writes a table that compares PathAuto with each path, in comment lines like those of
 // nccl-tests.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
@@ -62,8 +62,8 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes a table that compares the times at two check levels, in comment lines as in
-// nccl-tests.
+// CheckTable writes a table that compares the times at two check levels, in comment lines like
+// those of nccl-tests.
 func CheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
@@ -75,7 +75,7 @@ func CheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells returns the cells that identify a call: operation, size, and whether it is in place.
+// callCells returns the cells that identify a call.
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
 }

@@ -14,16 +14,16 @@ import (
 
 // Tune measures the times for a tuning table. All ranks must use the same configuration.
 type Tune struct {
-	// Collective sets the operations, the sizes, the element type, the backend and the plan. If the
-	// backend supports capture and GraphOps is not 0, calls are measured in graphs of as many calls
-	// as fit into a batch, at most GraphOps. Otherwise calls are measured one by one. Run sets the
-	// other fields.
+	// Collective sets the operations, the sizes, the element type, the backend and the plan; Run
+	// sets the other fields. If the backend supports capture and GraphOps is not 0, calls are
+	// measured in graphs of as many calls as fit into a batch, at most GraphOps. Otherwise, calls are
+	// measured one by one.
 	Collective
 	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string
-	// Base returns the table to start from, or nil for the built-in table. Only the value of rank 0
-	// is used. The table's times for sizes outside the range of Sizes are kept if they were
-	// measured with the same device and library.
+	// Base returns the table to start from, or nil for the built-in table. It is called on rank 0
+	// only. The table's times for sizes outside the range of Sizes are kept if they were measured
+	// with the same device and library.
 	Base func(device string, ranks int) *tuning.Table
 	// Progress, if set, is called with a description of each measurement.
 	Progress func(text string)
@@ -36,7 +36,7 @@ type Tuned struct {
 	Table *tuning.Table
 	// Rules lists the new rules in the order of measurement.
 	Rules []tuning.Rule
-	// Skipped contains a reason for each operation without a new rule.
+	// Skipped says why there is no new rule, for each operation without one.
 	Skipped []string
 	// Device and Ranks determine the name of the table's file.
 	Device string
@@ -48,10 +48,10 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	o.ReduceOp, o.Path, o.Tuning, o.fitGraphs = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning, true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
 	t := &tuner{Tune: o}
-	if t.in, err = openWorld(ctx, &o.Collective, 0); err != nil {
+	if t.registered, err = openWorld(ctx, &o.Collective, 0); err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
-	defer func() { err = errors.Join(err, t.in.rt.Close()) }()
+	defer func() { err = errors.Join(err, t.registered.rt.Close()) }()
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -62,16 +62,15 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	return &t.tuned, t.tuned.Table.Validate()
 }
 
-// skipReason returns the reason why there is no rule for an operation with the given type, or "".
 func skipReason(op *Operation, t symmem.DataType) string {
-	if !op.buffered() {
+	if !op.hasBuffers() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
 	}
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints adds old times for smaller and larger sizes to new times, which are in ascending
-// order of size. It returns nil if there are no new times.
+// mergePoints adds the old times for smaller and larger sizes to the new times, which are in
+// ascending order of size. It returns nil if there are no new times.
 func mergePoints(old, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -94,12 +93,12 @@ func (o *Tune) report(format string, args ...any) {
 	}
 }
 
-// RuleOfNoise explains to users how noise is computed.
-const RuleOfNoise = "noise is twice the standard error of the median ratio of neighbouring " +
+// NoiseMethod explains to users how noise is computed.
+const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noise returns the random error of the median of ratios, in percent. It uses logarithms to give
-// delays of either path the same weight.
+// noise returns the random error of the median of ratios, in percent. It uses logarithms, which
+// give delays of either path the same weight.
 func noise(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -112,10 +111,10 @@ func noise(ratios []float64) float64 {
 	return 100 * math.Expm1(medianError(logs))
 }
 
-// medianError returns twice the standard error of the median of sorted values. In a normal
+// medianError returns twice the standard error of the median of sorted values. It computes this
+// error from the quartiles, which outliers such as delays by preemption do not affect: in a normal
 // distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
-// median of n values is 1.253 standard deviations divided by the square root of n. Outliers, such
-// as delays by preemption, do not affect quartiles.
+// median of n values is 1.253 standard deviations divided by the square root of n.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
 	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349

@@ -18,7 +18,7 @@ import (
 
 func TestNoiseIsErrorOfMedian(t *testing.T) {
 	if n := noise([]float64{2, 2, 2, 2}); n != 0 {
-		t.Errorf("the noise of equal ratios is %v percent, want 0", n)
+		t.Errorf("the noise of identical ratios is %v percent, want 0", n)
 	}
 	if n := noise(nil); n != 0 {
 		t.Errorf("the noise without ratios is %v percent, want 0", n)
@@ -59,7 +59,7 @@ func TestNoiseIgnoresOutliers(t *testing.T) {
 	}
 }
 
-func TestNewPointComparesNeighbouringBatches(t *testing.T) {
+func TestNewPointComparesAdjacentBatches(t *testing.T) {
 	// Both paths drift by a factor of ten together, which does not affect their ratios.
 	plain := []float64{2000, 4000, 8000, 20000, 2000}
 	window := []float64{1000, 2000, 4000, 10000, 1000}
@@ -215,7 +215,7 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 	}
 }
 
-func TestCompareUsesNeighbouringBatches(t *testing.T) {
+func TestCompareUsesAdjacentBatches(t *testing.T) {
 	r := &report.Result{Params: map[string]any{}, Counts: map[string]float64{}}
 	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},

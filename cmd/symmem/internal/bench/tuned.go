@@ -12,8 +12,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size and a line for each rule. The line of a size contains
-// the speed-up of the chosen path over the alternative. If the two-level path was measured, its
+// Text writes a line for each measured size and a line for each rule. The line of a size shows by
+// how much the chosen path is faster than the alternative. If the two-level path was measured, its
 // time is in the column of the direct path.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
@@ -24,7 +24,7 @@ func (t *Tuned) Text(w io.Writer) error {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
 				rows = append(rows, []string{
-					r.Operation, p.Bytes.String(), half(p.InPlace),
+					r.Operation, p.Bytes.String(), placement(p.InPlace),
 					string(cmp.Or(r.Memory, tuning.Symmetric)),
 					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
 					formatMicroseconds(p.DirectUS + p.TwoLevelUS),
@@ -46,7 +46,7 @@ func (t *Tuned) Text(w io.Writer) error {
 	return errors.Join(err, writeErr)
 }
 
-// formatMicroseconds formats a time in microseconds, where 0 means not measured.
+// formatMicroseconds formats a time in microseconds, or "-" for 0, which means not measured.
 func formatMicroseconds(us float64) string {
 	if us == 0 {
 		return "-"

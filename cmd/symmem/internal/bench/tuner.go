@@ -12,30 +12,29 @@ import (
 // tuner measures the paths of operations, one operation at a time.
 type tuner struct {
 	*Tune
-	// in has registered buffers of a pool. out has buffers outside of windows, on which the direct
-	// path is measured, or is nil if no call can take the direct path.
-	in, out *world
-	// base is the table to start from. reused is set if new rules contain some of its times.
-	base   *tuning.Table
-	reused bool
-	tuned  Tuned
+	// registered has registered buffers of a pool. outside has buffers outside windows, on which the
+	// direct path is measured, and is nil if no call can take the direct path.
+	registered, outside *world
+	base                *tuning.Table // table to start from
+	reused              bool          // set if new rules contain times of base
+	tuned               Tuned
 }
 
 func (t *tuner) prepare(ctx context.Context) (err error) {
-	if err := t.in.withoutGraphs(&t.Collective); err != nil {
+	if err := t.registered.withoutGraphs(&t.Collective); err != nil {
 		return err
 	}
-	if t.out, err = t.in.outside(ctx, &t.Collective); err != nil {
+	if t.outside, err = t.registered.openOutside(ctx, &t.Collective); err != nil {
 		return err
 	}
-	if t.base, err = t.baseOfRank0(ctx, t.in); err != nil {
+	if t.base, err = t.baseOfRank0(ctx, t.registered); err != nil {
 		return err
 	}
-	rt := t.in.rt
+	rt := t.registered.rt
 	t.tuned = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.base.Device != t.tuned.Device || t.base.Library != rt.Library() ||
 		t.base.DataType != t.DataType.String() {
-		t.base = t.base.WithoutTimes() // The old times are not comparable with the new ones.
+		t.base = t.base.WithoutTimes() // the old times are not comparable with the new ones
 	}
 	return nil
 }
@@ -56,10 +55,10 @@ func (t *tuner) run(ctx context.Context) error {
 	return nil
 }
 
-// rules derives the rules for an operation from the new times and the base table's times for other
-// sizes. Kinds of memory without new times get no rule.
+// rules derives the rules for an operation from the new times and from the base table's times for
+// other sizes. A kind of memory without new times gets no rule.
 func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
-	rt := t.in.rt
+	rt := t.registered.rt
 	info := rt.Device()
 	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
 	for _, measured := range []struct {
@@ -87,13 +86,13 @@ func (t *tuner) describe() *tuning.Table {
 	if t.GraphOps > 0 {
 		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
 	}
-	rt, rules := t.in.rt, t.tuned.Rules
+	rt, rules := t.registered.rt, t.tuned.Rules
 	table := t.base.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
 	table.DataType = t.DataType.String()
 	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path, alternating, %v, %s, "+
 		"medians of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.DataType, method,
-		tuning.RuleOfDerive, RuleOfNoise)
+		tuning.DeriveMethod, NoiseMethod)
 	if t.reused || len(table.Rules) > len(rules)+len(table.General()) {
 		table.Source += "; rules for other operations and ranks, and times for other sizes, are from " +
 			"the base table"
@@ -102,23 +101,23 @@ func (t *tuner) describe() *tuning.Table {
 }
 
 // points holds the times of one operation in ascending order of size. windows compares the plain
-// path with the window path. direct compares the direct path, or the two-level path of a group
-// without a direct path, with the faster of plain and window.
-// anywhere compares the direct path with the plain path on buffers outside of windows.
+// path with the window path. direct compares the direct path or, in a group without a direct path,
+// the two-level path with the faster of plain and window. anywhere compares the direct path, on
+// buffers outside windows, with the plain path.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
-// outsideBytes is larger than any group's exchange memory, which the direct path needs for buffers
-// outside of windows.
-const outsideBytes = 64 << 20
+// maxOutsideBytes exceeds the exchange memory of any group, which limits the direct path on buffers
+// outside windows.
+const maxOutsideBytes = 64 << 20
 
 // measure measures an operation out of place and, if it is supported, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	times, last := &points{}, int64(0)
-	if !op.buffered() {
+	if !op.hasBuffers() {
 		return times, nil
 	}
 	for _, size := range t.Sizes {
-		row := &Row{Operation: op, Ranks: t.in.rt.Size()}
+		row := &Row{Operation: op, Ranks: t.registered.rt.Size()}
 		row.Count, row.Bytes = op.countAndSize(size, row.Ranks, t.DataType)
 		if row.Bytes <= last {
 			continue
@@ -135,48 +134,48 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if len(variants) == 1 {
 				continue
 			}
-			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(inPlace))
+			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, placement(inPlace))
 			perOp, err := t.times(ctx, row, inPlace, variants)
 			if err != nil {
 				return nil, err
 			}
 			times.add(row.Bytes, inPlace, batches{
-				plain:    perOp[variant{t.in, symmem.PathPlain}],
-				window:   perOp[variant{t.in, symmem.PathWindow}],
-				direct:   perOp[variant{t.in, symmem.PathDirect}],
-				twoLevel: perOp[variant{t.in, symmem.PathTwoLevel}],
-				anywhere: perOp[variant{t.out, symmem.PathDirect}],
+				plain:    perOp[variant{t.registered, symmem.PathPlain}],
+				window:   perOp[variant{t.registered, symmem.PathWindow}],
+				direct:   perOp[variant{t.registered, symmem.PathDirect}],
+				twoLevel: perOp[variant{t.registered, symmem.PathTwoLevel}],
+				anywhere: perOp[variant{t.outside, symmem.PathDirect}],
 			})
 		}
 	}
 	return times, nil
 }
 
-func half(inPlace bool) string {
+func placement(inPlace bool) string {
 	if inPlace {
 		return "in place"
 	}
 	return "out of place"
 }
 
-// variants returns the variants of a call, beginning with the plain path.
+// variants returns the variants of a call. The first is the plain path.
 func (t *tuner) variants(
 	ctx context.Context, row *Row, inPlace bool,
 ) (variants []variant, err error) {
-	paths, err := t.in.paths(ctx, &t.Collective, row, inPlace)
+	paths, err := t.registered.paths(ctx, &t.Collective, row, inPlace)
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		variants = append(variants, variant{t.in, path})
+		variants = append(variants, variant{t.registered, path})
 	}
-	// Buffers outside of windows may be in place only on a single rank.
-	if t.out == nil || inPlace || row.Bytes > outsideBytes {
+	// On buffers outside windows, a call can be in place only on a single rank.
+	if t.outside == nil || inPlace || row.Bytes > maxOutsideBytes {
 		return variants, nil
 	}
-	reason, err := t.out.refusalReason(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
+	reason, err := t.outside.refusalReason(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
 	if err == nil && reason == "" {
-		variants = append(variants, variant{t.out, symmem.PathDirect})
+		variants = append(variants, variant{t.outside, symmem.PathDirect})
 	}
 	return variants, err
 }
@@ -199,16 +198,16 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches holds the times of all variants at one size. All but anywhere are the times on symmetric
-// buffers. anywhere is the time of the direct path on other buffers. Variants that were
-// not measured have no times.
+// batches holds the times of all variants at one size, or nil for those that were not measured.
+// anywhere is the time of the direct path on buffers outside windows; the others are times on
+// symmetric buffers.
 type batches struct{ plain, window, direct, twoLevel, anywhere []float64 }
 
 func (p *points) add(bytes int64, inPlace bool, b batches) {
-	appendPoint := func(to *[]tuning.Point, window, direct []float64) {
+	appendPoint := func(dst *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)
 		point.InPlace = inPlace
-		*to = append(*to, point)
+		*dst = append(*dst, point)
 	}
 	if b.window != nil {
 		appendPoint(&p.windows, b.window, nil)
@@ -226,21 +225,21 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of paths, in nanoseconds per call. The noise is that of the ratios
-// of the faster other path to the direct path if direct was measured, and otherwise that of the
-// ratios of the plain path to the window path.
+// newPoint summarizes the times of the paths, which are in nanoseconds per call. The noise is that
+// of the ratios of the faster other path to the direct path, if that was measured, and otherwise
+// that of the ratios of the plain path to the window path.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
 		DirectUS: microseconds(direct),
 	}
-	over, under := plain, window
+	dividends, divisors := plain, window
 	if direct != nil {
-		if under = direct; window != nil && p.WindowUS < p.PlainUS {
-			over = window
+		if divisors = direct; window != nil && p.WindowUS < p.PlainUS {
+			dividends = window
 		}
 	}
-	p.NoisePercent = roundTo(noise(ratios(over, under)), 10)
+	p.NoisePercent = roundTo(noise(ratios(dividends, divisors)), 10)
 	return p
 }
 

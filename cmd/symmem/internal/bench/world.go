@@ -12,8 +12,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// registersBuffers reports whether buffers for a path are registered before measuring. Buffers for
-// the plain path stay outside of windows. With auto, the first collective registers the buffers.
+// registersBuffers reports whether the buffers for a path are registered before measuring. Buffers
+// for the plain path stay outside windows, and with auto, the first collective registers the
+// buffers.
 func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // world holds this rank's Runtime at a check level, with a pair of buffers.
@@ -28,7 +29,7 @@ type world struct {
 	path *symmem.PathChoice
 }
 
-// BindRank binds this process to a processor for its rank. It keeps GOMAXPROCS, from which the host
+// BindRank binds this process to its rank's processor. It preserves GOMAXPROCS, from which the host
 // backend derives how many processors the ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
@@ -90,7 +91,7 @@ func (w *world) newOutsideWorld(ctx context.Context, o *Collective, bytes int64)
 	outside, config := *w, *o
 	config.OutsideWindows = true
 	if err := outside.allocate(ctx, &config, bytes); err != nil {
-		return nil, fmt.Errorf("allocating buffers of %d bytes outside of windows: %w", bytes, err)
+		return nil, fmt.Errorf("allocating buffers of %d bytes outside windows: %w", bytes, err)
 	}
 	return &outside, nil
 }
@@ -110,7 +111,7 @@ func (w *world) finish(ctx context.Context) error {
 	return w.recvStream.Synchronize(ctx)
 }
 
-// barrier waits until all ranks have called it and this rank's work has finished.
+// barrier waits until all ranks have called it and this rank's work has completed.
 func (w *world) barrier(ctx context.Context) error {
 	if err := w.rt.World().Barrier(ctx, nil); err != nil {
 		return err
@@ -151,18 +152,18 @@ func (w *world) call(o *Collective, op *Operation, count int64, inPlace bool) (*
 	if o.GraphOps == 0 && w.rt.Device().Addressable {
 		c.recvStream = w.recvStream
 	}
-	from := w.send
+	src := w.send
 	if inPlace {
-		from = w.recv
+		src = w.recv
 	}
-	return c, c.Place(from.Memory(), w.recv.Memory())
+	return c, c.Place(src.Memory(), w.recv.Memory())
 }
 
 func (w *world) explain(c *call) (symmem.Explanation, error) {
 	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
 
-// refusalReason returns the reason why a call does not take a requested path, or "" if it does.
+// refusalReason says why a call does not take the requested path, or returns "" if it does.
 func (w *world) refusalReason(
 	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
@@ -183,7 +184,7 @@ func (w *world) refusalReason(
 	return e.Why, nil
 }
 
-// paths returns the paths that a call can take, beginning with the plain path.
+// paths returns the paths that a call can take. The first is the plain path.
 func (w *world) paths(
 	ctx context.Context, o *Collective, row *Row, inPlace bool,
 ) ([]symmem.PathChoice, error) {
@@ -202,9 +203,9 @@ func (w *world) paths(
 	return paths, nil
 }
 
-// outside returns a world over the same Runtime with buffers outside of windows, or nil if no call
+// openOutside returns a world over the same Runtime with buffers outside windows, or nil if no call
 // takes the direct path.
-func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
+func (w *world) openOutside(ctx context.Context, o *Collective) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
 	}
@@ -213,7 +214,7 @@ func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
 	if err != nil || e.Path != symmem.PathDirect.String() {
 		return nil, err
 	}
-	bytes := o.bufferBytes(min(slices.Max(o.Sizes), outsideBytes), w.rt.Size())
+	bytes := o.bufferBytes(min(slices.Max(o.Sizes), maxOutsideBytes), w.rt.Size())
 	return w.newOutsideWorld(ctx, o, bytes)
 }
 

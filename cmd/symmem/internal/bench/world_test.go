@@ -31,7 +31,7 @@ func TestCountWrong(t *testing.T) {
 	const count = 3000
 	for _, op := range operations {
 		if op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
-			continue // A single rank has no peer, and a barrier has no elements.
+			continue // a single rank has no peer, and a barrier has no elements
 		}
 		t.Run(op.Name, func(t *testing.T) {
 			c, err := w.call(o, &op, count, false)

@@ -16,8 +16,9 @@ const (
 	copies = 4
 )
 
-// MeasureCopies measures the speed of copies to one GPU from every other visible GPU. It
-// temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the results.
+// MeasureCopies measures the speed of copies to one GPU from each other visible GPU that it can
+// access. It temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the
+// results.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -58,7 +59,7 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	return all, nil
 }
 
-// cleanup holds functions that run calls in reverse order.
+// cleanup lists functions to call in reverse order.
 type cleanup []func() error
 
 func (c *cleanup) add(f func() error) { *c = append(*c, f) }
@@ -73,14 +74,14 @@ func (c *cleanup) run() error {
 
 // measureCopy returns the copy speed between two GPUs in GB/s. The target's context must be current
 // on the calling thread.
-func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
+func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err error) {
 	var cleanups cleanup
 	defer func() { err = errors.Join(err, cleanups.run()) }()
-	source, err := mapFor(driver, from, to, &cleanups)
+	source, err := mapFor(driver, src, dst, &cleanups)
 	if err != nil {
 		return 0, err
 	}
-	target, err := mapFor(driver, to, to, &cleanups)
+	target, err := mapFor(driver, dst, dst, &cleanups)
 	if err != nil {
 		return 0, err
 	}
@@ -99,7 +100,7 @@ func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// mapFor maps memory of the owner for the user, until cleanups is run.
+// mapFor allocates memory on owner and maps it for user, until cleanups is run.
 func mapFor(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanup,
 ) (address uintptr, err error) {
@@ -130,9 +131,8 @@ func mapFor(
 func timeCopies(
 	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
 ) (speed float64, err error) {
-	// The first copy is a warm-up.
 	for i := range copies + 1 {
-		if i == 1 {
+		if i == 1 { // the first copy is a warm-up
 			err = driver.EventRecord(events[0], stream)
 		}
 		if err = errors.Join(err, driver.MemcpyAsync(dst, src, copyBytes, stream)); err != nil {

@@ -18,14 +18,13 @@ type Driver struct {
 	CUDA int `json:"cuda,omitempty"`
 	// Version is the version of the driver, such as 580.159, or empty if unknown.
 	Version string `json:"version,omitempty"`
-	// IMEXChannels is the number of IMEX channels visible to the process. GPUs need one to use
-	// fabric handles.
+	// IMEXChannels is the number of IMEX channels visible to the process. Fabric handles need one.
 	IMEXChannels int `json:"imex_channels"`
-	// Error is the reason why there is no usable driver or GPU.
+	// Error says why there is no usable driver or GPU.
 	Error string `json:"error,omitempty"`
 	// None is set if CUDA is not installed.
 	None bool `json:"none,omitempty"`
-	// Code is CUDA's result if CUDA is installed.
+	// Code is CUDA's error code, or 0.
 	Code int `json:"code,omitempty"`
 }
 
@@ -47,8 +46,8 @@ func InspectDriver() (Driver, []GPU) {
 	if d.CUDA, err = library.Version(); err != nil {
 		d.fail(err)
 	}
-	d.IMEXChannels = channels()
-	gpus, err := lookAtGPUs(library)
+	d.IMEXChannels = countIMEXChannels()
+	gpus, err := inspectGPUs(library)
 	if err != nil {
 		d.fail(err)
 	}
@@ -62,7 +61,7 @@ func (d *Driver) fail(err error) {
 	}
 }
 
-func channels() int {
+func countIMEXChannels() int {
 	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is valid
 	return len(files)
 }
@@ -82,8 +81,8 @@ func kernelModule() string {
 	return string(found[1])
 }
 
-// nvmlVersion returns the driver's version as reported by NVML. It works in containers that lack
-// the kernel module's files.
+// nvmlVersion returns the driver's version as reported by NVML, which also works in containers that
+// lack the kernel module's files.
 func nvmlVersion() string {
 	m, err := openNVML()
 	if err != nil {
@@ -97,12 +96,12 @@ func nvmlVersion() string {
 	return version
 }
 
-// cudaText formats a version, such as 12090 as 12.9.
-func cudaText(version int) string {
+// cudaVersionText formats a version: 12090 as 12.9.
+func cudaVersionText(version int) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// initAdvice maps results of cuInit to advice.
+// initAdvice holds advice for errors of cuInit.
 var initAdvice = map[cuda.Code]string{
 	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
 		"with GPUs, and check CUDA_VISIBLE_DEVICES",
@@ -119,7 +118,7 @@ var initAdvice = map[cuda.Code]string{
 func judgeDriver(f *Facts, s *Section) {
 	d := &f.Driver
 	level := Fail
-	if f.Asked == "auto" && len(f.GPUs) == 0 {
+	if f.RequestedBackend == "auto" && len(f.GPUs) == 0 {
 		level = Warn
 	}
 	switch {
@@ -139,9 +138,10 @@ func judgeDriver(f *Facts, s *Section) {
 	if d.Version != "" {
 		version = d.Version
 	}
-	s.ok("driver %s for CUDA %s, %s", version, cudaText(d.CUDA), d.Path)
+	s.ok("driver %s for CUDA %s, %s", version, cudaVersionText(d.CUDA), d.Path)
 	if d.CUDA < vmmCUDAVersion {
-		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL cannot create windows with a "+
-			"driver for CUDA %s, because it does not use virtual memory management there", cudaText(d.CUDA))
+		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL does not use virtual memory "+
+			"management with a driver for CUDA %s, so it cannot create windows",
+			cudaVersionText(d.CUDA))
 	}
 }

@@ -13,7 +13,7 @@ import (
 // Variable holds an environment variable that may affect symmem, NCCL or CUDA.
 type Variable struct {
 	Name string `json:"name"`
-	// Value is the variable's value. Secrets are hidden.
+	// Value is the variable's value, unless it is a secret.
 	Value string `json:"value"`
 	// File is the NCCL configuration file that sets the variable, or empty for the environment.
 	File string `json:"file,omitempty"`
@@ -31,10 +31,10 @@ func InspectVariables(environ []string) []Variable {
 			all = append(all, Variable{Name: name, Value: displayValue(name, value)})
 		}
 	}
-	for _, file := range files() {
+	for _, file := range configFiles() {
 		for _, v := range readFile(file) {
-			known := func(other Variable) bool { return other.Name == v.Name }
-			if !slices.ContainsFunc(all, known) {
+			hasName := func(other Variable) bool { return other.Name == v.Name }
+			if !slices.ContainsFunc(all, hasName) {
 				all = append(all, v)
 			}
 		}
@@ -56,8 +56,9 @@ func displayValue(name, value string) string {
 	return value
 }
 
-// files returns the paths of NCCL's configuration files in order of precedence (src/misc/param.cc).
-func files() []string {
+// configFiles returns the paths of NCCL's configuration files in order of precedence
+// (src/misc/param.cc).
+func configFiles() []string {
 	first := os.Getenv("NCCL_CONF_FILE")
 	if home, err := os.UserHomeDir(); first == "" && err == nil {
 		first = filepath.Join(home, ".nccl.conf")
@@ -65,8 +66,8 @@ func files() []string {
 	return []string{first, "/etc/nccl.conf"}
 }
 
-// readFile parses a file with lines of the form NAME=VALUE, as NCCL does, or returns nil if it
-// cannot be opened.
+// readFile parses a file of NAME=VALUE lines as NCCL does. It returns nil if the file cannot be
+// opened.
 func readFile(name string) []Variable {
 	file, err := os.Open(name)
 	if err != nil {
@@ -83,13 +84,13 @@ func readFile(name string) []Variable {
 	return all
 }
 
-// concern describes the effect of a variable with certain values.
+// concern describes the effect of setting a variable to certain values.
 type concern struct {
 	name string
 	// values lists the values that have the effect; nil means any value.
 	values []string
 	text   string
-	// advice suggests a remedy. Without advice, the text is reported without a warning.
+	// advice suggests a remedy. If it is empty, the text is reported without a warning.
 	advice string
 }
 
@@ -98,8 +99,8 @@ const adviceUnset = "unset it, unless this is intended"
 // zero lists the values that NCCL reads as 0.
 var zero = []string{"0"}
 
-// concerns lists variables that affect whether NCCL uses windows or logs its choices, and variables
-// with other effects worth knowing.
+// concerns lists the variables that affect whether NCCL uses windows or logs its choices, and
+// others whose effects are worth knowing.
 var concerns = []concern{
 	{
 		"NCCL_WIN_ENABLE", zero, "switches windows off, so every collective takes the plain path",
@@ -131,11 +132,11 @@ var concerns = []concern{
 	},
 	{
 		"NCCL_SYM_KERNEL", nil, "allows only some kernels over windows, so calls that none of them " +
-			"supports fail", adviceUnset,
+			"supports will fail", adviceUnset,
 	},
 	{
 		"NCCL_RUNTIME_CONNECT", []string{"1"}, "makes NCCL connect at the first collective, so a " +
-			"launch may wait for ranks that have not reached it", "unset it: symmem sets it to 0",
+			"launch may wait for ranks that have not yet reached it", "unset it: symmem sets it to 0",
 	},
 	{
 		"NCCL_COMM_BLOCKING", zero, "makes NCCL calls return before they have completed, which symmem " +
@@ -154,7 +155,7 @@ var concerns = []concern{
 	},
 	{
 		"CUDA_LAUNCH_BLOCKING", []string{"1"}, "makes each launch wait for its completion, which " +
-			"is slow and may block ranks that wait for each other forever", "unset it",
+			"is slow, and may make ranks wait for each other forever", "unset it",
 	},
 	{
 		"CUDA_VISIBLE_DEVICES",
@@ -179,31 +180,32 @@ var concerns = []concern{
 	},
 }
 
-func (c *concern) fits(v *Variable) bool {
+func (c *concern) matches(v *Variable) bool {
 	return c.name == v.Name && (len(c.values) == 0 || slices.ContainsFunc(c.values,
 		func(value string) bool { return strings.EqualFold(value, strings.TrimSpace(v.Value)) }))
 }
 
 func judgeVariables(f *Facts, s *Section) {
 	for i := range f.Variables {
-		f.Variables[i].judge(f.Asked, s)
+		f.Variables[i].judge(f.RequestedBackend, s)
 	}
 	if len(s.Findings) == 0 {
 		s.ok("no variable of NCCL, CUDA, PyTorch or symmem is set")
 	}
 }
 
-// judge reports the effect of a variable. NVIDIA's variables do not affect the host backend.
-func (v *Variable) judge(asked string, s *Section) {
+// judge reports the effect of a variable, except that NVIDIA's variables do not affect the host
+// backend.
+func (v *Variable) judge(requestedBackend string, s *Section) {
 	setting := fmt.Sprintf("%s=%s", v.Name, v.Value)
 	if v.File != "" {
 		setting += " (in " + v.File + ")"
 	}
-	index := slices.IndexFunc(concerns, func(c concern) bool { return c.fits(v) })
+	index := slices.IndexFunc(concerns, func(c concern) bool { return c.matches(v) })
 	switch ours := strings.HasPrefix(v.Name, "SYMMEM_"); {
 	case index >= 0 && concerns[index].advice == "":
 		s.ok("%s %s", setting, concerns[index].text)
-	case index >= 0 && (ours || asked != "host"):
+	case index >= 0 && (ours || requestedBackend != "host"):
 		s.add(Warn, concerns[index].advice, "%s %s", setting, concerns[index].text)
 	default:
 		s.ok("%s", setting)

@@ -2,8 +2,7 @@ package doctor
 
 // Facts holds the facts about a machine that Examine judges. Sizes are in bytes.
 type Facts struct {
-	// Asked is the requested backend.
-	Asked string `json:"asked"`
+	RequestedBackend string `json:"asked"`
 	// Backend is the backend that symmem.Open would choose.
 	Backend string  `json:"backend"`
 	Driver  Driver  `json:"driver"`
@@ -23,11 +22,12 @@ type Facts struct {
 
 func (f *Facts) nccl() bool { return f.Backend == "nccl" }
 
-// Choose sets the backend as symmem.Open does: without a request, nccl if there are GPUs and NCCL.
-func (f *Facts) Choose() {
+// ChooseBackend sets the backend as symmem.Open does: unless a backend is requested, it is nccl if
+// there are GPUs and NCCL, and otherwise host.
+func (f *Facts) ChooseBackend() {
 	switch {
-	case f.Asked != "auto":
-		f.Backend = f.Asked
+	case f.RequestedBackend != "auto":
+		f.Backend = f.RequestedBackend
 	case len(f.GPUs) > 0 && f.Library.Error == "":
 		f.Backend = "nccl"
 	default:
@@ -35,7 +35,7 @@ func (f *Facts) Choose() {
 	}
 }
 
-// Examine judges facts and returns the findings. It is a pure function.
+// Examine judges facts and returns the findings. It does not query the system.
 func Examine(f *Facts) *Report {
 	r := &Report{Verdict: OK, Backend: f.Backend, Facts: *f}
 	if f.Trial != nil {
@@ -58,7 +58,7 @@ func Examine(f *Facts) *Report {
 		{"tuning", false, judgeTuning},
 		{"trial", false, judgeTrial},
 	} {
-		if part.gpu && f.Asked == "host" {
+		if part.gpu && f.RequestedBackend == "host" {
 			continue
 		}
 		s := Section{Name: part.name, Level: OK, Findings: []Finding{}}

@@ -11,20 +11,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestBackendIsChosenAsByOpen(t *testing.T) {
+func TestChooseBackendMatchesOpen(t *testing.T) {
 	gpus := []GPU{{}}
 	for name, tt := range map[string]struct {
 		facts Facts
 		want  string
 	}{
-		"GPUs and NCCL":      {Facts{Asked: "auto", GPUs: gpus}, "nccl"},
-		"GPUs without NCCL":  {Facts{Asked: "auto", GPUs: gpus, Library: Library{Error: "x"}}, "host"},
-		"NCCL without GPUs":  {Facts{Asked: "auto"}, "host"},
-		"nccl was requested": {Facts{Asked: "nccl"}, "nccl"},
-		"host was requested": {Facts{Asked: "host", GPUs: gpus}, "host"},
+		"GPUs and NCCL": {Facts{RequestedBackend: "auto", GPUs: gpus}, "nccl"},
+		"GPUs without NCCL": {
+			Facts{RequestedBackend: "auto", GPUs: gpus, Library: Library{Error: "x"}}, "host",
+		},
+		"NCCL without GPUs":  {Facts{RequestedBackend: "auto"}, "host"},
+		"nccl was requested": {Facts{RequestedBackend: "nccl"}, "nccl"},
+		"host was requested": {Facts{RequestedBackend: "host", GPUs: gpus}, "host"},
 	} {
-		if tt.facts.Choose(); tt.facts.Backend != tt.want {
-			t.Errorf("%s: Choose selected %s, want %s", name, tt.facts.Backend, tt.want)
+		if tt.facts.ChooseBackend(); tt.facts.Backend != tt.want {
+			t.Errorf("%s: ChooseBackend selected %s, want %s", name, tt.facts.Backend, tt.want)
 		}
 	}
 }
@@ -49,7 +51,7 @@ func TestInspectVariables(t *testing.T) {
 		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
 		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
 	}
-	// The machine may have this file, so ignore it.
+	// Ignore a file that this machine may have.
 	got = withoutFile(got, "/etc/nccl.conf")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the variables differ (-want +got):\n%s", diff)
@@ -131,21 +133,22 @@ func TestKernelModuleVersionIsFound(t *testing.T) {
 	}
 }
 
-func TestJoinSortsAccountsByRank(t *testing.T) {
-	two := Account{Rank: 2}
-	zero := Account{
-		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", Logged: true, Trouble: "t"},
+func TestJoinSortsResultsByRank(t *testing.T) {
+	two := RankResult{Rank: 2}
+	zero := RankResult{
+		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", Logged: true, LogTrouble: "t"},
 	}
-	trial := Join(3, []Account{two, zero}, errors.New("rank 1 reported nothing"))
-	encoded, err := json.Marshal(trial.Accounts)
+	trial := Join(3, []RankResult{two, zero}, errors.New("rank 1 reported nothing"))
+	encoded, err := json.Marshal(trial.RankResults)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trial.Device != "D" || !trial.Logged || trial.Trouble != "t" || trial.Accounts[1].Rank != 2 ||
+	if trial.Device != "D" || !trial.Logged || trial.LogTrouble != "t" ||
+		trial.RankResults[1].Rank != 2 ||
 		trial.Error != "rank 1 reported nothing" {
-		t.Errorf("Join = %+v with the accounts %s, want the results of rank 0 first", trial, encoded)
+		t.Errorf("Join = %+v with the results %s, want the results of rank 0 first", trial, encoded)
 	}
-	if none := Join(3, []Account{two}, nil); none.Device != "" || none.Error != "" {
+	if none := Join(3, []RankResult{two}, nil); none.Device != "" || none.Error != "" {
 		t.Errorf("without rank 0: Join = %+v, want no device", none)
 	}
 }

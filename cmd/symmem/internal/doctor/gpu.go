@@ -8,14 +8,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. An attribute is false if the driver does not know it.
+// GPU describes a visible device. Attributes that the driver does not know are false.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`
 	UUID    string `json:"uuid"`
 	PCI     string `json:"pci"`
 	Memory  int64  `json:"memory"`
-	// Major and Minor are the compute capability.
+	// Major and Minor are the parts of the compute capability.
 	Major int `json:"major"`
 	Minor int `json:"minor"`
 	// VMM is set if the GPU supports virtual memory management.
@@ -26,7 +26,7 @@ type GPU struct {
 	Fabric bool `json:"fabric"`
 	// RDMA is set if network cards can access the memory.
 	RDMA bool `json:"rdma"`
-	// Multicast is only reported. symmem never uses it.
+	// Multicast is only reported; symmem never uses it.
 	Multicast bool `json:"multicast"`
 	// Granularity is the granularity of segments in bytes, or 0 if the driver does not report it.
 	Granularity int64 `json:"granularity"`
@@ -41,7 +41,7 @@ const (
 	modeExclusive  = 3
 )
 
-func lookAtGPUs(driver *cuda.Driver) ([]GPU, error) {
+func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	n, err := driver.DeviceCount()
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func lookAtGPUs(driver *cuda.Driver) ([]GPU, error) {
 		if err != nil {
 			return gpus, err
 		}
-		gpu, err := lookAtGPU(driver, device)
+		gpu, err := inspectGPU(driver, device)
 		if err != nil {
 			return gpus, fmt.Errorf("querying GPU %d: %w", ordinal, err)
 		}
@@ -61,7 +61,7 @@ func lookAtGPUs(driver *cuda.Driver) ([]GPU, error) {
 	return gpus, nil
 }
 
-func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
+func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
 	var errs [4]error
 	g.Name, errs[0] = device.Name()

@@ -15,7 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// Host describes the machine as far as the host backend and the control plane depend on it.
+// Host describes those properties of the machine on which the host backend and the control plane
+// depend.
 type Host struct {
 	Kernel string `json:"kernel"`
 	// Cores is the number of processors that this process may use.
@@ -26,11 +27,11 @@ type Host struct {
 	HugePages int `json:"huge_pages"`
 	// HugePagesFree is the number of free huge pages.
 	HugePagesFree int `json:"huge_pages_free"`
-	// SharedPages is the system's policy for transparent huge pages of shared memory.
+	// SharedPages is the system's policy for transparent huge pages in shared memory.
 	SharedPages string `json:"shmem_enabled,omitempty"`
 	// MaxMaps is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
-	// The following fields hold errors of system calls, or "" for calls that work.
+	// The following fields hold the errors of system calls, or "" for those that work.
 	Memfd      string `json:"memfd_error,omitempty"`
 	Futex      string `json:"futex_error,omitempty"`
 	Membarrier string `json:"membarrier_error,omitempty"`
@@ -82,11 +83,11 @@ func tryFutex() error {
 	return errorOf(errno)
 }
 
-// membarrierNumbers contains the system call numbers of membarrier(2), which package syscall does
-// not define, by architecture.
+// membarrierNumbers holds the number of the system call membarrier(2) by architecture, because
+// package syscall does not define it.
 var membarrierNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
-// tryMembarrier checks that the kernel supports expedited barriers (MEMBARRIER_CMD_QUERY is 0).
+// tryMembarrier checks, with MEMBARRIER_CMD_QUERY (0), that the kernel supports expedited barriers.
 func tryMembarrier() error {
 	call, ok := membarrierNumbers[runtime.GOARCH]
 	if !ok {
@@ -123,8 +124,8 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMaps is the limit of mappings below which doctor warns. Each segment of each rank needs a
-// mapping.
+// minMaps is the limit of mappings below which doctor warns, because each segment of each rank
+// needs a mapping.
 const minMaps = 65530
 
 func judgeHost(f *Facts, s *Section) {

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Launcher describes the world that the environment variables of a launcher define.
+// Launcher describes the world that a launcher's environment variables define.
 type Launcher struct {
 	// Source names the launcher, such as "torchrun", or is "one process".
 	Source    string `json:"source"`
@@ -17,15 +17,15 @@ type Launcher struct {
 	LocalSize int    `json:"local_size"`
 	// Store is the kind of store.
 	Store string `json:"store"`
-	// Address is the store's address if known.
+	// Address is the store's address, or empty if unknown.
 	Address string `json:"address,omitempty"`
-	// Error is the reason why the variables are invalid.
+	// Error says why the variables are invalid.
 	Error string `json:"error,omitempty"`
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// InspectLauncher determines the ranks and the store as symmem.Open does, but does not connect.
+// InspectLauncher determines the ranks and the store as symmem.Open does, but without connecting.
 func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	w, err := rendezvous.Discover(lookup, rendezvous.Options{})

@@ -14,7 +14,7 @@ type Library struct {
 	Text string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error is the reason why NCCL could not be loaded, with all places that were searched.
+	// Error says why NCCL could not be loaded, and lists all places that were searched.
 	Error string `json:"error,omitempty"`
 }
 
@@ -33,9 +33,8 @@ func InspectLibrary() Library {
 
 func judgeLibrary(f *Facts, s *Section) {
 	l := &f.Library
-	if f.Asked == "auto" && len(f.GPUs) == 0 {
-		// NCCL is not needed without a GPU.
-		return
+	if f.RequestedBackend == "auto" && len(f.GPUs) == 0 {
+		return // NCCL is not needed without a GPU
 	}
 	if l.Error != "" {
 		s.add(Fail, "install NCCL (pip install nvidia-nccl-cu12, or a package of the system), or "+
@@ -45,7 +44,7 @@ func judgeLibrary(f *Facts, s *Section) {
 	s.ok("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)
 	if !l.Windows {
 		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s has no windows, which need "+
-			"2.27.3, so every collective takes the plain path", l.Text)
+			"2.27.3 or newer, so every collective takes the plain path", l.Text)
 		return
 	}
 	s.ok("it can register windows")

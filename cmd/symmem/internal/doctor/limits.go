@@ -12,7 +12,7 @@ type Limits struct {
 	Files int64 `json:"files"`
 }
 
-// resourceLocked is RLIMIT_MEMLOCK of Linux, which package syscall does not define.
+// resourceLocked is Linux's RLIMIT_MEMLOCK, which package syscall does not define.
 const resourceLocked = 8
 
 // InspectLimits reads the limits of this process.
@@ -23,7 +23,7 @@ func InspectLimits() Limits {
 	}
 }
 
-// limit returns the soft limit of a resource, or -1 if it is unlimited or cannot be read.
+// limit returns the soft limit of a resource, or -1 if there is none or it cannot be read.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
@@ -35,9 +35,9 @@ func limit(resource int) int64 {
 // Doctor warns about limits below these values.
 const (
 	// minAddresses is twice the preferred size of an arena (1 TiB), because NCCL's windows need as
-	// many addresses as the arena.
+	// much address space as the arena.
 	minAddresses = int64(2) << 40
-	// minLocked is less than any RDMA network card pins.
+	// minLocked is less than what any RDMA network card pins.
 	minLocked = int64(64) << 20
 	// minFiles is too small for a rank on a large machine, which needs one descriptor for each
 	// segment of each peer.

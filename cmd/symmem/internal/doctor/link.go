@@ -15,7 +15,7 @@ type Links struct {
 	Up []int `json:"nvlinks_up"`
 	// Pairs lists all ordered pairs of GPUs.
 	Pairs []Pair `json:"pairs"`
-	// Error is the reason why NVML is not available.
+	// Error says why NVML is not available.
 	Error string `json:"nvml_error,omitempty"`
 }
 
@@ -42,7 +42,7 @@ func InspectLinks(gpus []GPU) Links {
 	if driver, err := cuda.Load(); err == nil {
 		l.pairs(driver, len(gpus))
 	}
-	if err := l.askNVML(gpus); err != nil {
+	if err := l.queryNVML(gpus); err != nil {
 		l.Error = err.Error()
 	}
 	return l
@@ -73,8 +73,8 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// askNVML adds information from NVML. Fields stay unknown if NVML does not support a query.
-func (l *Links) askNVML(gpus []GPU) error {
+// queryNVML adds information from NVML. Fields whose query NVML does not support stay unknown.
+func (l *Links) queryNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {
 		return err
@@ -112,8 +112,9 @@ func judgeLinks(f *Facts, s *Section) {
 	blocked := l.list(func(p *Pair) bool { return !p.Access })
 	if len(blocked) > 0 {
 		s.add(Warn, "see nvidia-smi topo -p2p r; on PCI Express, ACS on bridges prevents peer "+
-			"access, and under a hypervisor its settings may", "%d of %d pairs of GPUs have no peer "+
-			"access, so groups over them have no windows: %s", len(blocked), count, abbreviate(blocked))
+			"access, and in a virtual machine, the hypervisor's settings can prevent it", "%d of %d "+
+			"pairs of GPUs have no peer access, so groups that include such a pair have no windows: %s",
+			len(blocked), count, abbreviate(blocked))
 	} else {
 		s.ok("peer access: all %d pairs of GPUs", count)
 	}
@@ -124,8 +125,9 @@ func judgeLinks(f *Facts, s *Section) {
 		s.ok("NVLink: unknown (%s)", reasonOf(l.Error))
 	case len(unconnected) > 0:
 		s.add(Warn, "form groups of ranks whose GPUs are connected by NVLink; see nvidia-smi topo -m",
-			"%d of %d pairs of GPUs are not connected by NVLink, and from 2.29 on NCCL has window "+
-				"kernels only for groups that are: %s", len(unconnected), count, abbreviate(unconnected))
+			"%d of %d pairs of GPUs are not connected by NVLink, and NCCL 2.29 and newer have window "+
+				"kernels only for groups that NVLink connects completely: %s", len(unconnected), count,
+			abbreviate(unconnected))
 	default:
 		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count, numbers(l.Up))
 	}
@@ -142,17 +144,16 @@ func reasonOf(text string) string {
 	return text
 }
 
-func (l *Links) list(selects func(*Pair) bool) []string {
+func (l *Links) list(match func(*Pair) bool) []string {
 	var all []string
 	for i := range l.Pairs {
-		if p := &l.Pairs[i]; selects(p) {
+		if p := &l.Pairs[i]; match(p) {
 			all = append(all, fmt.Sprintf("%d to %d", p.From, p.To))
 		}
 	}
 	return all
 }
 
-// abbreviate shortens a list for display.
 func abbreviate(list []string) string {
 	const limit = 8
 	if len(list) > limit {

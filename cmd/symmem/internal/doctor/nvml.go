@@ -12,7 +12,7 @@ import (
 
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library. Calls are valid until close.
+// nvml calls NVIDIA's management library, until close.
 type nvml struct {
 	library *dl.Library
 }
@@ -48,7 +48,7 @@ func openNVML() (*nvml, error) {
 
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls a function. The error matches errNVMLUnsupported if the library lacks the function.
+// call calls a function. If the library lacks the function, the error wraps errNVMLUnsupported.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, ok := n.library.Find(name)
 	if !ok {
@@ -64,7 +64,7 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// device returns the GPU with a PCI bus id.
+// device returns the GPU with the given PCI bus id.
 func (n *nvml) device(pci string) (nvmlDevice, error) {
 	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// nvmlSource implements an NVML with three GPUs. The first two are connected by NVLink. The third
-// has no NVLinks and does not support the query.
+// nvmlSource implements an NVML with three GPUs, of which the first two are connected by NVLink.
+// The third has no NVLinks and does not support the query.
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>
@@ -53,12 +53,12 @@ func gpusAtPCI(addresses ...string) []GPU {
 	return all
 }
 
-func TestAskNVML(t *testing.T) {
+func TestQueryNVML(t *testing.T) {
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", nvmlSource))
 	l := Links{Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},
 	}}
-	if err := l.askNVML(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
+	if err := l.queryNVML(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
 		t.Fatal(err)
 	}
 	want := Links{Up: []int{12, 13, 0}, Pairs: []Pair{
@@ -70,16 +70,16 @@ func TestAskNVML(t *testing.T) {
 	if got := nvmlVersion(); got != "580.159.03" {
 		t.Errorf("nvmlVersion() = %q, want 580.159.03", got)
 	}
-	if err := l.askNVML(gpusAtPCI("0000:09:00.0")); err == nil {
-		t.Error("askNVML with an unknown GPU returned no error")
+	if err := l.queryNVML(gpusAtPCI("0000:09:00.0")); err == nil {
+		t.Error("queryNVML with an unknown GPU returned no error")
 	}
 }
 
-func TestAskNVMLWithoutLibrary(t *testing.T) {
+func TestQueryNVMLWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
-	if err := l.askNVML(gpusAtPCI("0000:01:00.0")); err == nil {
-		t.Error("askNVML without NVML returned no error")
+	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil {
+		t.Error("queryNVML without NVML returned no error")
 	}
 	if l.Up != nil || l.Pairs[0].NVLink != "unknown" {
 		t.Errorf("the links are %+v, want unknown", l)
@@ -89,11 +89,11 @@ func TestAskNVMLWithoutLibrary(t *testing.T) {
 	}
 }
 
-func TestAskNVMLWithOldLibrary(t *testing.T) {
+func TestQueryNVMLWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links
-	if err := l.askNVML(gpusAtPCI("0000:01:00.0")); err == nil || l.Up != nil {
+	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil || l.Up != nil {
 		t.Errorf("got the links %+v, error %v; want an error and unknown links", l, err)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Level rates a finding. A section has the level of its worst finding.
+// Level rates a finding or a section, whose level is that of its worst finding.
 type Level string
 
 // The levels, from the best to the worst.
 const (
 	// OK means that no action is needed.
 	OK Level = "ok"
-	// Warn means that symmem works, but not optimally or not in all cases.
+	// Warn means that symmem works, but not as well as it could, or not in all cases.
 	Warn Level = "warn"
 	// Fail means that symmem does not work.
 	Fail Level = "fail"
@@ -28,7 +28,7 @@ func worse(a, b Level) Level {
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
 }
 
-// Finding holds one judgement.
+// Finding is one judgment.
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
@@ -43,7 +43,7 @@ type Section struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Report is the result of Examine. It is immutable.
+// Report is the result of Examine.
 type Report struct {
 	// Verdict is the worst level of all sections.
 	Verdict Level `json:"verdict"`
@@ -52,8 +52,7 @@ type Report struct {
 	// Ranks is the number of ranks of the trial, or 0 without a trial.
 	Ranks    int       `json:"ranks"`
 	Sections []Section `json:"sections"`
-	// Facts holds the facts that were judged.
-	Facts Facts `json:"facts"`
+	Facts    Facts     `json:"facts"`
 }
 
 // Problems returns the findings that are not OK.

@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestReports examines the facts of testdata/h200.json after a change, and prints the report or one
+// TestReports changes the facts of testdata/h200.json, examines them, and prints the report or one
 // section. go test -rewrite updates the expected output. The only command is:
 //
 //	examine [section=NAME]   apply the change in the input and print the report
@@ -40,7 +40,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changedFacts returns the facts of the file after a change. A list in change replaces the file's
+// changedFacts returns the file's facts after applying change. A list in change replaces the file's
 // list.
 func changedFacts(t *testing.T, change string) *Facts {
 	t.Helper()
@@ -53,31 +53,31 @@ func changedFacts(t *testing.T, change string) *Facts {
 	lists := Facts{}
 	if change != "" {
 		decode(t, []byte(change), &lists)
-		replace(facts, &lists)
+		clearLists(facts, &lists)
 		decode(t, []byte(change), facts)
 	}
 	return facts
 }
 
-// replace clears the lists that a change contains, because decoding would merge old and new
+// clearLists clears the lists that change contains, because decoding would merge old and new
 // elements.
-func replace(facts, change *Facts) {
+func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
 	}
 	if change.Links.Pairs != nil {
 		facts.Links.Pairs = nil
 	}
-	if change.Trial != nil && change.Trial.Accounts != nil {
-		facts.Trial.Accounts = nil
+	if change.Trial != nil && change.Trial.RankResults != nil {
+		facts.Trial.RankResults = nil
 	}
 }
 
-func decode(t *testing.T, text []byte, to *Facts) {
+func decode(t *testing.T, text []byte, dst *Facts) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
+	if err := d.Decode(dst); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,7 +96,7 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 }
 
 func TestFindingsHaveAdvice(t *testing.T) {
-	r := Examine(&Facts{Asked: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
+	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
 	all := 0
 	for _, s := range r.Sections {
 		for _, f := range s.Findings {

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// SharingVariable names NCCL's environment variable that allows ranks to share a GPU (if it is 1).
+// SharingVariable is NCCL's environment variable that, if set to 1, allows ranks to share a GPU.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 // sharingVersion is the first version of NCCL (2.30) that lets ranks share a GPU.
@@ -15,7 +15,7 @@ const sharingVersion = 23000
 
 // Sharing describes whether several ranks can use one GPU.
 type Sharing struct {
-	// Missing is the reason why ranks cannot share a GPU, or empty.
+	// Missing says why ranks cannot share a GPU, or is empty if they can.
 	Missing string `json:"missing,omitempty"`
 	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
 	Service bool `json:"mps_runs"`
@@ -23,8 +23,8 @@ type Sharing struct {
 	Program string `json:"mps,omitempty"`
 }
 
-// InspectSharing checks the requirements for ranks that share GPUs. If library is nil, the ranks
-// choose a copy of NCCL later, and its version is not checked.
+// InspectSharing checks whether ranks can share the GPUs. If library is nil, the version of NCCL is
+// not checked, because the ranks choose a copy of NCCL later.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
@@ -34,7 +34,6 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sh
 	return s
 }
 
-// missing returns the reason why ranks cannot share these GPUs, or "" if they can.
 func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) string) string {
 	switch value := getenv(SharingVariable); {
 	case len(gpus) == 0:
@@ -60,7 +59,7 @@ func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) stri
 	return ""
 }
 
-// judgeSharing adds only findings of level OK, because in most programs each rank has its own GPU.
+// judgeSharing only adds findings of level OK, because in most programs each rank has its own GPU.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {

@@ -14,10 +14,10 @@ import (
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
-	// Error is the reason why ranks could not be started or did not finish.
+	// Error says why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
-	// Accounts is sorted by rank. Ranks that did not report results are missing.
-	Accounts []Account `json:"accounts"`
+	// RankResults is sorted by rank. Ranks that did not report a result are missing.
+	RankResults []RankResult `json:"accounts"`
 }
 
 // RankZeroResults holds the results that only rank 0 measures.
@@ -26,23 +26,22 @@ type RankZeroResults struct {
 	Device string `json:"device"`
 	// Logged is set if NCCL's log was requested.
 	Logged bool `json:"logged"`
-	// Trouble is the reason why the log does not show which kernels ran, or empty.
-	Trouble string `json:"log_trouble,omitempty"`
+	// LogTrouble says why the log does not show which kernels ran, or is empty.
+	LogTrouble string `json:"log_trouble,omitempty"`
 	// Copies holds the copy speeds between GPUs.
 	Copies []Copy `json:"copies,omitempty"`
-	// CopyTrouble is the reason why the speeds could not be measured, or empty.
+	// CopyTrouble says why the speeds could not be measured, or is empty.
 	CopyTrouble string `json:"copy_trouble,omitempty"`
 }
 
-// Account holds the results of one rank.
-type Account struct {
+// RankResult holds the results of one rank.
+type RankResult struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early.
 	Error string `json:"error,omitempty"`
 	// Windows is the number of windows registered with the world.
-	Windows int `json:"windows"`
-	// Calls holds the collectives of the trial.
-	Calls []TrialCall `json:"calls"`
+	Windows int         `json:"windows"`
+	Calls   []TrialCall `json:"calls"`
 	// RankZeroResults is nil on the other ranks.
 	*RankZeroResults
 }
@@ -51,17 +50,17 @@ type Account struct {
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the path requested for the group.
-	Asked string `json:"asked"`
+	// RequestedPath is the path requested for the group.
+	RequestedPath string `json:"asked"`
 	// Path is the path that Explain reports.
 	Path string `json:"path"`
 	// Why is Explain's reason for the path.
 	Why string `json:"why"`
-	// MicroS is the time of a call in microseconds, including the launch.
+	// MicroS is the time of a call, including the launch, in microseconds.
 	MicroS float64 `json:"us"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// Kernel is the kernel in NCCL's log, or empty without a log.
+	// Kernel is the kernel that NCCL's log names, or empty without a log.
 	Kernel string `json:"kernel,omitempty"`
 	// Windowed is set if the kernel used windows.
 	Windowed bool `json:"windowed"`
@@ -74,15 +73,15 @@ type Copy struct {
 	GBps float64 `json:"gb_per_s"`
 }
 
-// Join combines the accounts of the ranks of a trial.
-func Join(ranks int, accounts []Account, failed error) *Trial {
-	t := &Trial{Ranks: ranks, Accounts: accounts}
-	if failed != nil {
-		t.Error = failed.Error()
+// Join combines the results of a trial's ranks. err is the trial's error, or nil.
+func Join(ranks int, results []RankResult, err error) *Trial {
+	t := &Trial{Ranks: ranks, RankResults: results}
+	if err != nil {
+		t.Error = err.Error()
 	}
-	slices.SortFunc(t.Accounts, func(a, b Account) int { return cmp.Compare(a.Rank, b.Rank) })
-	if len(t.Accounts) > 0 && t.Accounts[0].RankZeroResults != nil {
-		t.RankZeroResults = *t.Accounts[0].RankZeroResults
+	slices.SortFunc(t.RankResults, func(a, b RankResult) int { return cmp.Compare(a.Rank, b.Rank) })
+	if len(t.RankResults) > 0 && t.RankResults[0].RankZeroResults != nil {
+		t.RankZeroResults = *t.RankResults[0].RankZeroResults
 	}
 	return t
 }
@@ -96,16 +95,16 @@ func judgeTrial(f *Facts, s *Section) {
 	if t.Error != "" {
 		s.add(Fail, "see the messages of the ranks above, and run symmem verify", "%s", t.Error)
 	}
-	for i := range t.Accounts {
-		if a := &t.Accounts[i]; a.Error != "" {
+	for i := range t.RankResults {
+		if a := &t.RankResults[i]; a.Error != "" {
 			s.add(Fail, "see the findings above; NCCL_DEBUG=INFO shows what NCCL does",
 				"rank %d: %s", a.Rank, a.Error)
 		}
 	}
-	if s.Level == Fail || len(t.Accounts) == 0 {
+	if s.Level == Fail || len(t.RankResults) == 0 {
 		return
 	}
-	first := &t.Accounts[0]
+	first := &t.RankResults[0]
 	library := ""
 	if f.nccl() {
 		library = " with NCCL " + f.Library.Text
@@ -136,7 +135,7 @@ func microseconds(us float64) string {
 }
 
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
-	c := &t.Accounts[0].Calls[i]
+	c := &t.RankResults[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, size(c.Bytes), c.Path,
 		microseconds(c.MicroS))
 	if c.Kernel != "" {
@@ -148,14 +147,14 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 		return
 	}
 	switch {
-	case c.Asked == direct && c.Asked != c.Path:
+	case c.RequestedPath == direct && c.RequestedPath != c.Path:
 		// judgeDirect reports the refusal once.
-	case c.Asked != c.Path && t.Ranks == 1:
+	case c.RequestedPath != c.Path && t.Ranks == 1:
 		s.ok("%s: %s", text, c.Why)
-	case c.Asked != c.Path:
+	case c.RequestedPath != c.Path:
 		s.add(Warn, "look for the reason among the findings above", "%s, although the "+
-			"%s path was requested: %s", text, c.Asked, c.Why)
-	case f.nccl() && c.Asked == "window" && c.Kernel != "" && !c.Windowed:
+			"%s path was requested: %s", text, c.RequestedPath, c.Why)
+	case f.nccl() && c.RequestedPath == "window" && c.Kernel != "" && !c.Windowed:
 		s.add(Warn, "look for the reason among the findings above", "%s: the buffers "+
 			"are in a window, but NCCL did not choose a window kernel", text)
 	default:
@@ -165,11 +164,11 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 
 const direct = "direct"
 
-// judgeDirect reports the reason if an all-reduce did not use the direct path.
+// judgeDirect reports why an all-reduce did not use the direct path, if so.
 func (t *Trial) judgeDirect(s *Section) {
-	for _, c := range t.Accounts[0].Calls {
+	for _, c := range t.RankResults[0].Calls {
 		switch {
-		case c.Asked != direct || c.Path == direct:
+		case c.RequestedPath != direct || c.Path == direct:
 			continue
 		case t.Ranks == 1:
 			s.ok("no direct path: %s", c.Why)
@@ -184,10 +183,10 @@ func (t *Trial) judgeDirect(s *Section) {
 
 func (t *Trial) wrong(i int) []string {
 	var ranks []string
-	for a := range t.Accounts {
-		account := &t.Accounts[a]
-		if i < len(account.Calls) && account.Calls[i].Wrong > 0 {
-			ranks = append(ranks, fmt.Sprint(account.Rank))
+	for a := range t.RankResults {
+		result := &t.RankResults[a]
+		if i < len(result.Calls) && result.Calls[i].Wrong > 0 {
+			ranks = append(ranks, fmt.Sprint(result.Rank))
 		}
 	}
 	return ranks
@@ -200,14 +199,14 @@ func (t *Trial) judgeLog(s *Section) {
 	}
 	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
 	switch {
-	case t.Trouble != "":
+	case t.LogTrouble != "":
 		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
-			"cannot determine which kernels ran: %s", t.Trouble)
-	case slices.ContainsFunc(t.Accounts[0].Calls, isMissing):
+			"cannot determine which kernels ran: %s", t.LogTrouble)
+	case slices.ContainsFunc(t.RankResults[0].Calls, isMissing):
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
 			"cannot determine which kernels ran: NCCL's log does not show it")
-	case slices.ContainsFunc(t.Accounts[0].Calls, func(c TrialCall) bool {
-		return c.Asked == "window" && c.Windowed
+	case slices.ContainsFunc(t.RankResults[0].Calls, func(c TrialCall) bool {
+		return c.RequestedPath == "window" && c.Windowed
 	}):
 		s.ok("NCCL's own log shows that window kernels ran")
 	}

@@ -17,19 +17,20 @@ type Tuning struct {
 	// File is the path of a table for this machine.
 	File string `json:"file"`
 	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date of the
-	// measured times, and Library the measured library. Both are empty if the table has no times.
+	// table's times, and Library is the library with which they were measured. Both are empty if the
+	// table has no times.
 	Rules int `json:"rules"`
 	// Direct reports whether the table has a rule for the direct path that applies to these ranks.
 	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`
 	Library  string `json:"library,omitempty"`
-	// Error is the reason why the file is unusable.
+	// Error says why the file is unusable.
 	Error string `json:"error,omitempty"`
 }
 
-// ReadTuning returns the tuning table for a device. It reads the file if the file exists or is
-// required. Otherwise it returns the built-in table, or nil if there is no device.
+// ReadTuning returns the tuning table for a device: that of the file, if the file exists or is
+// required, and otherwise the built-in table, or nil if there is no device.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {
@@ -45,7 +46,7 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 	return table, nil
 }
 
-// InspectTuning describes the table that ReadTuning returns, for a number of ranks.
+// InspectTuning describes the table that ReadTuning returns, and its rules for a number of ranks.
 func InspectTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := ReadTuning(backend, device, file, required)
@@ -109,7 +110,6 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
-// pathWithoutRule describes the path of collectives for which the table has no rule.
 func (t *Tuning) pathWithoutRule() string {
 	if t.Direct {
 		return "calls that cannot take the direct path take the plain path"

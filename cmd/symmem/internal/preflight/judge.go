@@ -13,13 +13,13 @@ import (
 type Options struct {
 	// Ranks is the expected number of ranks.
 	Ranks int
-	// Collected reports that the accounts of all ranks were to be collected. Otherwise, accounts
-	// may be missing because their ranks could not be reached.
+	// Collected is set if the results of all ranks were to be collected. Otherwise, results may be
+	// missing because their ranks could not be reached.
 	Collected bool
-	// Ended describes how the ranks without an account ended, as far as that is known.
-	Ended map[int]string
-	// First is the first rank that ended without an account, or -1. Other ranks without an account
-	// may have been ended as a consequence.
+	// Exits describes how the ranks without a result exited, as far as that is known.
+	Exits map[int]string
+	// First is the first rank that exited without a result, or -1. Other ranks without a result may
+	// have been stopped as a consequence.
 	First int
 	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
 	Tolerance float64
@@ -29,19 +29,19 @@ type Options struct {
 	Table *tuning.Table
 }
 
-// Judge converts accounts to a report.
-func Judge(accounts []Account, o Options) *Report {
-	j := &judge{Options: o, accounts: make([]*Account, o.Ranks), report: &Report{
+// Judge converts the ranks' results to a report.
+func Judge(results []RankResult, o Options) *Report {
+	j := &judge{Options: o, results: make([]*RankResult, o.Ranks), report: &Report{
 		Ranks: o.Ranks, Nodes: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
 		Calls: []Call{}, Links: []Link{},
 	}}
 	r := j.report
-	for i := range accounts {
-		a := &accounts[i]
+	for i := range results {
+		a := &results[i]
 		if a.Rank < 0 || a.Rank >= o.Ranks {
 			continue
 		}
-		j.accounts[a.Rank] = a
+		j.results[a.Rank] = a
 		r.Nodes[a.Rank], r.Backend, r.Source = a.Node, a.Backend, a.Source
 		r.Links = append(r.Links, a.Links...)
 	}
@@ -58,19 +58,18 @@ func Judge(accounts []Account, o Options) *Report {
 	return r
 }
 
-// judge builds a report. accounts is indexed by rank; its element is nil if the rank has no
-// account.
+// judge builds a report.
 type judge struct {
 	Options
-	accounts []*Account
-	report   *Report
+	results []*RankResult // by rank; nil for a rank without a result
+	report  *Report
 }
 
 func (j *judge) add(f Fault) { j.report.Faults = append(j.report.Faults, f) }
 
 func (j *judge) addRank(rank int, advice, text string) {
 	f := Fault{Kind: KindRank, Ranks: []int{rank}, Text: text, Advice: advice}
-	if a := j.accounts[rank]; a != nil {
+	if a := j.results[rank]; a != nil {
 		f.Node, f.GPU = a.Node, a.GPU
 	}
 	j.add(f)
@@ -78,7 +77,7 @@ func (j *judge) addRank(rank int, advice, text string) {
 
 // machines judges doctor's findings on each node.
 func (j *judge) machines() {
-	for _, a := range j.accounts {
+	for _, a := range j.results {
 		if a == nil {
 			continue
 		}
@@ -95,26 +94,26 @@ func (j *judge) machines() {
 
 const adviceRank = "look at this rank's output and at its GPU and node; exclude them if it repeats"
 
-// missing judges ranks without an account. Other ranks' errors may name them, too.
+// missing judges ranks without a result, which other ranks' errors may also name.
 func (j *judge) missing() {
-	for rank, a := range j.accounts {
+	for rank, a := range j.results {
 		isFirst := rank == j.First || j.First < 0 && j.Collected
-		if a != nil || !isFirst && !j.blamed(rank) {
+		if a != nil || !isFirst && !j.isBlamed(rank) {
 			continue
 		}
 		text := fmt.Sprintf("rank %d did not report", rank)
-		if ended := j.Ended[rank]; ended != "" {
-			text = ended
-		} else if by := j.accusers(rank); len(by) > 0 {
-			text += ": " + by[0].Error
+		if exit := j.Exits[rank]; exit != "" {
+			text = exit
+		} else if accusers := j.accusers(rank); len(accusers) > 0 {
+			text += ": " + accusers[0].Error
 		}
 		j.addRank(rank, adviceRank, text)
 	}
 }
 
-// accusers returns the accounts whose errors blame a rank.
-func (j *judge) accusers(rank int) (all []*Account) {
-	for _, a := range j.accounts {
+// accusers returns the results whose errors blame a rank.
+func (j *judge) accusers(rank int) (all []*RankResult) {
+	for _, a := range j.results {
 		if a != nil && slices.Contains(a.Lost, rank) {
 			all = append(all, a)
 		}
@@ -122,42 +121,41 @@ func (j *judge) accusers(rank int) (all []*Account) {
 	return all
 }
 
-func (j *judge) blamed(rank int) bool { return len(j.accusers(rank)) > 0 }
+func (j *judge) isBlamed(rank int) bool { return len(j.accusers(rank)) > 0 }
 
 // errors judges the ranks' errors. An error that blames no other rank is the rank's own fault,
-// unless it was caused by the deadline of the whole preflight. A rank that has an account is judged
-// late if it is blamed by more than half of the other ranks that report errors.
+// unless it was caused by the deadline of the whole preflight. A rank with a result is judged late
+// if it is blamed by more than half of the other ranks that report errors.
 func (j *judge) errors() {
-	for rank, a := range j.accounts {
+	for rank, a := range j.results {
 		if a == nil {
 			continue
 		}
-		by := j.accusers(rank)
+		accusers := j.accusers(rank)
 		switch {
 		case a.Error != "" && len(a.Lost) == 0 && !a.Expired:
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, a.Error))
-		case len(by) > 0 && 2*len(by) > j.failing(rank):
-			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank, by[0].Rank,
-				by[0].Error))
+		case len(accusers) > 0 && 2*len(accusers) > j.countOtherErrors(rank):
+			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank,
+				accusers[0].Rank, accusers[0].Error))
 		}
 	}
 	if len(j.report.Faults) > 0 {
 		return
 	}
-	if i := slices.IndexFunc(j.accounts, failed); i >= 0 {
+	if i := slices.IndexFunc(j.results, hasError); i >= 0 {
 		j.add(Fault{
-			Kind: KindJob, Text: fmt.Sprintf("rank %d: %s", i, j.accounts[i].Error),
+			Kind: KindJob, Text: fmt.Sprintf("rank %d: %s", i, j.results[i].Error),
 			Advice: "look at the output of all ranks",
 		})
 	}
 }
 
-// failed reports whether an account has an error.
-func failed(a *Account) bool { return a != nil && a.Error != "" }
+func hasError(a *RankResult) bool { return a != nil && a.Error != "" }
 
-// failing counts the other ranks whose checks ended with an error.
-func (j *judge) failing(rank int) (n int) {
-	for _, a := range j.accounts {
+// countOtherErrors counts the ranks other than rank whose checks failed.
+func (j *judge) countOtherErrors(rank int) (n int) {
+	for _, a := range j.results {
 		if a != nil && a.Rank != rank && a.Error != "" {
 			n++
 		}
@@ -167,8 +165,8 @@ func (j *judge) failing(rank int) (n int) {
 
 // calls judges sums, paths and times.
 func (j *judge) calls() {
-	first := j.accounts[0]
-	if first == nil || slices.Contains(j.accounts, nil) || slices.ContainsFunc(j.accounts, failed) {
+	first := j.results[0]
+	if first == nil || slices.Contains(j.results, nil) || slices.ContainsFunc(j.results, hasError) {
 		return
 	}
 	if j.Table != nil {
@@ -181,10 +179,10 @@ func (j *judge) calls() {
 
 // call judges the i-th call of all ranks.
 func (j *judge) call(i int) {
-	c := j.accounts[0].Calls[i]
-	call := Call{Operation: c.Operation, Bytes: c.Bytes, Asked: c.Asked, Path: c.Path}
+	c := j.results[0].Calls[i]
+	call := Call{Operation: c.Operation, Bytes: c.Bytes, RequestedPath: c.RequestedPath, Path: c.Path}
 	var wrong []int
-	for _, a := range j.accounts {
+	for _, a := range j.results {
 		if i >= len(a.Calls) {
 			continue
 		}
@@ -209,15 +207,15 @@ func (j *judge) call(i int) {
 				j.report.Table, call.TableMicroS),
 			Advice: "look for other programs on the nodes, or run symmem tune again",
 		})
-	case c.Asked != c.Path:
+	case c.RequestedPath != c.Path:
 		j.report.Warnings = append(j.report.Warnings, fmt.Sprintf("%s of %d B took the %s path, "+
-			"although the %s path was requested: %s", c.Operation, c.Bytes, c.Path, c.Asked, c.Why))
+			"although the %s path was requested: %s", c.Operation, c.Bytes, c.Path, c.RequestedPath, c.Why))
 	}
 }
 
 // tableTime returns a call's time in the tuning table, or 0.
 func (j *judge) tableTime(c *Call) float64 {
-	if j.Table == nil || c.Asked != c.Path {
+	if j.Table == nil || c.RequestedPath != c.Path {
 		return 0
 	}
 	nodes := j.report.nodes()
@@ -238,7 +236,6 @@ func (j *judge) tableTime(c *Call) float64 {
 const adviceLink = "look for errors: within a node with nvidia-smi nvlink -e, between nodes at " +
 	"the ports and cables of the network"
 
-// links judges the links.
 func (j *judge) links() {
 	node := func(rank int) string { return j.report.Nodes[rank] }
 	for _, l := range j.report.Links {
@@ -260,7 +257,8 @@ func (j *judge) links() {
 			})
 		}
 	}
-	ranks, slow := culprits(slowLinks(slices.Clone(j.report.Links), node, j.Tolerance), j.report.Links)
+	slow := slowLinks(slices.Clone(j.report.Links), node, j.Tolerance)
+	ranks, slow := blameSlowLinks(slow, j.report.Links)
 	for _, rank := range ranks {
 		j.addRank(rank, "look for other programs and for errors of this GPU and node; exclude it if it "+
 			"repeats", fmt.Sprintf("links of rank %d are slow: less than %.0f%% of the speed of others",

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// The sizes of messages in bytes. Messages are large, so that a link's speed matters more than
-	// the time to start a message.
+	// The sizes of messages in bytes. Messages are so large that a link's speed matters more than the
+	// time to start a message.
 	hostBytes, gpuBytes = 1 << 20, 4 << 20
-	// linkRepeats is the number of timed messages in each direction. The result is their mean, so
-	// that a process that is sometimes stopped or throttled appears slow.
+	// linkRepeats is the number of timed messages in each direction. The result is their mean, in
+	// which a process that is sometimes stopped or throttled appears slow.
 	linkRepeats = 32
-	// linkPasses is the number of times that a slow link is measured. A link counts as slow only if
-	// it is slow every time, because other programs may disturb a measurement.
+	// linkPasses is the number of times that a slow link is measured. Because other programs may
+	// disturb a measurement, a link counts as slow only if it is slow every time.
 	linkPasses = 3
 )
 
-// Links measures the link between each pair of ranks. It is collective, and uses a buffer of at
-// least 8 MiB. Each rank returns the links to ranks with higher numbers. A link whose speed is less
-// than tolerance times that of fast links of its kind is measured again.
+// Links measures the link between each pair of ranks, using m, which must have at least 8 MiB. It
+// is collective. On each rank, it returns the links to ranks with higher numbers. A link whose
+// speed is less than tolerance times that of fast links of its kind is measured again.
 func Links(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, m symmem.Memory, tolerance float64,
 ) ([]Link, error) {
@@ -72,7 +72,7 @@ func Links(
 type pair [2]int
 
 // schedule lists all pairs of ranks in rounds of n/2 consecutive pairs, as in a tournament. Each
-// rank occurs once in each round. The pairs of a round exchange messages at the same time.
+// rank occurs once in each round, so that the pairs of a round exchange messages at the same time.
 func schedule(ranks int) (pairs []pair) {
 	n := ranks + ranks%2 // if ranks is odd, one rank pauses in each round
 	for round := range n - 1 {
@@ -89,7 +89,6 @@ func schedule(ranks int) (pairs []pair) {
 	return pairs
 }
 
-// slowPairs returns the pairs whose links are slow.
 func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	var flat []Link
 	for _, links := range all {
@@ -110,7 +109,7 @@ type links struct {
 	measured   []Link
 }
 
-// exchange measures a pair's link if this rank belongs to the pair.
+// exchange measures a pair's link if this rank is one of the pair.
 func (l *links) exchange(p pair) error {
 	rank := l.rt.Rank()
 	if rank != p[0] && rank != p[1] {
@@ -123,7 +122,7 @@ func (l *links) exchange(p pair) error {
 	}
 	start := time.Now()
 	for range linkRepeats {
-		if err := l.messages(rank, peer); err != nil {
+		if err := l.exchangeMessages(rank, peer); err != nil {
 			return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
 		}
 	}
@@ -148,8 +147,8 @@ func (l *links) add(n Link) {
 	l.measured = append(l.measured, n)
 }
 
-// check exchanges a message with a peer and returns the number of wrong bytes. It also serves as a
-// warm-up before the timed messages.
+// check exchanges a message with a peer and returns the number of wrong bytes. It is also the
+// warm-up for the timed messages.
 func (l *links) check(rank, peer int) (wrong int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(message(rank, peer, l.bytes))); err != nil {
@@ -158,7 +157,7 @@ func (l *links) check(rank, peer int) (wrong int64, err error) {
 	if err := s.Fill(l.recv, workload.Junk); err != nil {
 		return 0, err
 	}
-	if err := l.messages(rank, peer); err != nil {
+	if err := l.exchangeMessages(rank, peer); err != nil {
 		return 0, err
 	}
 	got := make([]byte, l.bytes)
@@ -181,9 +180,9 @@ func (l *links) check(rank, peer int) (wrong int64, err error) {
 }
 
 // message returns the bytes that one rank sends to another.
-func message(from, to int, size int64) []byte {
+func message(src, dst int, size int64) []byte {
 	b := make([]byte, size)
-	x := uint32(from)*0x9e3779b1 + uint32(to)*0x85ebca6b + 1
+	x := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1
 	for i := range b {
 		x = x*1664525 + 1013904223
 		b[i] = byte(x >> 24)
@@ -191,8 +190,9 @@ func message(from, to int, size int64) []byte {
 	return b
 }
 
-// messages sends a message, receives one, and waits. The lower rank sends first.
-func (l *links) messages(rank, peer int) error {
+// exchangeMessages sends a message, receives one, and waits until both have completed. The lower
+// rank sends first.
+func (l *links) exchangeMessages(rank, peer int) error {
 	world := l.rt.World()
 	send := func() error { return world.Send(l.ctx, l.send, l.bytes, symmem.Uint8, peer, nil) }
 	recv := func() error { return world.Recv(l.ctx, l.recv, l.bytes, symmem.Uint8, peer, nil) }
@@ -209,7 +209,6 @@ func (l *links) messages(rank, peer int) error {
 	return l.rt.DefaultStream().Synchronize(l.ctx)
 }
 
-// nodeName returns the name of this machine.
 func nodeName() (string, error) {
 	name, err := os.Hostname()
 	if err != nil {

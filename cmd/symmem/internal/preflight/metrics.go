@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// WriteMetrics writes a file in Prometheus's text format for node_exporter's textfile collector.
-// The file replaces an older one atomically.
+// WriteMetrics writes a file in Prometheus's text format for node_exporter's textfile collector. It
+// replaces an older file atomically.
 func (r *Report) WriteMetrics(path string) error {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -50,10 +50,9 @@ func (r *Report) WriteMetrics(path string) error {
 	return nil
 }
 
-// label returns a text as a label value, which must be valid UTF-8.
+// label makes text valid UTF-8, which label values must be.
 func label(text string) string { return strings.ToValidUTF8(text, "?") }
 
-// rankLabel lists ranks, such as "1,2".
 func rankLabel(ranks []int) (text string) {
 	for i, r := range ranks {
 		if i > 0 {

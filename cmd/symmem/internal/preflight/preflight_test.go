@@ -13,17 +13,17 @@ import (
 	"symmem/internal/tuning"
 )
 
-// job returns the accounts of nodes with perNode ranks each. Links within nodes carry 300 GB/s, and
+// job returns the results of nodes with perNode ranks each. Links within nodes carry 300 GB/s, and
 // links between nodes carry 50 GB/s.
-func job(nodes, perNode int) []Account {
-	var all []Account
+func job(nodes, perNode int) []RankResult {
+	var all []RankResult
 	ranks := nodes * perNode
 	for rank := range ranks {
-		a := Account{
+		a := RankResult{
 			Rank: rank, Node: fmt.Sprint("node", rank/perNode), GPU: fmt.Sprint("GPU ", rank%perNode),
 			Backend: "nccl", Device: "H100",
 			Calls: []doctor.TrialCall{{
-				Operation: "AllReduce", Bytes: 1 << 24, Asked: "plain", Path: "plain", MicroS: 100,
+				Operation: "AllReduce", Bytes: 1 << 24, RequestedPath: "plain", Path: "plain", MicroS: 100,
 			}},
 		}
 		for peer := rank + 1; peer < ranks; peer++ {
@@ -39,8 +39,8 @@ func job(nodes, perNode int) []Account {
 }
 
 // slowDown quarters the speed of the links for which slow returns true.
-func slowDown(accounts []Account, slow func(l Link) bool) {
-	for _, a := range accounts {
+func slowDown(results []RankResult, slow func(l Link) bool) {
+	for _, a := range results {
 		for i := range a.Links {
 			if slow(a.Links[i]) {
 				a.Links[i].BytesPerS /= 4
@@ -49,8 +49,8 @@ func slowDown(accounts []Account, slow func(l Link) bool) {
 	}
 }
 
-func judgeJob(accounts []Account, ranks int) *Report {
-	return Judge(accounts, Options{Ranks: ranks, Tolerance: 0.5, First: -1, Collected: true})
+func judgeJob(results []RankResult, ranks int) *Report {
+	return Judge(results, Options{Ranks: ranks, Tolerance: 0.5, First: -1, Collected: true})
 }
 
 func TestHealthyJobIsReady(t *testing.T) {
@@ -69,50 +69,50 @@ type fault struct {
 	ranks []int
 }
 
-// faulty lists changes to the accounts of a healthy job on two nodes with four ranks each.
+// faulty lists changes to the results of a healthy job on two nodes with four ranks each.
 var faulty = map[string]struct {
-	change func([]Account) []Account
+	change func([]RankResult) []RankResult
 	want   []fault
 	code   int
 }{
 	"slow link within a node": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			slowDown(a, func(l Link) bool { return l.From == 1 && l.To == 3 })
 			return a
 		}, []fault{{KindLink, "", []int{1, 3}}}, 5,
 	},
 	"slow GPU": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			slowDown(a, func(l Link) bool { return l.From == 5 || l.To == 5 })
 			return a
 		}, []fault{{KindRank, "node1", []int{5}}}, 4,
 	},
 	"slow link and slow GPU": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			slowDown(a, func(l Link) bool { return l.From == 5 || l.To == 5 || l.From == 1 && l.To == 2 })
 			return a
 		}, []fault{{KindRank, "node1", []int{5}}, {KindLink, "", []int{1, 2}}}, 4,
 	},
 	"wrong bytes": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			a[2].Links[0].Wrong = 7
 			return a
 		}, []fault{{KindLink, "", []int{2, 3}}}, 5,
 	},
 	"broken node": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			a[4].Machine = []doctor.Finding{{Level: doctor.Fail, Text: "memfd", Advice: "allow it"}}
 			return a
 		}, []fault{{KindNode, "node1", nil}}, 3,
 	},
 	"wrong sum": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			a[6].Calls[0].Wrong = 1
 			return a
 		}, []fault{{KindJob, "", nil}}, 1,
 	},
 	"rank without NCCL": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			for i := range a {
 				a[i].Error, a[i].Lost, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
@@ -121,7 +121,7 @@ var faulty = map[string]struct {
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
 	"late rank": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			for i := range a {
 				a[i].Error, a[i].Lost, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
@@ -130,15 +130,15 @@ var faulty = map[string]struct {
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
 	"killed rank": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			for i := range a {
 				a[i].Error, a[i].Lost, a[i].Links = "rank 7 was lost", []int{7}, nil
 			}
 			return a[:7]
 		}, []fault{{KindRank, "", []int{7}}}, 4,
 	},
-	"no account": {
-		func([]Account) []Account { return nil },
+	"no results": {
+		func([]RankResult) []RankResult { return nil },
 		[]fault{
 			{KindRank, "", []int{0}},
 			{KindRank, "", []int{1}},
@@ -152,7 +152,7 @@ var faulty = map[string]struct {
 		4,
 	},
 	"deadline of all checks": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			for i := range a {
 				a[i].Error, a[i].Expired, a[i].Links = "context deadline exceeded", true, nil
 			}
@@ -160,7 +160,7 @@ var faulty = map[string]struct {
 		}, []fault{{KindJob, "", nil}}, 1,
 	},
 	"deadline without a culprit": {
-		func(a []Account) []Account {
+		func(a []RankResult) []RankResult {
 			a[2].Error, a[2].Lost, a[2].Links = "deadline", []int{3}, nil
 			a[3].Error, a[3].Lost, a[3].Links = "deadline", []int{2}, nil
 			return a
@@ -168,7 +168,7 @@ var faulty = map[string]struct {
 	},
 }
 
-func TestFaultsAreNamed(t *testing.T) {
+func TestFaultsAreAttributed(t *testing.T) {
 	for name, c := range faulty {
 		t.Run(name, func(t *testing.T) {
 			r := judgeJob(c.change(job(2, 4)), 8)
@@ -186,14 +186,14 @@ func TestFaultsAreNamed(t *testing.T) {
 	}
 }
 
-func TestMinLinkJudgesTheOnlyLink(t *testing.T) {
+func TestMinLinkAppliesToOnlyLink(t *testing.T) {
 	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLink: 400e9, First: -1})
 	if r.Code() != 5 || !slices.Equal(r.Faults[0].Ranks, []int{0, 1}) {
 		t.Errorf("report = %+v; want a fault of the link between ranks 0 and 1", r)
 	}
 }
 
-func TestCallsAreComparedWithTheTable(t *testing.T) {
+func TestCallsAreComparedWithTable(t *testing.T) {
 	table := &tuning.Table{Device: "H100", Rules: []tuning.Rule{{
 		Calls: tuning.Calls{
 			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 2, Machines: 1},
@@ -203,9 +203,9 @@ func TestCallsAreComparedWithTheTable(t *testing.T) {
 		}}},
 	}}}
 	for us, code := range map[float64]int{100: 0, 119: 0, 121: 1} {
-		accounts := job(1, 2)
-		accounts[1].Calls[0].MicroS = us
-		r := Judge(accounts, Options{Ranks: 2, Tolerance: 0.5, First: -1, Table: table})
+		results := job(1, 2)
+		results[1].Calls[0].MicroS = us
+		r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, First: -1, Table: table})
 		if r.Calls[0].TableMicroS != 60 || r.Code() != code {
 			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
 		}
@@ -236,14 +236,14 @@ func TestScheduleHasEachPairOnce(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	accounts := job(1, 3)
-	for i := range accounts {
-		accounts[i].Node = "a\"b\n\xff"
+	results := job(1, 3)
+	for i := range results {
+		results[i].Node = "a\"b\n\xff"
 	}
-	slowDown(accounts, func(l Link) bool { return l.To == 2 })
+	slowDown(results, func(l Link) bool { return l.To == 2 })
 	path := filepath.Join(t.TempDir(), "symmem.prom")
-	for range 2 { // The second file replaces the first.
-		if err := judgeJob(accounts, 3).WriteMetrics(path); err != nil {
+	for range 2 { // the second file replaces the first
+		if err := judgeJob(results, 3).WriteMetrics(path); err != nil {
 			t.Fatal(err)
 		}
 	}

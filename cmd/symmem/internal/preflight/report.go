@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// Kind classifies a fault by the part to replace or repair.
+// Kind says which part of a job a fault blames, that is, which part to repair or replace.
 type Kind string
 
 // The kinds of faults, in the order of reports.
@@ -21,7 +21,7 @@ const (
 	KindJob Kind = "job"
 )
 
-// Fault describes a fault and the part of the job that it is blamed on.
+// Fault describes a fault and the part of the job that is to blame.
 type Fault struct {
 	Kind Kind `json:"kind"`
 	// Node is the machine, if it is known.
@@ -39,9 +39,9 @@ type Fault struct {
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the requested path, and Path is the path that the call used.
-	Asked string `json:"asked"`
-	Path  string `json:"path"`
+	// RequestedPath is the requested path, and Path is the path that the call took.
+	RequestedPath string `json:"asked"`
+	Path          string `json:"path"`
 	// MicroS is the slowest rank's time, in microseconds.
 	MicroS float64 `json:"us"`
 	// TableMicroS is the tuning table's time, or 0 if it contains none.
@@ -56,7 +56,7 @@ type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Nodes lists the ranks' nodes. The node of a rank without an account is empty.
+	// Nodes lists the ranks' nodes. The node of a rank without a result is empty.
 	Nodes    []string `json:"nodes"`
 	Faults   []Fault  `json:"faults"`
 	Warnings []string `json:"warnings"`
@@ -70,8 +70,8 @@ type Report struct {
 // exitCodes lists the exit code for each kind of fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Code returns the exit code, which is 0 without a fault and otherwise depends on the first fault's
-// kind.
+// Code returns the exit code, which is 0 if there is no fault, and otherwise depends on the kind of
+// the first fault.
 func (r *Report) Code() int {
 	if len(r.Faults) == 0 {
 		return 0
@@ -79,7 +79,7 @@ func (r *Report) Code() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// Interrupt adds a fault that states that a signal ended the checks.
+// Interrupt adds a fault that says that a signal ended the checks.
 func (r *Report) Interrupt(signal string) {
 	r.OK = false
 	r.Faults = append(r.Faults, Fault{

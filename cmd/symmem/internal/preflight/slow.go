@@ -13,8 +13,8 @@ type slowLink struct {
 }
 
 // slowLinks returns the links whose speed is less than tolerance times that of fast links of the
-// same kind. Links within nodes are one kind, and links between nodes are the other. The fastest
-// tenth of the links, but at least one, are the fast links.
+// same kind. There are two kinds: links within nodes and links between nodes. The fast links of a
+// kind are its fastest tenth, but at least one.
 func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
 	kinds := map[bool][]Link{}
 	for _, l := range all {
@@ -36,9 +36,9 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 	return slow
 }
 
-// culprits explains slow links. It returns the ranks most of whose links are slow, and the slow
-// links between other ranks. all lists all links.
-func culprits(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
+// blameSlowLinks explains slow links: it returns the ranks of whose links most are slow, and the
+// slow links between other ranks. all holds all links.
+func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 	total := map[int]int{}
 	for _, l := range all {
 		total[l.From]++

@@ -11,9 +11,9 @@ type Choice struct {
 	// their sizes and Works is their number.
 	Collective
 	Works int
-	// Description consists of the kind of launch and a name: "symmetric kernel " and a window
-	// kernel, "copy engine, " and the method of a copy in windows without a kernel, or "plain " and
-	// the algorithm and protocol of a kernel that uses NCCL's channels.
+	// Description is "symmetric kernel " and the name of a window kernel, "copy engine, " and the
+	// method of a copy in windows without a kernel, or "plain " and the algorithm and protocol of a
+	// kernel that uses NCCL's channels.
 	Description string
 	// Windowed reports whether the launch used windows.
 	Windowed bool
@@ -26,7 +26,7 @@ var (
 	plainKernel     = regexp.MustCompile(`^Algo (\S+) proto (\S+) channel{Lo\.\.Hi}={\d+\.\.\d+}`)
 )
 
-// ParseChoice parses a message of NCCL's log, without the prefix. ok is false if the message does
+// ParseChoice parses a message of NCCL's log, without its prefix. ok is false if the message does
 // not describe a launch.
 func ParseChoice(message string) (c Choice, ok bool) {
 	launch := launchLine.FindStringSubmatch(message)
@@ -41,7 +41,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 			return c, false
 		}
 		c.Description, c.Windowed = "symmetric kernel "+kernel[1], true
-		if kernel[2] != "" { // NCCL 2.27 omits it.
+		if kernel[2] != "" { // NCCL 2.27 omits it
 			worksText = kernel[2]
 		}
 	case "":

@@ -1,10 +1,10 @@
-// Package proof determines from NCCL's log which kernels NCCL used. NCCL's interface does not
-// report them, and a buffer in a window does not imply a window kernel.
+// Package proof determines from NCCL's log which kernels NCCL used, because NCCL's interface does
+// not report them, and a buffer in a window does not imply a window kernel.
 //
-// A Recorder makes NCCL write its log to a file, and Read parses that file. Log.Prove returns the
-// choices for a program's calls. From NCCL 2.28 on, only rank 0 of a communicator logs its choices.
-// A call is logged when it is launched. A call captured into a graph is logged once, not at each
-// replay.
+// A Recorder makes NCCL write its log to a file, Read parses that file, and Log.Prove returns the
+// choices for a program's calls. In NCCL 2.28 and newer, only rank 0 of a communicator logs its
+// choices. A call is logged when it is launched, and a call captured into a graph is logged once,
+// not at each replay.
 //
 // # Lines
 //

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Log lists NCCL's choices so far, in order.
+// Log lists NCCL's choices in order.
 type Log []Choice
 
-// Parse parses a log. It ignores an unterminated last line, which is still being written.
+// Parse parses a log. It ignores an unterminated last line, because NCCL is still writing it.
 func Parse(r io.Reader) (l Log, err error) {
 	for lines := bufio.NewReader(r); ; {
 		line, err := lines.ReadString('\n')

@@ -17,7 +17,7 @@ import (
 // test -rewrite updates the expected output. The commands are:
 //
 //	parse   parse the input as a log
-//	prove   print the answers for the collectives and sizes in the input, from the previous log
+//	prove   print the previous log's answers for the collectives and sizes in the input
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log
@@ -83,7 +83,7 @@ func TestParseReturnsReadError(t *testing.T) {
 	}
 }
 
-// TestParseChoice prints choices with NCCL's format strings and parses them.
+// TestParseChoice formats choices with NCCL's format strings and parses them.
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)

@@ -10,8 +10,8 @@ import (
 // Usage describes the flag that enables a Prover.
 const Usage = "print which kernels NCCL chose, from its own log"
 
-// Prover implements the flag --prove of commands. It records calls and prints the kernels that NCCL
-// used for each. While On is false, all methods do nothing. Otherwise they must be called in the
+// Prover implements the flag --prove of commands. It records calls and prints which kernels NCCL
+// used for each. If On is false, all methods do nothing. Otherwise, they must be called in the
 // order Start, Called for each call, Write, Close. A Prover is not safe for concurrent use.
 type Prover struct {
 	// On is the value of the flag.
@@ -29,15 +29,15 @@ func (p *Prover) Start() (err error) {
 	return err
 }
 
-// Called records a call, once if it is repeated. See CollectiveOf for the arguments.
+// Called records a call unless it has already been recorded. See CollectiveOf for the arguments.
 func (p *Prover) Called(operation string, count int64, elementBytes int) {
 	if c := CollectiveOf(operation, count, elementBytes); p.On && !slices.Contains(p.calls, c) {
 		p.calls = append(p.calls, c)
 	}
 }
 
-// Write prints a line, with a prefix, for each recorded call. Only rank 0 has a log, so other ranks
-// must not call Write.
+// Write prints a line, with a prefix, for each recorded call. Only rank 0 may call it, because the
+// other ranks have no log.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
@@ -61,7 +61,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	return nil
 }
 
-// Close closes the recorder and joins its error to *err.
+// Close closes the recorder and joins any error to *err.
 func (p *Prover) Close(err *error) {
 	if p.recorder != nil {
 		*err = errors.Join(*err, p.recorder.Close())

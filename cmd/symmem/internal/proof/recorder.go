@@ -13,20 +13,18 @@ import (
 
 // Recorder makes NCCL write its log to a file.
 type Recorder struct {
-	// file is the path of the log.
-	file string
-	// temporary is set unless the user has requested the log.
-	temporary bool
+	file      string // path of the log
+	temporary bool   // set unless the user has requested the log
 	problem   string
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
 // process first calls NCCL, which caches the variables.
 //
-// Variables that are already set keep their values. If they prevent the log, Problem returns the
-// reason. Without NCCL_DEBUG_FILE, the log is an unnamed file, which disappears when the process
-// ends, even if it is killed. If NCCL_DEBUG is set, the user has requested a log: Start then
-// creates the log in a new folder and keeps it.
+// Variables that are already set keep their values. If they prevent the log, Problem says so.
+// Unless NCCL_DEBUG_FILE is set, the log is an unnamed file, which disappears when the process
+// exits, even if it is killed. If NCCL_DEBUG is set, however, the user has requested a log, which
+// Start then creates in a new folder, and which is kept.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{problem: p.problem}
@@ -45,7 +43,7 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// createFile creates the log's file, unless the user has named a file.
+// createFile creates the log's file unless the user has named one.
 func (r *Recorder) createFile(p *settings) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -72,14 +70,14 @@ func (r *Recorder) createFile(p *settings) (err error) {
 	return nil
 }
 
-// tmpfile is the flag __O_TMPFILE of asm-generic/fcntl.h.
+// tmpfile is the flag __O_TMPFILE in asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
 // createUnnamed creates a file without a name in a folder's file system. If the file system does
 // not support such files, it creates a named file and removes the name.
 //
-// The descriptor stays open until the process ends. NCCL opens the log by the descriptor's number
-// and truncates it, possibly late, so the number must not be reused for another file.
+// The descriptor stays open until the process exits, because NCCL opens the log by the descriptor's
+// number and truncates it, possibly late, so that the number must not be reused for another file.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -94,7 +92,8 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Problem returns the reason why the log cannot show which kernels ran, with advice, or "".
+// Problem says why the log cannot show which kernels ran, and what to do about it. It returns "" if
+// there is no such problem.
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -110,7 +109,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log unless the user has requested it. NCCL may still write to the log.
+// Close truncates the log unless the user has requested it. NCCL may continue to write to it.
 func (r *Recorder) Close() error {
 	if !r.temporary {
 		return nil
@@ -123,30 +122,28 @@ func (r *Recorder) Close() error {
 
 // The variables that control NCCL's log.
 const (
-	levelVariable = "NCCL_DEBUG"
-	partsVariable = "NCCL_DEBUG_SUBSYS"
-	fileVariable  = "NCCL_DEBUG_FILE"
+	levelVariable      = "NCCL_DEBUG"
+	subsystemsVariable = "NCCL_DEBUG_SUBSYS"
+	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// parts lists the default subsystems of the log. Proofs need TUNING; the others explain its
-// choices.
-const parts = "INIT,TUNING,REG,ALLOC"
+// defaultSubsystems lists the subsystems that are logged by default. Proofs need TUNING; the others
+// explain its choices.
+const defaultSubsystems = "INIT,TUNING,REG,ALLOC"
 
 // settings holds the changes to make to the environment.
 type settings struct {
 	set map[string]string
 	// pattern is the user's value of NCCL_DEBUG_FILE.
 	pattern string
-	// kept is set if the user has requested a log.
-	kept    bool
+	kept    bool // set if the user has requested a log
 	problem string
 }
 
-// plan decides which variables to set, without those that are already set. It does not choose the
-// file.
+// plan decides which of the variables that are not set to set, except for the file.
 func plan(getenv func(string) string) settings {
 	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
-	level, subsystems := getenv(levelVariable), getenv(partsVariable)
+	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)
 	switch {
 	case level == "":
 		p.set[levelVariable] = "INFO"
@@ -158,15 +155,15 @@ func plan(getenv func(string) string) settings {
 	}
 	switch {
 	case subsystems == "":
-		p.set[partsVariable] = parts
+		p.set[subsystemsVariable] = defaultSubsystems
 	case !enablesTuning(subsystems) && p.problem == "":
 		p.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
-			"it, or add TUNING", partsVariable, subsystems)
+			"it, or add TUNING", subsystemsVariable, subsystems)
 	}
 	return p
 }
 
-// enablesTuning reports whether a list of subsystems enables TUNING. A list that starts with ^
+// enablesTuning reports whether a list of subsystems enables TUNING. If the list starts with ^, it
 // lists excluded subsystems.
 func enablesTuning(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")

@@ -17,7 +17,7 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 		problem string
 	}{
 		"no variables": {
-			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + parts,
+			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
 		},
 		"log in a named file": {
 			env: map[string]string{
@@ -27,7 +27,7 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 		},
 		"log on standard output goes to a file": {
 			env:  map[string]string{"NCCL_DEBUG": "TRACE"},
-			set:  "NCCL_DEBUG_SUBSYS=" + parts,
+			set:  "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
 			kept: true,
 		},
 		"only warnings": {
@@ -89,7 +89,7 @@ func TestExpandFileName(t *testing.T) {
 // clearVariables clears NCCL's log variables until the end of the test.
 func clearVariables(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{levelVariable, partsVariable, fileVariable} {
+	for _, name := range []string{levelVariable, subsystemsVariable, fileVariable} {
 		t.Setenv(name, "")
 	}
 }
@@ -152,7 +152,7 @@ func TestCloseKeepsUserLog(t *testing.T) {
 	}
 }
 
-func TestTroubleOfUnreadableLog(t *testing.T) {
+func TestUnreadableLogIsProblem(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(fileVariable, "/dev/null")

@@ -8,14 +8,14 @@ import (
 	"symmem"
 )
 
-// Config holds the options that all workloads share, equal on all ranks.
+// Config holds the options that all workloads share. They must be the same on all ranks.
 type Config struct {
 	// Seed is the seed of all random draws.
 	Seed uint64
-	// Placement decides between free blocks of the same size.
+	// Placement is the order in which free blocks of the same size are chosen.
 	Placement symmem.Placement
-	// Skew makes each rank allocate random amounts of unrelated memory between the steps, and
-	// places segments at different addresses on each rank, as a GPU driver does.
+	// Skew makes each rank allocate random amounts of unrelated memory between the steps, and places
+	// segments at different addresses on each rank, as a GPU driver may do.
 	Skew bool
 	// Backend, Check and Timeout are fields of symmem.Options.
 	Backend string
@@ -32,21 +32,20 @@ func Default() Config {
 func (c *Config) Options() symmem.Options {
 	o := symmem.Options{Backend: c.Backend, Check: c.Check, Timeout: c.Timeout}
 	if c.Skew {
-		// Zero would disable scattering.
-		o.Scatter = c.Seed<<1 | 1
+		o.Scatter = c.Seed<<1 | 1 // not 0, which would disable scattering
 	}
 	return o
 }
 
-// FirstSegment is the size of a pool's first segment in bytes, small enough that pools soon have
+// FirstSegment is the size of a pool's first segment in bytes. It is so small that pools soon have
 // several segments.
 const FirstSegment = 2 << 20
 
 // Spread maps 32*part bytes in six segments, registers them with a group, and leaves them free. The
-// first segments are small, so several segments soon have blocks of the same size. With placement
-// by address, ranks then use blocks of different segments, and sums are wrong. Without Spread, a
-// rank could map a segment when other ranks do not, and registering it would fail before any sum is
-// wrong.
+// first segments are small, so that several segments soon have blocks of the same size, of which
+// ranks with placement by address choose different ones, which makes sums wrong. Without Spread, a
+// rank could map a segment that other ranks do not map, and registering it would fail before any
+// sum is wrong.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var parts []symmem.Buffer
 	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
@@ -63,8 +62,8 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 	return errors.Join(errs...)
 }
 
-// Abort aborts the groups that have not failed, so that other ranks do not wait for this one. It
-// ignores nil groups.
+// Abort aborts those of the groups that are not nil and have not failed, so that other ranks do not
+// wait for this one.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {
 		if g != nil && g.Cause(context.Background()) == nil {

@@ -9,57 +9,57 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends a number as an element. The type must be able to represent it.
-func Encode(to []byte, t symmem.DataType, value float64) []byte {
+// Encode appends a number to dst as an element of type t, which must be able to represent it.
+func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
 	case symmem.Float64:
-		return order.AppendUint64(to, math.Float64bits(value))
+		return order.AppendUint64(dst, math.Float64bits(value))
 	case symmem.Float32:
-		return order.AppendUint32(to, math.Float32bits(float32(value)))
+		return order.AppendUint32(dst, math.Float32bits(float32(value)))
 	case symmem.Float16:
-		return order.AppendUint16(to, reduce.Float16Bits(float32(value)))
+		return order.AppendUint16(dst, reduce.Float16Bits(float32(value)))
 	case symmem.BFloat16:
-		return order.AppendUint16(to, reduce.BFloat16Bits(float32(value)))
+		return order.AppendUint16(dst, reduce.BFloat16Bits(float32(value)))
 	case symmem.Int64, symmem.Uint64:
-		return order.AppendUint64(to, uint64(int64(value)))
+		return order.AppendUint64(dst, uint64(int64(value)))
 	case symmem.Int32, symmem.Uint32:
-		return order.AppendUint32(to, uint32(int64(value)))
+		return order.AppendUint32(dst, uint32(int64(value)))
 	case symmem.Int16, symmem.Uint16:
-		return order.AppendUint16(to, uint16(int64(value)))
+		return order.AppendUint16(dst, uint16(int64(value)))
 	default:
-		return append(to, byte(value))
+		return append(dst, byte(value))
 	}
 }
 
-// Decode decodes an element.
-func Decode(from []byte, t symmem.DataType) float64 {
+// Decode decodes the element at the beginning of src.
+func Decode(src []byte, t symmem.DataType) float64 {
 	order := binary.NativeEndian
 	switch t {
 	case symmem.Float64:
-		return math.Float64frombits(order.Uint64(from))
+		return math.Float64frombits(order.Uint64(src))
 	case symmem.Float32:
-		return float64(math.Float32frombits(order.Uint32(from)))
+		return float64(math.Float32frombits(order.Uint32(src)))
 	case symmem.Float16:
-		return float64(reduce.Float16Value(order.Uint16(from)))
+		return float64(reduce.Float16Value(order.Uint16(src)))
 	case symmem.BFloat16:
-		return float64(reduce.BFloat16Value(order.Uint16(from)))
+		return float64(reduce.BFloat16Value(order.Uint16(src)))
 	case symmem.Int64:
-		return float64(int64(order.Uint64(from)))
+		return float64(int64(order.Uint64(src)))
 	case symmem.Int32:
-		return float64(int32(order.Uint32(from)))
+		return float64(int32(order.Uint32(src)))
 	case symmem.Uint64:
-		return float64(order.Uint64(from))
+		return float64(order.Uint64(src))
 	case symmem.Uint32:
-		return float64(order.Uint32(from))
+		return float64(order.Uint32(src))
 	case symmem.Int16:
-		return float64(int16(order.Uint16(from)))
+		return float64(int16(order.Uint16(src)))
 	case symmem.Uint16:
-		return float64(order.Uint16(from))
+		return float64(order.Uint16(src))
 	case symmem.Int8:
-		return float64(int8(from[0]))
+		return float64(int8(src[0]))
 	default:
-		return float64(from[0])
+		return float64(src[0])
 	}
 }
 
@@ -74,8 +74,8 @@ func isFloat(t symmem.DataType) bool {
 
 // Difference summarizes a comparison of elements.
 type Difference struct {
-	// Wrong is the number of wrong elements. First is the index of the first one, Got its value,
-	// and Want the expected value.
+	// Wrong is the number of wrong elements. First is the index of the first one, Got is its value,
+	// and Want is the expected value.
 	Wrong, First int64
 	Got, Want    float64
 }

@@ -11,16 +11,16 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges the ranks' results. Its memory is never registered, so it works even when
-// placements differ. With a separate group and stream, it works after the program's group or stream
-// has failed.
+// Gatherer exchanges results between ranks. Its memory is never registered, so it works even when
+// placements differ. If it has its own group and stream, it also works after the program's group or
+// stream has failed.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenGatherer returns a Gatherer with a separate group and stream, collectively over the world.
+// OpenGatherer returns a Gatherer with its own group and stream. It is collective over the world.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
@@ -33,7 +33,7 @@ func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	return NewGatherer(ctx, rt, group, stream)
 }
 
-// NewGatherer returns a Gatherer that uses a group and a stream.
+// NewGatherer returns a Gatherer that uses the given group and stream.
 func NewGatherer(
 	ctx context.Context, rt *symmem.Runtime, group *symmem.Group, stream *symmem.Stream,
 ) (*Gatherer, error) {
@@ -41,14 +41,14 @@ func NewGatherer(
 	if err != nil {
 		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
-	// Reserve memory in case the program uses up all of it.
+	// Reserve memory now, because the program may use up all of it.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns all ranks' numbers, by rank. It is collective.
+// Numbers returns the numbers that the ranks pass, by rank. It is collective.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
@@ -61,19 +61,20 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns all ranks' values, by rank. It is collective and transfers values as JSON.
-func Gather[T any](ctx context.Context, d *Gatherer, own T) ([]T, error) {
+// Gather returns the values that the ranks pass, by rank. It is collective, and transfers values as
+// JSON.
+func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {
 		return nil, fmt.Errorf("encoding results of this rank: %w", err)
 	}
-	lengths, err := d.Numbers(ctx, int64(len(sent)))
+	lengths, err := g.Numbers(ctx, int64(len(sent)))
 	if err != nil {
 		return nil, err
 	}
 	padded := make([]byte, slices.Max(lengths))
 	copy(padded, sent)
-	received, err := d.allGather(ctx, padded)
+	received, err := g.allGather(ctx, padded)
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
@@ -86,7 +87,7 @@ func Gather[T any](ctx context.Context, d *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather concatenates the ranks' messages, which have the same length.
+// allGather returns the concatenation of the ranks' messages, which must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
 	all = make([]byte, len(own)*g.group.Size())
 	var parts [2]symmem.Memory

@@ -8,20 +8,20 @@ import (
 	"symmem"
 )
 
-// Noise makes allocations unrelated to the test. Their sizes and numbers differ between ranks.
+// Noise makes allocations that are unrelated to the test, and whose sizes and numbers differ
+// between ranks.
 type Noise struct {
 	pool  *symmem.Pool
 	draws *rand.Rand
 	live  []symmem.Buffer
 }
 
-// The limits of live blocks: their number, and the size of each in bytes.
 const (
-	noiseBlocks = 16
-	noiseBytes  = 3 << 20
+	maxNoiseBlocks     = 16
+	maxNoiseBlockBytes = 3 << 20
 )
 
-// NewNoise returns this rank's Noise for a round, or nil without skew. The methods of a nil *Noise
+// NewNoise returns this rank's Noise for a round or, without skew, nil. The methods of a nil *Noise
 // do nothing.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
@@ -49,8 +49,8 @@ func (n *Noise) Step() error {
 }
 
 func (n *Noise) stepOnce() error {
-	if len(n.live) < noiseBlocks && n.draws.IntN(2) == 0 {
-		b, err := n.pool.Alloc(1 + n.draws.Int64N(noiseBytes))
+	if len(n.live) < maxNoiseBlocks && n.draws.IntN(2) == 0 {
+		b, err := n.pool.Alloc(1 + n.draws.Int64N(maxNoiseBlockBytes))
 		n.live = append(n.live, b)
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"symmem"
 )
 
-func TestNoiseIsBoundedAndFreesAll(t *testing.T) {
+func TestNoiseIsBoundedAndFreesAllBlocks(t *testing.T) {
 	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -23,8 +23,8 @@ func TestNoiseIsBoundedAndFreesAll(t *testing.T) {
 		}
 		peak = max(peak, len(n.live))
 	}
-	if peak == 0 || peak > noiseBlocks {
-		t.Errorf("up to %d blocks were live, want 1 to %d", peak, noiseBlocks)
+	if peak == 0 || peak > maxNoiseBlocks {
+		t.Errorf("up to %d blocks were live, want 1 to %d", peak, maxNoiseBlocks)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

@@ -12,26 +12,25 @@ import (
 
 // Pattern defines the data that each rank of a group sends and must receive in one call. Values are
 // small integers, whose sums are exact in every type. They are hashes of the element's index, the
-// rank and the call, so that checks detect data of a wrong rank, offset or call.
+// rank and the call, so that checks detect data from a wrong rank, offset or call.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the call's count in elements or, if parts have different sizes, the longest part's
-	// size.
+	// Count is the call's count in elements or, if parts have different sizes, the size of the
+	// largest part.
 	Count int64
-	// Root is the root of the call.
 	Root  int
 	Ranks int
 	// Tag makes the data of different calls differ.
 	Tag uint64
 }
 
-// period is the number of elements after which values repeat. It is prime, because the distance
-// between two buffers should not be a multiple of it.
+// period is the number of elements after which values repeat. It is prime, so that the distance
+// between two buffers is unlikely to be a multiple of it.
 const period = 1021
 
-// maxSum limits sums, so that int8 and bfloat16 represent them exactly.
+// maxSum is the maximum of sums, which int8 and bfloat16 represent exactly.
 const maxSum = 120
 
 // hash returns a hash of its arguments, computed with the finalizer of SplitMix64.
@@ -49,7 +48,7 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	}
 	limit := uint64(maxSum)
 	if p.Operation.Reduces() {
-		// With more than 60 ranks, a sum may overflow an int8, but is still equal modulo 256.
+		// With more than 60 ranks, a sum may overflow an int8, but is still correct modulo 256.
 		limit = max(2, uint64(maxSum/p.Ranks))
 	}
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
@@ -97,8 +96,8 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	return result
 }
 
-// Tolerance returns the permitted relative error, which is 0 except for averages that may be
-// computed from rounded parts.
+// Tolerance returns the permitted relative error. It is 0 except for averages that may be computed
+// from rounded parts.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !powerOfTwo {
@@ -129,7 +128,7 @@ func (p *Pattern) Spans(rank int) (send, recv int64) {
 	return call.Spans(p.Ranks, rank)
 }
 
-// Counts returns the counts of parts of different sizes, some of which are 0.
+// Counts returns the counts of an operation with parts of different sizes. Some of them are 0.
 func (p *Pattern) Counts() []int64 {
 	counts := make([]int64, p.Ranks)
 	for r := range counts {
@@ -154,7 +153,8 @@ func (p *Pattern) Input(rank int) []byte {
 	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
-// Output returns the data that a rank must receive, or nil if the call does not write its memory.
+// Output returns the data that a rank must receive, or nil if the call does not write to the rank's
+// memory.
 func (p *Pattern) Output(rank int) []byte {
 	part := p.offset(rank)
 	switch p.Operation {
@@ -186,26 +186,28 @@ func (p *Pattern) Output(rank int) []byte {
 	}
 }
 
-func (p *Pattern) gather(from int64) (all []byte) {
+// gather concatenates the ranks' data, each from element start on.
+func (p *Pattern) gather(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
 		if p.Operation.Uneven() {
 			count, _ = p.Spans(rank)
 		}
-		all = p.tile(all, from, count, func(i int64) float64 { return p.inputValue(rank, i) })
+		all = p.tile(all, start, count, func(i int64) float64 { return p.inputValue(rank, i) })
 	}
 	return all
 }
 
-// tile appends n elements, from element from. It computes one period and repeats it.
-func (p *Pattern) tile(to []byte, from, n int64, value func(i int64) float64) []byte {
-	begin, bytes := len(to), int(n)*p.DataType.Size()
+// tile appends n elements to dst, beginning with element start. It computes one period and repeats
+// it.
+func (p *Pattern) tile(dst []byte, start, n int64, value func(i int64) float64) []byte {
+	begin, bytes := len(dst), int(n)*p.DataType.Size()
 	for i := range min(n, period) {
-		to = Encode(to, p.DataType, value(from+i))
+		dst = Encode(dst, p.DataType, value(start+i))
 	}
-	for len(to)-begin < bytes {
-		done := to[begin:]
-		to = append(to, done[:min(len(done), bytes-len(done))]...)
+	for len(dst)-begin < bytes {
+		done := dst[begin:]
+		dst = append(dst, done[:min(len(done), bytes-len(done))]...)
 	}
-	return to
+	return dst
 }

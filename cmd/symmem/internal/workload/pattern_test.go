@@ -92,10 +92,10 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	}
 	p.Operation = symmem.OpAllToAll
 	for rank := range 3 {
-		for from := range 3 {
-			got := elements(p.Output(rank), p.DataType)[int64(from)*p.Count]
-			if want := p.inputValue(from, int64(rank)*p.Count); got != want {
-				t.Errorf("rank %d received %v from rank %d, want %v", rank, got, from, want)
+		for peer := range 3 {
+			got := elements(p.Output(rank), p.DataType)[int64(peer)*p.Count]
+			if want := p.inputValue(peer, int64(rank)*p.Count); got != want {
+				t.Errorf("rank %d received %v from rank %d, want %v", rank, got, peer, want)
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func TestForeignDataIsDetected(t *testing.T) {
 		"offset of one element": p.tile(nil, 1, p.Count, p.reducedValue),
 		"data of one rank":      p.tile(nil, 0, p.Count, inputOfRank1),
 	} {
-		// Some elements are equal by chance, but most differ.
+		// A few elements are the same by chance.
 		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < p.Count*8/10 {
 			t.Errorf("%s: only %d of %d elements are detected as wrong", name, d.Wrong, p.Count)
 		}
@@ -134,7 +134,7 @@ func TestCompareReportsFirstDifference(t *testing.T) {
 		t.Errorf("got %+v, want 2 wrong elements, the first at 70", d)
 	}
 	if d := compare(want, want, symmem.Float16, 0); d != (Difference{}) {
-		t.Errorf("compare of equal bytes = %+v, want no difference", d)
+		t.Errorf("compare of identical bytes = %+v, want no difference", d)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks that are not members. These ranks also place, fill and read the memory,
+	// Group is nil on ranks that are not members. They place, fill and read the memory nevertheless,
 	// so that all pools record the same uses.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
@@ -26,22 +26,22 @@ func (t *Transfer) rank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send and Recv to the required parts of from and to. The call is in place if from and
-// to are the same memory.
-func (t *Transfer) Place(from, to symmem.Memory) (err error) {
+// Place sets Send and Recv to the parts of src and dst that the call uses. The call is in place if
+// src and dst are the same memory.
+func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
 	sent, received := t.Spans(t.rank())
 	sendOffset, recvOffset := int64(0), int64(0)
 	part := t.offset(t.rank()) * size
 	switch send, recv := t.Operation.Extents(); {
-	case from != to || send == recv:
+	case src != dst || send == recv:
 	case send == driver.OnePart:
 		sendOffset = part
 	case recv == driver.OnePart:
 		recvOffset = part
 	}
-	if t.Send, err = from.Slice(sendOffset, sent*size); err == nil {
-		t.Recv, err = to.Slice(recvOffset, received*size)
+	if t.Send, err = src.Slice(sendOffset, sent*size); err == nil {
+		t.Recv, err = dst.Slice(recvOffset, received*size)
 	}
 	return err
 }
@@ -64,10 +64,10 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 }
 
 // Launch makes the call on a stream. This rank must be a member of the group. OpSend stands for a
-// ring, in which each rank sends a message to the next rank and receives one from the previous rank
-// on a second stream. In a graph, both streams are the same: even ranks send first, and odd ranks
-// receive first. NCCL executes the work of one communicator in the order of calls, so half a ring
-// that waits for another stream would wait forever.
+// ring, in which each rank sends a message to the next rank and, on recvStream, receives one from
+// the previous rank. In a graph, both must be the same stream, on which even ranks send first and
+// odd ranks receive first: NCCL executes the work of a communicator in the order of calls, so a
+// send that waits for a receive on another stream would deadlock.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {

@@ -2,8 +2,8 @@ package preflight
 
 import "symmem/cmd/symmem/internal/doctor"
 
-// Account holds the results of one rank.
-type Account struct {
+// RankResult holds the results of one rank.
+type RankResult struct {
 	Rank int `json:"rank"`
 	// Node is the host name.
 	Node string `json:"node"`
@@ -16,17 +16,17 @@ type Account struct {
 	Error string `json:"error,omitempty"`
 	// Lost lists the ranks that Error blames.
 	Lost []int `json:"lost,omitempty"`
-	// Expired reports that the deadline of the whole preflight had passed.
+	// Expired is set if the deadline of the whole preflight had passed.
 	Expired bool `json:"expired,omitempty"`
-	// Calls holds the results of collectives on each path.
+	// Calls holds the results of the collectives on each path.
 	Calls []doctor.TrialCall `json:"calls"`
-	// Links holds the results for links to ranks with higher numbers.
+	// Links holds the results for the links to ranks with higher numbers.
 	Links []Link `json:"links"`
-	// Machine holds the node's problems. Only the node's first rank reports them.
+	// Machine holds the node's problems, which only the node's first rank reports.
 	Machine []doctor.Finding `json:"machine,omitempty"`
 }
 
-// Link holds the results of messages between two ranks, sent in both directions in turn.
+// Link holds the results of messages between two ranks, which send to each other in turn.
 type Link struct {
 	From int `json:"from"`
 	To   int `json:"to"`
