@@ -31,7 +31,7 @@ const envBackend = "SYMMEM_BACKEND"
 
 func backendFlag(flags *pflag.FlagSet, value *string) {
 	flags.StringVar(value, "backend", "", "backend to use: "+backendList()+
-		" (default: $"+envBackend+", or else auto)")
+		" (default $"+envBackend+", else auto)")
 }
 
 // chooseBackend replaces an empty value with that of the environment variable or, if that is empty,
