@@ -10,7 +10,7 @@ import (
 )
 
 // environ returns a rank's environment: s.Env with the rank's variables, which replace variables of
-// the same name. So a rank inherits nothing from a launcher that runs this launcher.
+// the same name, so that a rank inherits nothing from a launcher that runs this launcher.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	own := s.variables(rank, store)
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
@@ -18,9 +18,9 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 		_, ours := own[name]
 		return ours || name == "TORCHELASTIC_ERROR_FILE"
 	})
-	// Without OMP_NUM_THREADS, OpenMP starts a thread per core in each rank.
-	threads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
-	if s.Ranks > 1 && !slices.ContainsFunc(env, threads) {
+	// Without OMP_NUM_THREADS, OpenMP would start a thread per core in each rank.
+	setsThreads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
+	if s.Ranks > 1 && !slices.ContainsFunc(env, setsThreads) {
 		env = append(env, "OMP_NUM_THREADS=1")
 	}
 	for name, value := range own {
@@ -31,8 +31,8 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 }
 
 // variables returns the variables that torchrun sets on one machine, and the store's address and
-// token. TORCHELASTIC_USE_AGENT_STORE is False because torchrun's store is not running. Rank 0 of a
-// PyTorch program then opens a store on MASTER_PORT.
+// token. TORCHELASTIC_USE_AGENT_STORE is False because torchrun's store is not running, so that
+// rank 0 of a PyTorch program opens a store on MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{

@@ -40,14 +40,14 @@ func TestExitIsReportedOnce(t *testing.T) {
 		}
 	}
 	kill(0)
-	var ended []int
+	var exited []int
 	err = d.each(func(number int) {
-		if ended = append(ended, number); len(ended) == 1 {
+		if exited = append(exited, number); len(exited) == 1 {
 			kill(1)
 		}
 	})
-	if err != nil || !slices.Equal(ended, []int{0, 1}) {
-		t.Errorf("each reported ranks %v and returned %v; want [0 1] and no error", ended, err)
+	if err != nil || !slices.Equal(exited, []int{0, 1}) {
+		t.Errorf("each reported ranks %v and returned %v; want [0 1] and no error", exited, err)
 	}
 	for _, c := range processes {
 		_ = c.Wait()

@@ -9,28 +9,27 @@ import (
 )
 
 const (
-	// maxPending limits the buffered part of an unterminated line. Longer lines are written in
-	// parts, between which the output of other ranks may appear.
+	// maxPending is the maximum size of the buffered part of an unterminated line. Longer lines are
+	// written in parts, between which the output of other ranks may appear.
 	maxPending = 1 << 20
 	// partialDelay is the time after which an unterminated line, such as a prompt or progress bar,
 	// is written. A program that prints a line in pieces usually writes the next piece sooner.
 	partialDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After its first error it discards all
+// sink writes the output of all ranks to one destination. After the first error, it discards all
 // output, so that ranks do not fail because their output cannot be written.
 type sink struct {
 	// mu is shared by the sinks of one Run, which may write to the same terminal.
-	mu *sync.Mutex
-	// delay is the time after which an unterminated line is written.
-	delay time.Duration
-	// failed receives the first error.
-	failed chan<- error
-	// w, err and open are guarded by mu. open is the output whose unfinished line ends the text
-	// written so far, or nil.
-	w    io.Writer
-	err  error
-	open *lines
+	mu     *sync.Mutex
+	delay  time.Duration // time after which an unterminated line is written
+	failed chan<- error  // receives the first error
+
+	w   io.Writer // guarded by mu
+	err error     // guarded by mu
+	// unfinished is the output whose unterminated line was written last, or nil if the written text
+	// ends with a newline; guarded by mu.
+	unfinished *lines
 }
 
 func (s *sink) write(b []byte) {
@@ -55,14 +54,15 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// finishLine ends the unfinished line of any other output before writer writes next. If both
-// outputs are progress bars, the leading \r of next replaces the newline. The caller holds s.mu.
+// finishLine terminates the unfinished line of any other output before writer writes next. If both
+// outputs are progress bars, the leading \r of next replaces the newline. The caller must hold
+// s.mu.
 func (s *sink) finishLine(writer *lines, next []byte) {
-	last := s.open
+	last := s.unfinished
 	if last == nil || last == writer {
 		return
 	}
-	s.open = nil
+	s.unfinished = nil
 	if !last.progressBar || next[0] != '\r' {
 		last.progressBar = false
 		s.writeLocked([]byte{'\n'})
@@ -71,9 +71,9 @@ func (s *sink) finishLine(writer *lines, next []byte) {
 
 // sameFile reports whether two writers refer to the same file, such as a terminal.
 func sameFile(a, b io.Writer) bool {
-	f, ok := a.(interface{ Stat() (os.FileInfo, error) })
-	g, also := b.(interface{ Stat() (os.FileInfo, error) })
-	if !ok || !also {
+	f, isFileA := a.(interface{ Stat() (os.FileInfo, error) })
+	g, isFileB := b.(interface{ Stat() (os.FileInfo, error) })
+	if !isFileA || !isFileB {
 		return false
 	}
 	first, err := f.Stat()
@@ -81,22 +81,20 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one output of a rank: complete lines at once, and an unterminated line after a
+// lines forwards one output of a rank: complete lines immediately, and an unterminated line after a
 // delay. It is safe for concurrent use and never returns an error.
 type lines struct {
 	sink   *sink
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the part of the current line that has not been written. An earlier part has
-	// been written if sink.open is this output.
+	// pending holds the part of the current line that has not been written. An earlier part has been
+	// written if sink.unfinished is this output.
 	pending []byte
 	// progressBar is set once a carriage return has been written in the current line.
 	progressBar bool
-	// timer runs while pending is not empty.
-	timer *time.Timer
-	// piece collects the bytes of one write to the sink.
-	piece []byte
+	timer       *time.Timer // runs while pending is not empty
+	piece       []byte      // collects the bytes of one write to the sink
 }
 
 // Write implements io.Writer. It writes all lines completed by b in a single write.
@@ -111,9 +109,9 @@ func (l *lines) Write(b []byte) (int, error) {
 		l.pending = append(l.pending, text...)
 		switch {
 		case complete:
-			l.endLine()
+			l.completeLine()
 		case len(after) > 0:
-			l.endPart()
+			l.writePart()
 		}
 		rest = after
 	}
@@ -124,17 +122,17 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writePartial writes the pending part of a line, without a trailing carriage return, which may
-// belong to a newline.
+// writePartial is called when the timer has expired.
 func (l *lines) writePartial() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	l.stopTimer()
-	l.endPart()
+	l.writePart()
 }
 
-// endPart writes the pending part of a line and leaves the line open. The caller holds sink.mu.
-func (l *lines) endPart() {
+// writePart writes the pending part of a line, without a trailing carriage return, which may belong
+// to a newline. The line stays unfinished. The caller must hold sink.mu.
+func (l *lines) writePart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return
@@ -142,28 +140,28 @@ func (l *lines) endPart() {
 	l.add(text)
 	l.pending = l.pending[:copy(l.pending, l.pending[len(text):])]
 	l.writePiece()
-	l.sink.open = l
+	l.sink.unfinished = l
 }
 
-// endLine moves the pending part of a line to the piece and ends the line. The caller holds
-// sink.mu.
-func (l *lines) endLine() {
+// completeLine moves the pending part of a line to the piece and terminates the line. The caller
+// must hold sink.mu.
+func (l *lines) completeLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	l.add(text)
 	l.piece = append(l.piece, l.pending[len(text):]...)
 	l.piece = append(l.piece, '\n')
 	l.pending, l.progressBar = l.pending[:0], false
 	l.stopTimer()
-	if l.sink.open == l {
-		l.sink.open = nil
+	if l.sink.unfinished == l {
+		l.sink.unfinished = nil
 	}
 }
 
 // add adds a part of a line to the piece, with the prefix at the start of the line and after each
-// carriage return. The caller holds sink.mu.
+// carriage return. The caller must hold sink.mu.
 func (l *lines) add(text []byte) {
 	first, rest, returns := bytes.Cut(text, []byte{'\r'})
-	if l.sink.open != l && (len(first) > 0 || !returns) {
+	if l.sink.unfinished != l && (len(first) > 0 || !returns) {
 		l.piece = append(l.piece, l.prefix...)
 	}
 	l.piece = append(l.piece, first...)
@@ -176,7 +174,6 @@ func (l *lines) add(text []byte) {
 	}
 }
 
-// writePiece writes the piece. The caller holds sink.mu.
 func (l *lines) writePiece() {
 	if len(l.piece) > 0 {
 		l.sink.finishLine(l, l.piece)
@@ -195,8 +192,8 @@ func (l *lines) stopTimer() {
 func (l *lines) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	if len(l.pending) > 0 || l.sink.open == l {
-		l.endLine()
+	if len(l.pending) > 0 || l.sink.unfinished == l {
+		l.completeLine()
 		l.writePiece()
 	}
 }

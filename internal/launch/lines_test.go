@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// step is a write to one output, the end of its delay ("after"), or the end of its rank.
+// step is a write of text to an output or one of the events below.
 type step struct {
 	output int
 	text   string
 }
 
 const (
-	after = "\x00after"
-	end   = "\x00end"
+	delayExpires = "\x00delay"
+	rankExits    = "\x00exit"
 )
 
 func TestPartialLinesAreWritten(t *testing.T) {
@@ -25,41 +25,41 @@ func TestPartialLinesAreWritten(t *testing.T) {
 		want  string
 	}{
 		"a prompt": {
-			[]step{{0, "go on? "}, {0, after}, {0, "yes\n"}, {0, "next\n"}},
+			[]step{{0, "go on? "}, {0, delayExpires}, {0, "yes\n"}, {0, "next\n"}},
 			"[0] go on? |yes\n|[0] next\n|",
 		},
 		"a line in pieces stays whole": {
 			[]step{{0, "a"}, {1, "one\n"}, {0, "b\n"}},
 			"[1] one\n|[0] ab\n|",
 		},
-		"another rank's line ends an unfinished line": {
-			[]step{{0, "a"}, {0, after}, {1, "one\n"}, {0, "b\nc\n"}},
+		"another rank's line terminates an unfinished line": {
+			[]step{{0, "a"}, {0, delayExpires}, {1, "one\n"}, {0, "b\nc\n"}},
 			"[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
 		},
 		"a progress bar keeps its prefix": {
-			[]step{{0, "\r1/2"}, {0, after}, {0, "\r2/2"}, {0, after}, {0, "\n"}},
+			[]step{{0, "\r1/2"}, {0, delayExpires}, {0, "\r2/2"}, {0, delayExpires}, {0, "\n"}},
 			"\r[0] 1/2|\r[0] 2/2|\n|",
 		},
 		"a progress bar with a trailing carriage return": {
-			[]step{{0, "1/2\r"}, {0, after}, {0, "2/2\r"}, {0, after}, {0, "\n"}},
+			[]step{{0, "1/2\r"}, {0, delayExpires}, {0, "2/2\r"}, {0, delayExpires}, {0, "\n"}},
 			"[0] 1/2|\r[0] 2/2|\r\n|",
 		},
 		"two progress bars overwrite each other": {
 			[]step{
-				{0, "\r1/2"}, {0, after}, {1, "\r1/2"}, {1, after}, {0, "\r2/2\n"}, {1, "\n"},
+				{0, "\r1/2"}, {0, delayExpires}, {1, "\r1/2"}, {1, delayExpires}, {0, "\r2/2\n"}, {1, "\n"},
 			},
 			"\r[0] 1/2|\r[1] 1/2|\r[0] 2/2\n|[1] \n|",
 		},
 		"a progress bar does not overwrite a prompt": {
-			[]step{{0, "go on? "}, {0, after}, {1, "\r1/2"}, {1, after}},
+			[]step{{0, "go on? "}, {0, delayExpires}, {1, "\r1/2"}, {1, delayExpires}},
 			"[0] go on? |\n|\r[1] 1/2|",
 		},
-		"the end of a rank ends its line": {
-			[]step{{0, "a"}, {0, after}, {0, end}, {1, "b"}, {1, end}, {1, end}},
+		"the exit of a rank terminates its line": {
+			[]step{{0, "a"}, {0, delayExpires}, {0, rankExits}, {1, "b"}, {1, rankExits}, {1, rankExits}},
 			"[0] a|\n|[1] b\n|",
 		},
 		"CR and LF in two writes": {
-			[]step{{0, "a\r"}, {0, after}, {0, "\nb\n"}},
+			[]step{{0, "a\r"}, {0, delayExpires}, {0, "\nb\n"}},
 			"[0] a|\r\n[0] b\n|",
 		},
 	}
@@ -83,9 +83,9 @@ func outputOf(steps []step) string {
 	for _, step := range steps {
 		l := outputs[step.output]
 		switch step.text {
-		case after:
+		case delayExpires:
 			l.writePartial()
-		case end:
+		case rankExits:
 			l.flush()
 		default:
 			_, _ = l.Write([]byte(step.text))
@@ -110,13 +110,13 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 			defer stdin.Close()
 			defer answer.Close()
 			spec.Stdin, spec.Plain = stdin, plain
-			done := begin(testContext(t), spec)
+			done := startRun(testContext(t), spec)
 			out.await(t, 1, "go on? ")
 			if _, err := io.WriteString(answer, "yes\n"); err != nil {
 				t.Fatal(err)
 			}
-			if end := <-done; end.err != nil || end.Code != 0 {
-				t.Fatalf("Run = %+v, want code 0", end)
+			if o := <-done; o.err != nil || o.Code != 0 {
+				t.Fatalf("Run = %+v, want code 0", o)
 			}
 		})
 	}
@@ -131,6 +131,6 @@ func TestSameFile(t *testing.T) {
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
 	if !sameFile(w, w) || sameFile(w, os.Stderr) || sameFile(discard, discard) {
-		t.Error("sameFile is wrong for the same file, different files or writers that are not files")
+		t.Error("sameFile is wrong for one file, different files, or writers that are not files")
 	}
 }

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles maps names to programs of ranks. Each gets its rank and returns its exit code.
+// roles holds the programs that ranks run, by name. Each is called with its rank and returns its
+// exit code.
 var roles = map[string]func(rank string) int{
 	"environ":        roleEnviron,
 	"meet":           roleMeet,
@@ -54,7 +55,7 @@ var roles = map[string]func(rank string) int{
 	"lose rank":      roleLoseRank,
 }
 
-// patience is the deadline of waits in tests. It expires only if a test hangs.
+// patience is the time limit of waits in tests, which expires only if a test hangs.
 const patience = 60 * time.Second
 
 func forever() int { select {} }
@@ -96,8 +97,8 @@ func roleMeet(string) int {
 	return 0
 }
 
-// roleFailOne makes rank 1 fail after rank 0 has installed its handler. Rank 0 prints the signal
-// that it gets.
+// roleFailOne makes rank 1 fail once rank 0 has installed its signal handler. Rank 0 prints the
+// signal that it gets.
 func roleFailOne(rank string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -112,13 +113,13 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient prints that it is ready, and then all signals until SIGTERM.
+// rolePatient prints that it is ready, and then all signals up to SIGTERM.
 func rolePatient(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
 	fmt.Println("ready", os.Getpid())
 	for s := range signals {
-		if s == syscall.SIGURG { // The Go runtime sends SIGURG to its threads.
+		if s == syscall.SIGURG { // the Go runtime sends SIGURG to its threads
 			continue
 		}
 		fmt.Println("got", s)
@@ -153,7 +154,8 @@ func roleQuitter(string) int {
 	return 0
 }
 
-// startChild starts a process that runs until it is killed and keeps this process's output open.
+// startChild starts a process that runs until it is killed, and that keeps this process's standard
+// error open.
 func startChild() (int, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
@@ -223,14 +225,14 @@ func roleLaunchTalkers(string) int {
 	return 0
 }
 
-// launchWith runs a launcher, whose open descriptors are limited, of ranks in the given role.
+// launchWith launches ranks in the given role from a process with a limited number of descriptors.
 func launchWith(descriptors uint64, role string, ranks int) int {
 	limit := syscall.Rlimit{Cur: descriptors, Max: descriptors}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	// Without this the ranks would be launchers, too. The last one of two values counts.
+	// Otherwise, the ranks would also be launchers, because the last of two values counts.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
@@ -265,7 +267,7 @@ func roleLoseRank(rank string) int {
 	if rank == "1" {
 		return forever()
 	}
-	// The test writes this line after it has killed rank 1, instead of a real program's heartbeat.
+	// In place of a real program's heartbeat, the test writes this line once it has killed rank 1.
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || store == nil {
 		return 8
@@ -274,9 +276,9 @@ func roleLoseRank(rank string) int {
 	return 5
 }
 
-// newSpec returns a Spec that starts ranks in a role. All output goes to w.
+// newSpec returns a Spec for ranks in a role whose output goes to w.
 func newSpec(role string, ranks int, w io.Writer) Spec {
-	// Remove this process's role, because Go programs use the first one of two values.
+	// Remove this process's role, because Go programs use the first of two values.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, roleVariable+"=")
 	})
@@ -309,19 +311,19 @@ func (p *transcript) read() (string, <-chan struct{}) {
 	return p.text.String(), p.changed
 }
 
-// await waits for n lines that contain part, and returns the output.
-func (p *transcript) await(t *testing.T, n int, part string) string {
+// await waits until the output contains substring n times, and returns the output.
+func (p *transcript) await(t *testing.T, n int, substring string) string {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
 		text, changed := p.read()
-		if strings.Count(text, part) >= n {
+		if strings.Count(text, substring) >= n {
 			return text
 		}
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("%q does not occur %d times in %q", part, n, text)
+			t.Fatalf("%q does not occur %d times in %q", substring, n, text)
 		}
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// orphanWait limits the wait for output that processes outside the rank's group keep open.
+// orphanWait is the maximum wait for output that processes outside the rank's group keep open.
 const orphanWait = 2 * time.Second
 
-// rank is a rank's process, from start until end returns.
+// rank is a rank's process, from start until cleanUp returns.
 type rank struct {
 	// Immutable after start.
 	number   int
@@ -23,14 +23,14 @@ type rank struct {
 	out, err *lines
 
 	mu sync.Mutex
-	// reaped is set when the process ID may be reused; guarded by mu.
+	// reaped is set before the process ID may be reused; guarded by mu.
 	reaped bool
 }
 
 // start starts the process.
 //
-// The calling goroutine must be locked to a thread that outlives the process. When that thread
-// ends, the kernel sends SIGKILL to the process.
+// The calling goroutine must be locked to a thread that outlives the process, because the kernel
+// sends SIGKILL to the process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.WaitDelay = orphanWait
@@ -46,8 +46,8 @@ func (r *rank) start(stdin io.Reader) error {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
 	if feed != nil {
-		// Nothing waits for this goroutine, because the read from stdin may block forever. The end
-		// of the rank closes the pipe.
+		// Nothing waits for this goroutine, because the read from stdin may block forever. The pipe
+		// is closed when the rank exits.
 		go func() {
 			_, _ = io.Copy(feed, stdin)
 			_ = feed.Close()
@@ -65,31 +65,32 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// end cleans up after a rank that has ended: it kills the rest of the rank's group, waits for all
-// output, and returns the rank's Exit. endIndex is the rank's position in the order of ends. The
-// rank is reaped after the kill, because the process ID and the group ID could be reused then.
-func (r *rank) end(endIndex int) Exit {
+// cleanUp cleans up after a rank that has exited: it kills the rest of the rank's group, waits for
+// all output, and returns the rank's Exit. exitIndex is the rank's position in the order of exits.
+// The kill precedes the reaping of the rank, after which the process ID and the group ID may be
+// reused.
+func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// Wait's error repeats the state, which is read below, or is an output error, which the sinks
-	// keep. After Wait no goroutine copies output, even if a process outside the group keeps the
-	// pipe open.
+	// The error of Wait either repeats the state, which is read below, or is an output error, which
+	// the sinks keep. After Wait, no goroutine copies output, even if a process outside the group
+	// keeps the pipe open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
 	e := r.exit()
-	e.endIndex = endIndex
+	e.exitIndex = exitIndex
 	return e
 }
 
-// describe names the rank and its process, and whether the process is stopped, as by SIGSTOP. A
-// stopped process can neither work nor end.
+// describe names the rank and its process, and says if the process is stopped, for example by
+// SIGSTOP, because a stopped process can neither work nor exit.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name in parentheses may contain anything. The state follows the name.
+	// The state follows the name in parentheses, which may contain any character.
 	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	if err == nil && strings.HasPrefix(state, "T") {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)

@@ -5,40 +5,40 @@ import (
 	"syscall"
 )
 
-// Result describes the end of a job.
+// Result describes how a job ended.
 type Result struct {
-	// Code is the exit code of the job: the code of the first rank that failed, or 0.
+	// Code is the exit code of the first rank that failed, or 0.
 	Code int `json:"code"`
 	// First is the rank that failed first, or -1 if no rank has failed.
 	First int `json:"first_failed"`
-	// Exits describes how each rank ended, by rank.
+	// Exits describes how each rank exited, by rank.
 	Exits []Exit `json:"ranks"`
-	// Signal is the first forwarded signal that the launcher received, or 0. It is SIGPIPE if the
-	// reader of the launcher's output has closed it.
+	// Signal is the first signal that the launcher received and forwarded, or 0. It is SIGPIPE if the
+	// reader of the launcher's output was closed.
 	Signal syscall.Signal `json:"-"`
 }
 
-// Exit describes the end of one rank.
+// Exit describes how one rank exited.
 type Exit struct {
 	Rank int `json:"rank"`
 	PID  int `json:"pid"`
-	// Code is the exit code, or 128 + Signal as in shells.
+	// Code is the exit code or, as in shells, 128 + Signal.
 	Code int `json:"code"`
-	// Signal is the signal that ended the rank, or 0.
+	// Signal is the signal that killed the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// endIndex is the rank's position in the order of ends. Exits are collected in another order,
-	// because some ranks have more output to drain.
-	endIndex int
+	// exitIndex is the rank's position in the order of exits. Exits are collected in a different
+	// order, because some ranks have more output to drain.
+	exitIndex int
 }
 
-// String describes how the rank ended.
+// String describes how the rank exited.
 func (e Exit) String() string {
 	switch {
 	case e.Signal != 0:
-		return fmt.Sprintf("rank %d (process %d) was ended by signal %d, %s",
+		return fmt.Sprintf("rank %d (process %d) was killed by signal %d (%s)",
 			e.Rank, e.PID, int(e.Signal), e.Signal)
 	case e.Code != 0:
 		return fmt.Sprintf("rank %d (process %d) failed with code %d", e.Rank, e.PID, e.Code)
 	}
-	return fmt.Sprintf("rank %d (process %d) ended well", e.Rank, e.PID)
+	return fmt.Sprintf("rank %d (process %d) exited successfully", e.Rank, e.PID)
 }

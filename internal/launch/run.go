@@ -19,11 +19,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all have ended. Failed ranks are reported in the Result and
-// are not an error of Run. If Run returns an error and a Result without ranks, no process is
-// running.
+// Run starts the ranks and returns when all of them have exited. Failed ranks are reported in the
+// Result and are not an error of Run. If Run returns an error and a Result without ranks, no
+// process is running.
 //
-// When the context ends, Run kills all ranks and returns the context's cause with a complete
+// When the context is done, Run kills all ranks and returns the context's cause with a complete
 // Result. Errors from writing the output also come with a complete Result. If the output is a pipe
 // whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
@@ -51,7 +51,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 
 const raiseLimit = "raise the limit of open files (ulimit -n)"
 
-// reportAcceptError prints an error of the store's listener, without which ranks cannot connect.
+// reportAcceptError prints an error of the store's listener, which may keep ranks from connecting.
 func (j *job) reportAcceptError(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
 		"ranks: %v: %s\n", err, raiseLimit))
@@ -63,7 +63,7 @@ type job struct {
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
-	stderr      *sink // same as stdout if both are one file
+	stderr      *sink // the same as stdout if both write to the same file
 	failed      <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
@@ -143,8 +143,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none. They are forked on a thread that lives until run returns,
-// because the kernel kills the ranks when that thread ends.
+// start starts all ranks or none. They are forked on a thread that lives until run returns, because
+// the kernel kills the ranks when that thread exits.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -185,24 +185,24 @@ func (j *job) fork() error {
 
 func (j *job) killStarted(n int) {
 	for _, r := range j.ranks[:n] {
-		r.end(0)
+		r.cleanUp(0)
 	}
 }
 
-// reap reports all ranks as they end. Each rank's output is drained in a separate goroutine,
-// because draining may take longer for one rank than for a rank that ends later.
+// reap reports all ranks as they exit. Each rank's output is drained in a separate goroutine,
+// because that may take longer than for a rank that exits later.
 func (j *job) reap(d *exitWatcher) {
 	defer d.close()
-	endIndex := 0
+	exitIndex := 0
 	err := d.each(func(number int) {
-		endIndex++
-		go func(endIndex int) { j.exits <- j.ranks[number].end(endIndex) }(endIndex)
+		exitIndex++
+		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})
 	if err != nil {
 		// This happens only if the descriptor table is corrupt. The remaining ranks are killed,
-		// because their ends can no longer be watched.
+		// because they can no longer be watched.
 		for number := range d.watched {
-			go func() { j.exits <- j.ranks[number].end(endIndex + 1) }()
+			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 	timer.Stop()
 	defer timer.Stop()
 	var err error
-	ended := ctx.Done()
+	canceled := ctx.Done()
 	for j.supervisor.phase != done {
 		var o order
 		select {
@@ -229,8 +229,8 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 			}
 		case <-timer.C:
 			o = j.supervisor.expired()
-		case <-ended:
-			ended, err = nil, context.Cause(ctx)
+		case <-canceled:
+			canceled, err = nil, context.Cause(ctx)
 			o = j.supervisor.kill()
 		}
 		j.apply(o, timer)
@@ -260,7 +260,7 @@ func (j *job) apply(o order, timer *time.Timer) {
 func (j *job) runningRanks() string {
 	var texts []string
 	for i, r := range j.ranks {
-		if !j.supervisor.ended[i] {
+		if !j.supervisor.hasExited[i] {
 			texts = append(texts, r.describe())
 		}
 	}

@@ -21,28 +21,28 @@ func TestSignalsReachAllRanks(t *testing.T) {
 	spec := newSpec("patient", 3, out)
 	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended
 	spec.Signals = signals
-	done := begin(testContext(t), spec)
+	done := startRun(testContext(t), spec)
 	out.await(t, 3, "ready")
 	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGINT} {
 		signals <- s
 		out.await(t, 3, "got "+s.String())
 	}
 	signals <- syscall.SIGTERM
-	if end := <-done; end.err != nil || end.Code != 0 {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	if o := <-done; o.err != nil || o.Code != 0 {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	out.await(t, 3, "got terminated")
 }
 
 func TestRunHandlesProcessSignals(t *testing.T) {
 	out := newTranscript()
-	done := begin(testContext(t), newSpec("patient", 2, out))
+	done := startRun(testContext(t), newSpec("patient", 2, out))
 	out.await(t, 2, "ready")
 	kill(t, os.Getpid(), syscall.SIGHUP)
 	out.await(t, 2, "got hangup")
 	kill(t, os.Getpid(), syscall.SIGTERM)
-	if end := <-done; end.err != nil || end.Code != 0 {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	if o := <-done; o.err != nil || o.Code != 0 {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 }
 
@@ -51,13 +51,13 @@ func TestSecondInterruptKills(t *testing.T) {
 	spec := newSpec("stubborn", 2, out)
 	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended
 	spec.Signals = signals
-	done := begin(testContext(t), spec)
+	done := startRun(testContext(t), spec)
 	out.await(t, 2, "ready")
 	signals <- syscall.SIGINT
 	signals <- syscall.SIGINT
-	end := <-done
-	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	o := <-done
+	if o.err != nil || o.Code != 128+9 || o.Exits[1].Signal != syscall.SIGKILL {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 }
 
@@ -66,19 +66,19 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	spec := newSpec("stubborn", 2, out)
 	signals := make(chan os.Signal)
 	spec.Signals, spec.KillAfter = signals, 100*time.Millisecond
-	done := begin(testContext(t), spec)
+	done := startRun(testContext(t), spec)
 	out.await(t, 2, "ready")
 	signals <- syscall.SIGTERM
-	end := <-done
-	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	o := <-done
+	if o.err != nil || o.Code != 128+9 || o.Exits[1].Signal != syscall.SIGKILL {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	out.await(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
-// TestLauncherReportsMissingDescriptors checks the launcher's message if its ranks cannot connect
-// or do not start.
-func TestLauncherReportsMissingDescriptors(t *testing.T) {
+// TestLauncherReportsDescriptorLimit checks the launcher's message if it has too few descriptors to
+// accept its ranks' connections or to start the ranks.
+func TestLauncherReportsDescriptorLimit(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
 			out := newTranscript()
@@ -101,20 +101,20 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("stubborn", 2, out)
 	spec.Grace, spec.TermWait = -1, -1
-	done := begin(testContext(t), spec)
+	done := startRun(testContext(t), spec)
 	kill(t, pids(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
-	if end := <-done; end.err != nil || end.Code != 128+9 {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	if o := <-done; o.err != nil || o.Code != 128+9 {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 }
 
-// TestStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM, so that it
-// ends before SIGKILL is due.
-func TestStoppedRankIsNamedAndEnded(t *testing.T) {
+// TestStoppedRankIsNamedAndTerminated checks that a stopped rank gets SIGCONT with SIGTERM, so that
+// it exits before SIGKILL is due.
+func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 2, out)
 	spec.Grace = -1
-	done := begin(testContext(t), spec)
+	done := startRun(testContext(t), spec)
 	text := out.await(t, 2, "ready")
 	all := pids(t, text)
 	kill(t, all[0], syscall.SIGSTOP)
@@ -123,8 +123,8 @@ func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	kill(t, all[1], syscall.SIGKILL)
-	if end := <-done; end.err != nil || end.Code != 128+9 {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	if o := <-done; o.err != nil || o.Code != 128+9 {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	text, _ = out.read()
 	want := fmt.Sprintf("process %d, stopped)", all[0])
@@ -138,16 +138,16 @@ func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	out := newTranscript()
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	done := begin(ctx, newSpec("parent", 2, out))
+	done := startRun(ctx, newSpec("parent", 2, out))
 	all := pids(t, out.await(t, 2, "ready"))
 	if len(all) != 4 {
 		t.Fatalf("got processes %v, want 4", all)
 	}
 	cause := errors.New("canceled by the test")
 	cancel(cause)
-	end := <-done
-	if !errors.Is(end.err, cause) || end.Code != 128+9 || len(end.Exits) != 2 {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	o := <-done
+	if !errors.Is(o.err, cause) || o.Code != 128+9 || len(o.Exits) != 2 {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	for _, pid := range all {
 		awaitGone(t, pid)
@@ -218,10 +218,10 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// TestClosedOutputReaderEndsRanks closes the reader of the output. SIGPIPE must not kill the
-// launcher, because the ranks' children would keep running. The ranks must end, because nothing
-// reads their output.
-func TestClosedOutputReaderEndsRanks(t *testing.T) {
+// TestClosedOutputReaderTerminatesRanks closes the reader of the output. The ranks must exit,
+// because nothing reads their output, but SIGPIPE must not kill the launcher, because then the
+// ranks' children would keep running.
+func TestClosedOutputReaderTerminatesRanks(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ type outcome struct {
 	err error
 }
 
-func begin(ctx context.Context, spec Spec) <-chan outcome {
+func startRun(ctx context.Context, spec Spec) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
 		result, err := Run(ctx, spec)
@@ -34,8 +34,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// finish runs a job, which must return no error, and returns the job's sorted lines.
-func finish(t *testing.T, spec Spec) (Result, []string) {
+// runJob runs a job, which must return no error, and returns the sorted lines of its output.
+func runJob(t *testing.T, spec Spec) (Result, []string) {
 	t.Helper()
 	out := newTranscript()
 	spec.Stdout, spec.Stderr = out, out
@@ -57,7 +57,7 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 	spec.Env = slices.DeleteFunc(spec.Env, func(entry string) bool {
 		return strings.HasPrefix(entry, "OMP_NUM_THREADS=")
 	})
-	result, lines := finish(t, spec)
+	result, lines := runJob(t, spec)
 	want := []string{}
 	for rank := range 2 {
 		for _, v := range []string{
@@ -84,14 +84,14 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 func TestUserThreadCountIsKept(t *testing.T) {
 	spec := newSpec("environ", 2, nil)
 	spec.Env = append(spec.Env, "OMP_NUM_THREADS=5")
-	_, lines := finish(t, spec)
+	_, lines := runJob(t, spec)
 	if !slices.Contains(lines, "[1] OMP_NUM_THREADS=5\n") {
 		t.Fatalf("unexpected output %q", lines)
 	}
 }
 
 func TestRanksShareLauncherStore(t *testing.T) {
-	result, lines := finish(t, newSpec("meet", 3, nil))
+	result, lines := runJob(t, newSpec("meet", 3, nil))
 	want := []string{
 		"[0] 0 3 symmem launch served by the launcher\n",
 		"[1] 1 3 symmem launch served by the launcher\n",
@@ -125,7 +125,7 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := newSpec("lines", 2, nil)
 			spec.Plain = r.plain
-			_, got := finish(t, spec)
+			_, got := runJob(t, spec)
 			slices.Sort(r.want)
 			if !slices.Equal(got, r.want) {
 				t.Fatalf("got %d lines %.200q\nwant %d lines %.200q",
@@ -138,7 +138,7 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 func TestOnlyRankZeroReadsInput(t *testing.T) {
 	spec := newSpec("cat", 2, nil)
 	spec.Stdin = strings.NewReader("hello\n")
-	result, lines := finish(t, spec)
+	result, lines := runJob(t, spec)
 	if !slices.Equal(lines, []string{"[0] hello\n"}) || result.Code != 0 {
 		t.Fatalf("unexpected output %q or result %+v", lines, result)
 	}
@@ -187,7 +187,7 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 func TestFailureTerminatesOtherRanks(t *testing.T) {
 	spec := newSpec("fail one", 2, nil)
 	spec.Grace = -1
-	result, lines := finish(t, spec)
+	result, lines := runJob(t, spec)
 	if result.Code != 7 || result.First != 1 || result.Exits[0].Code != 3 {
 		t.Fatalf("unexpected result of Run: %+v", result)
 	}
@@ -197,7 +197,7 @@ func TestFailureTerminatesOtherRanks(t *testing.T) {
 	}
 }
 
-// TestRanksCanReportKilledRank checks that a rank can report a lost rank within the grace period.
+// TestRanksCanReportKilledRank checks that the grace period allows a rank to report a lost rank.
 func TestRanksCanReportKilledRank(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("lose rank", 2, out)
@@ -208,7 +208,7 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 	defer stdin.Close()
 	defer feed.Close()
 	spec.Stdin = stdin
-	done := begin(testContext(t), spec)
+	done := startRun(testContext(t), spec)
 	text := out.await(t, 2, "ready")
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "[1]") {
@@ -221,11 +221,11 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 	if _, err := feed.WriteString("killed\n"); err != nil {
 		t.Fatal(err)
 	}
-	end := <-done
-	if end.err != nil || end.First != 1 || end.Code != 128+9 || end.Exits[0].Code != 5 {
-		t.Fatalf("unexpected result of Run: %+v", end)
+	o := <-done
+	if o.err != nil || o.First != 1 || o.Code != 128+9 || o.Exits[0].Code != 5 {
+		t.Fatalf("unexpected result of Run: %+v", o)
 	}
-	if got := end.Exits[1].String(); !strings.Contains(got, "ended by signal 9, killed") {
+	if got := o.Exits[1].String(); !strings.Contains(got, "killed by signal 9 (killed)") {
 		t.Fatalf("String() = %q; want signal 9", got)
 	}
 	out.await(t, 1, "[0] rank 1 is lost: killed\n")

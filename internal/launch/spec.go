@@ -15,30 +15,30 @@ import (
 type Spec struct {
 	// Ranks is the number of processes to start, from 1 to 4096.
 	Ranks int
-	// Command is the program, looked up in PATH, and its arguments.
+	// Command is the program, which is looked up in PATH, and its arguments.
 	Command []string
 	// Env is the base of the ranks' environment; nil means this process's environment.
 	Env []string
 	// Stdin is rank 0's standard input; nil means empty input, which the other ranks always have.
-	// If Stdin still blocks after the ranks have ended, a goroutine leaks.
+	// If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
 	// Stdout and Stderr receive the ranks' output; nil means this process's outputs. Writes are
-	// never concurrent, and each contains one or more lines. The beginning of a line that stays
-	// unterminated for 100 ms is written separately. Other ranks' output then still begins on a new
-	// line.
+	// never concurrent, and each contains one or more lines, except that the beginning of a line that
+	// stays unterminated for 100 ms is written separately. Even then, other ranks' output begins on a
+	// new line.
 	Stdout, Stderr io.Writer
-	// Plain forwards lines unchanged. Otherwise each line gets the prefix "[rank] ".
+	// Plain forwards lines unchanged. Otherwise, each line gets the prefix "[rank] ".
 	Plain bool
 	// MasterPort is the value of MASTER_PORT; 0 picks a port that is currently free.
 	MasterPort int
 	// RunID names the job; empty picks a random name.
 	RunID string
-	// Grace is the time that the other ranks get after a rank has failed, to detect and report the
-	// failure. 0 means 10 s; a negative value means no time.
+	// Grace is the time that the other ranks get to detect and report the failure of a rank. 0 means
+	// 10 s; a negative value means no time.
 	Grace time.Duration
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means no time.
 	TermWait time.Duration
-	// KillAfter is the time after which a received SIGTERM, which the ranks get at once, is
+	// KillAfter is the time after which a received SIGTERM, which is forwarded immediately, is
 	// followed by SIGKILL. 0 means 10 s; a negative value means no SIGKILL.
 	KillAfter time.Duration
 	// Signals delivers signals to forward to all ranks. If it is nil, Run handles this process's
@@ -61,7 +61,7 @@ var (
 	ErrNoCommand = errors.New("no command to start")
 )
 
-// prepare validates a Spec, fills in the defaults and returns the path of the program.
+// prepare validates the Spec, fills in the defaults and returns the path of the program.
 func (s *Spec) prepare() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRanks, s.Ranks)
@@ -94,8 +94,8 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port returns want, or a free port if want is 0. A free port cannot be reserved for the rank that
-// opens it later, so another process may open it first.
+// port returns want or, if want is 0, a free port. Another process may open that port before the
+// rank does, because there is no way to reserve it.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

@@ -9,7 +9,7 @@ import (
 // supervisor decides which signals the ranks get. It is a pure state machine: Run passes events to
 // it and executes the orders that it returns.
 //
-// Its phases and transitions:
+// It has these phases and transitions:
 //
 //	running      Some ranks are running, and none has failed.
 //	grace        A rank has failed, and the others may still report. Entered from running on a
@@ -19,33 +19,27 @@ import (
 //	terminating  SIGTERM has been sent. Entered from grace or announced after the grace period, and
 //	             from running, grace or announced on an external SIGTERM.
 //	killing      SIGKILL has been sent. Entered from terminating after a wait, and from any phase on
-//	             a second SIGINT or the end of the context.
-//	done         All ranks have ended. Entered from any phase on the last exit.
+//	             a second SIGINT or when the context is done.
+//	done         All ranks have exited. Entered from any phase on the last exit.
 //
 // Other signals are forwarded in any phase and cause no transition.
 type supervisor struct {
 	phase    phase
 	grace    time.Duration
 	termWait time.Duration
-	// killAfter is the time from a received SIGTERM to SIGKILL. If it is not positive, no SIGKILL
-	// follows.
+	// killAfter is the time from a received SIGTERM to SIGKILL, or not positive for no SIGKILL.
 	killAfter time.Duration
-	// remaining is the number of running ranks.
-	remaining int
-	// interrupts counts the received SIGINTs.
-	interrupts int
-	// externalSignal is the first signal that the launcher received.
-	externalSignal syscall.Signal
-	// exits describes, by rank, how a rank has ended.
-	exits []Exit
-	// ended reports, by rank, whether a rank has ended.
-	ended []bool
-	// first is the rank that failed first, or -1.
-	first int
+
+	remaining      int            // number of running ranks
+	interrupts     int            // number of received SIGINTs
+	externalSignal syscall.Signal // first signal that the launcher received
+	exits          []Exit         // by rank
+	hasExited      []bool         // by rank
+	first          int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message that lists the running ranks. Most jobs
-// end sooner.
+// announceDelay is the time from a failure to the message that lists the running ranks. Most failed
+// jobs end sooner.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -59,9 +53,9 @@ const (
 	done
 )
 
-// order instructs Run to send signal to all ranks, unless it is 0, and to print message with a list
-// of the running ranks, unless it is empty. If wait is positive, Run cancels any earlier wait and
-// calls expired after this one.
+// order instructs Run to send signal to all ranks unless it is 0, and to print message and a list
+// of the running ranks unless message is empty. If wait is positive, Run cancels any earlier wait
+// and calls expired after the new one.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -71,16 +65,16 @@ type order struct {
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
 		grace: s.Grace, termWait: s.TermWait, killAfter: s.KillAfter, remaining: s.Ranks,
-		exits: make([]Exit, s.Ranks),
-		ended: make([]bool, s.Ranks), first: -1,
+		exits:     make([]Exit, s.Ranks),
+		hasExited: make([]bool, s.Ranks), first: -1,
 	}
 }
 
 func (s *supervisor) exited(e Exit) order {
-	s.exits[e.Rank], s.ended[e.Rank] = e, true
+	s.exits[e.Rank], s.hasExited[e.Rank] = e, true
 	s.remaining--
 	failed := e.Code != 0
-	if failed && (s.first < 0 || e.endIndex < s.exits[s.first].endIndex) {
+	if failed && (s.first < 0 || e.exitIndex < s.exits[s.first].exitIndex) {
 		s.first = e.Rank
 	}
 	switch {
@@ -104,7 +98,7 @@ func (s *supervisor) announce() order {
 		s.exits[s.first], rest, max(s.termWait, 0))}
 }
 
-// expired handles the end of the wait of the latest order.
+// expired is called after the wait of the latest order.
 func (s *supervisor) expired() order {
 	switch s.phase {
 	case grace, announced:
@@ -126,7 +120,7 @@ func (s *supervisor) expired() order {
 	return order{}
 }
 
-// after returns an order to wait, or the next order if there is no time to wait.
+// after returns an order to wait or, if wait is not positive, the order that follows the wait.
 func (s *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
 		return s.expired()
@@ -134,9 +128,9 @@ func (s *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal that the launcher received. SIGPIPE means that the launcher's output
-// has no reader any more. The ranks do not notice that, because they write to the launcher's pipes,
-// so signaled sends them SIGTERM instead.
+// signaled handles a signal that the launcher received. SIGPIPE means that the launcher's output no
+// longer has a reader, which the ranks do not notice, because they write to the launcher's pipes.
+// Therefore, signaled sends them SIGTERM instead.
 func (s *supervisor) signaled(received syscall.Signal) order {
 	if s.externalSignal == 0 {
 		s.externalSignal = received

@@ -22,9 +22,9 @@ func (o order) String() string {
 	return strings.Join(words, ", ")
 }
 
-// TestSupervisor passes events to a supervisor: "e2=1" stands for the exit of rank 2 with code 1,
-// "x" for the end of a wait, "i" and "t" for an external SIGINT and SIGTERM, and "c" for the end
-// of the context.
+// TestSupervisor passes events to a supervisor: "e2=1" means that rank 2 exits with code 1, "x"
+// that a wait expires, "i" and "t" stand for an external SIGINT and SIGTERM, and "c" means that the
+// context is canceled.
 func TestSupervisor(t *testing.T) {
 	rows := []struct {
 		name, events string
@@ -54,12 +54,12 @@ func TestSupervisor(t *testing.T) {
 			137,
 		},
 		{
-			"the end of the context kills", "c e0=137 e1=137 e2=137",
+			"canceling the context kills", "c e0=137 e1=137 e2=137",
 			[]string{"killed", "", "", ""},
 			137,
 		},
 		{
-			"a wait that ends after the job does nothing", "e0=0 e1=0 e2=0 x c",
+			"a wait that expires after the job does nothing", "e0=0 e1=0 e2=0 x c",
 			[]string{"", "", "", "", ""},
 			0,
 		},
@@ -80,7 +80,7 @@ func TestSupervisor(t *testing.T) {
 }
 
 // TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, even if a
-// rank fails meanwhile.
+// rank fails in the meantime.
 func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	for events, want := range map[string][]string{
 		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
@@ -103,7 +103,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, v *supervisor, event string, endIndex int) order {
+func play(t *testing.T, v *supervisor, event string, exitIndex int) order {
 	t.Helper()
 	switch event {
 	case "x":
@@ -115,7 +115,7 @@ func play(t *testing.T, v *supervisor, event string, endIndex int) order {
 	case "t":
 		return v.signaled(syscall.SIGTERM)
 	}
-	e := Exit{endIndex: endIndex}
+	e := Exit{exitIndex: exitIndex}
 	if _, err := fmt.Sscanf(event, "e%d=%d", &e.Rank, &e.Code); err != nil {
 		t.Fatal(err)
 	}
@@ -145,8 +145,8 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestFirstExternalSignalIsRecorded checks that the result has the first received signal, without
-// signals that the launcher itself sends.
+// TestFirstExternalSignalIsRecorded checks that the result contains the first received signal, but
+// no signal that only the launcher itself sends.
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
@@ -162,20 +162,20 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDeterminesResult reports the second failed rank first, as if its output had been
-// drained sooner.
+// TestFirstFailureDeterminesResult reports the second rank that failed before the first, as if its
+// output had been drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
-	v.exited(Exit{Rank: 0, Code: 1, endIndex: 2})
-	v.exited(Exit{Rank: 1, Code: 7, endIndex: 1})
-	v.exited(Exit{Rank: 2, Code: 0, endIndex: 0})
+	v.exited(Exit{Rank: 0, Code: 1, exitIndex: 2})
+	v.exited(Exit{Rank: 1, Code: 7, exitIndex: 1})
+	v.exited(Exit{Rank: 2, Code: 0, exitIndex: 0})
 	if r := v.result(); r.First != 1 || r.Code != 7 {
 		t.Fatalf("result = %+v, want First 1 and Code 7", r)
 	}
 }
 
 // TestLinesKeepAllOutput writes pieces of random length, some of which end exactly at maxPending.
-// The output must have the same lines, with the prefix.
+// The output must contain the same lines, with the prefix.
 func TestLinesKeepAllOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{

@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// BuiltinOrigin is set as Origin in tables that Builtin returns.
+// BuiltinOrigin is the Origin of the tables that Builtin returns.
 const BuiltinOrigin = "built-in table"
 
-// sxm lists the devices that use the built-in times. The H200 was measured, and the H100 has the
-// same links.
-var sxm = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
+// hopper lists the devices that use the built-in times. They were measured on the H200, and the
+// H100 has the same links.
+var hopper = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere lists devices with links of the same kind at half the speed.
+// ampere lists devices that have links of the same kind at half the speed.
 var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
-// Builtin returns the table for a device that was not tuned. The host backend always uses the
-// window path. Devices with the same links as a measured device use its table. An unknown device
-// uses the plain path, so that calls are never slower than without windows.
+// Builtin returns the table for a device that has not been tuned. The host backend always uses the
+// window path. A device with the same links as a measured device uses the table of that device. An
+// unknown device uses the plain path, so that calls are never slower than without windows.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -25,7 +25,7 @@ func Builtin(backend, device string) *Table {
 			Origin: BuiltinOrigin, Device: "the host backend", Otherwise: Window,
 			Source: "the host backend uses staging where that is faster",
 		}
-	case slices.Contains(sxm, device):
+	case slices.Contains(hopper, device):
 		return h200()
 	case slices.Contains(ampere, device):
 		return &Table{
@@ -43,8 +43,9 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 returns the table that symmem tune wrote on a machine with 4 H200. Its name contains H200 on
-// every device. Every call returns a new table, because a caller may modify it.
+// h200 returns the table that symmem tune wrote on a machine with 4 H200 GPUs. Whatever device it
+// is used for, its name contains H200. Every call returns a new table, because a caller may modify
+// it.
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {

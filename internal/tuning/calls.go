@@ -2,11 +2,11 @@ package tuning
 
 import "strings"
 
-// Memory selects the buffers of a rule about the direct path. It is empty in a rule that chooses
-// between the plain and the window path, which covers symmetric buffers.
+// Memory selects the buffers that a rule about the direct path covers. It is empty in a rule that
+// chooses between the plain and the window path, which covers symmetric buffers.
 type Memory string
 
-// The memories of rules about the direct path.
+// The kinds of memory in rules about the direct path.
 const (
 	// Symmetric selects buffers in windows, at the same offsets on all ranks.
 	Symmetric Memory = "symmetric"
@@ -14,25 +14,25 @@ const (
 	Anywhere Memory = "any"
 )
 
-func (m Memory) valid() bool { return m == "" || m == Symmetric || m == Anywhere }
+func (m Memory) isValid() bool { return m == "" || m == Symmetric || m == Anywhere }
 
 // Calls describes the calls that a rule covers, or a call for which a path is chosen.
 type Calls struct {
-	// Operation names a driver.Operation, for example "AllReduce". A general rule has no Operation
-	// and a zero Shape, and covers all operations and groups without a specific rule.
+	// Operation is the name of a driver.Operation, for example "AllReduce". A general rule has no
+	// Operation and a zero Shape; it covers all operations and groups without a specific rule.
 	Operation string `json:"operation,omitempty"`
 	Shape
 	// Memory selects the buffers, in rules about the direct path.
 	Memory Memory `json:"memory,omitempty"`
 }
 
-func (c Calls) general() bool { return c.Operation == "" && c.Shape == Shape{} }
+func (c Calls) isGeneral() bool { return c.Operation == "" && c.Shape == Shape{} }
 
-// String describes the calls: "AllGather on 4 ranks", "AllGather on 4 ranks, symmetric buffers",
-// "all operations, any buffers".
+// String describes the calls, for example "AllGather on 4 ranks", "AllGather on 4 ranks, symmetric
+// buffers" or "all operations, any buffers".
 func (c Calls) String() string {
 	var b strings.Builder
-	if c.general() {
+	if c.isGeneral() {
 		b.WriteString("all operations")
 	} else {
 		b.WriteString(c.Operation + " on " + c.Shape.String())

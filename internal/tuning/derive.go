@@ -7,10 +7,10 @@ import (
 )
 
 // FloorPercent is the smallest difference between two paths that counts, in percent, even if the
-// noise is lower. Smaller differences may vanish with the next version of the software.
+// noise is lower, because smaller differences may vanish with the next version of the software.
 const FloorPercent = 2.0
 
-// DeriveMethod describes Derive for users.
+// DeriveMethod explains to users what Derive does.
 const DeriveMethod = "from small sizes to large ones, starting with otherwise, the path changes " +
 	"only where the other one is faster by more than the noise and by more than 2 percent; if calls " +
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
@@ -18,13 +18,12 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 
 // comparison compares two paths by the times of a Point.
 type comparison struct {
-	// before is the path below the first size. base and rival are compared.
-	before, base, rival Path
+	start       Path // path below the first size
+	base, rival Path // the compared paths
 	// us returns the times of base and rival in microseconds.
 	us func(Point) (base, rival float64)
 }
 
-// compareWindow returns the comparison of the plain and the window path.
 func compareWindow(otherwise Path) comparison {
 	return comparison{otherwise, Plain, Window, func(p Point) (plain, window float64) {
 		return p.PlainUS, p.WindowUS
@@ -41,8 +40,7 @@ var compareTwoLevel = comparison{Other, Other, TwoLevel, func(p Point) (other, t
 	return p.OtherUS(), p.TwoLevelUS
 }}
 
-// twoLevel reports whether the two-level path was measured.
-func (p Point) twoLevel() bool { return p.TwoLevelUS > 0 }
+func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 
 // OtherUS returns the time of the faster of the plain and the window path.
 func (p Point) OtherUS() float64 {
@@ -53,25 +51,25 @@ func (p Point) OtherUS() float64 {
 }
 
 // Derive derives the rule for some calls from measured times. For calls with a memory, the rule
-// decides about the direct path, or about the two-level path if that was measured. For other calls,
-// it chooses between the plain and the window path. Points may be in any order. They may contain a
-// size twice, in place and out of place.
+// decides about the direct path or, if that was measured, about the two-level path. For other
+// calls, it chooses between the plain and the window path. Points may be in any order, and may
+// contain a size twice, in place and out of place.
 //
 // Derive visits the sizes in ascending order, starting with the path otherwise or, in a rule about
 // the direct path, with Other. The path changes at a size if the other path is faster by more than
 // the noise of the measurement and by more than FloorPercent. If calls in place and out of place
-// disagree, plain wins over window, and Other over direct.
+// disagree, plain has precedence over window, and Other over direct.
 //
 // To find the threshold between two sizes, Derive draws a straight line between the logarithms of
 // the ratios of the times. The threshold is where the line crosses 0, rounded down to a quarter of
-// a power of two, or the smaller size if the line does not cross 0.
+// a power of two. If the line does not cross 0, the threshold is the smaller size.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
 	switch {
 	case calls.Memory == "":
-	case slices.ContainsFunc(points, Point.twoLevel):
+	case slices.ContainsFunc(points, Point.hasTwoLevel):
 		c = compareTwoLevel
-		points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return !p.twoLevel() })
+		points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return !p.hasTwoLevel() })
 	default:
 		c = compareDirect
 	}
@@ -95,7 +93,7 @@ func bySize(points []Point) (sizes []times) {
 }
 
 func (c comparison) steps(sizes []times) (steps []Step) {
-	path := c.before
+	path := c.start
 	for i, t := range sizes {
 		next := c.prefer(t, path)
 		switch {
@@ -110,15 +108,15 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 		last.Measured = append(last.Measured, t...)
 	}
 	if len(steps) == 0 {
-		steps = []Step{{Path: c.before}}
+		steps = []Step{{Path: c.start}}
 	}
 	return steps
 }
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// prefer returns the path at a size, given the path of the next smaller size. If the size's points
-// disagree, base wins, because a table must not make calls slower than they are without one.
+// prefer returns the path at a size, given the path of the next smaller size. If the points of the
+// size disagree, base wins, because a table must not make calls slower than they are without it.
 func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
@@ -138,8 +136,7 @@ func (c comparison) gain(p Point) float64 {
 	return math.Log(base / rival)
 }
 
-// mean returns the mean gain of the points of a size.
-func (c comparison) mean(t times) float64 {
+func (c comparison) meanGain(t times) float64 {
 	sum := 0.0
 	for _, p := range t {
 		sum += c.gain(p)
@@ -160,20 +157,20 @@ func (c comparison) faster(p Point) Path {
 	}
 }
 
-// threshold returns the largest size that uses the path of the lower of two sizes.
+// threshold returns the largest size that takes the path of the lower of two sizes.
 func (c comparison) threshold(lower, upper times) Size {
-	from, to := c.mean(lower), c.mean(upper)
+	lowGain, highGain := c.meanGain(lower), c.meanGain(upper)
 	low, high := lower.bytes(), upper.bytes()
-	if from*to >= 0 {
+	if lowGain*highGain >= 0 {
 		return low
 	}
-	share := math.Abs(from) / (math.Abs(from) + math.Abs(to))
+	share := math.Abs(lowGain) / (math.Abs(lowGain) + math.Abs(highGain))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), share)
-	return min(max(rounded(crossing), low), high-1)
+	return min(max(roundDown(crossing), low), high-1)
 }
 
-// rounded rounds down to a quarter of a power of two, which is easier to read.
-func rounded(bytes float64) Size {
+// roundDown rounds down to a multiple of a quarter of a power of two, which is easier to read.
+func roundDown(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)
 	for whole/unit >= 8 {

@@ -8,7 +8,7 @@ import (
 	"regexp"
 )
 
-// formatText explains the format to people who read the file.
+// formatText explains the format in the file itself.
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -16,21 +16,21 @@ const formatText = "A collective whose larger buffer has up to up_to bytes takes
 	"their own, and other leaves the choice to the rules without memory. Everything else, such " +
 	"as the measured times, explains the rules. All ranks need the same table."
 
-// file holds the contents of a file: a description of the format, and a table.
+// file is encoded as the contents of a file.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
 	*Table
 }
 
-// flatObject matches an object that spans several lines and contains no other object, because
-// strings in JSON contain no newlines.
+// flatObject matches an object that spans several lines and contains no other object or list. It
+// relies on the fact that strings in JSON contain no newlines.
 var flatObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode writes the table as JSON with one measured size per line and sorted rules, so that equal
-// tables have equal encodings.
+// Encode returns the table as JSON, with one measured size per line and with sorted rules, so that
+// equal tables have the same encoding.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
@@ -47,7 +47,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version is the field that Decode reads first, because the format of the others depends on it.
+// version holds the field that Decode reads first, because the format of the others depends on it.
 type version struct {
 	Version *int `json:"version"`
 }
@@ -78,7 +78,7 @@ func Decode(encoded []byte) (*Table, error) {
 }
 
 // addLine prefixes a decoding error with its line number. If the error has no position, addLine
-// uses offset unless it is negative.
+// uses offset, unless that is negative.
 func addLine(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -16,7 +16,7 @@ var sizeUnits = []struct {
 	bytes Size
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// String formats the size in the largest unit that divides it: 64KiB, 1792KiB, 100B.
+// String formats the size in the largest unit that divides it, for example 64KiB, 1792KiB or 100B.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && s%u.bytes == 0 {
@@ -42,12 +42,12 @@ func ParseSize(text string) (Size, error) {
 	return 0, fmt.Errorf("%q is not a size such as 100B, 64KiB or 1MiB", text)
 }
 
-// MarshalJSON writes the size as a string with its unit.
+// MarshalJSON encodes the size as a string with a unit.
 func (s Size) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, s.String()), nil
 }
 
-// UnmarshalJSON reads a string with a unit, or a whole number of bytes.
+// UnmarshalJSON decodes a string with a unit or a whole number of bytes.
 func (s *Size) UnmarshalJSON(encoded []byte) error {
 	var text string
 	if err := json.Unmarshal(encoded, &text); err != nil {

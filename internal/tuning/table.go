@@ -31,13 +31,12 @@ const (
 
 // Shape describes a group.
 type Shape struct {
-	// Ranks is the number of ranks.
 	Ranks int `json:"ranks,omitempty"`
 	// Machines is the number of machines on which the ranks run.
 	Machines int `json:"machines,omitempty"`
 }
 
-// String returns text such as "4 ranks" or "16 ranks on 2 machines".
+// String describes the group, for example as "4 ranks" or "16 ranks on 2 machines".
 func (s Shape) String() string {
 	if s.Machines > 1 {
 		return fmt.Sprintf("%d ranks on %d machines", s.Ranks, s.Machines)
@@ -52,7 +51,7 @@ func (s Shape) String() string {
 // while it is in use.
 type Table struct {
 	// Device, Library, Date, Source and DataType document what was measured, with which library,
-	// when, how, and with which element type.
+	// when, how, and with which element type. They do not affect choices.
 	Device   string `json:"device"`
 	Library  string `json:"library"`
 	Date     string `json:"date"`
@@ -60,7 +59,7 @@ type Table struct {
 	DataType string `json:"data_type,omitempty"`
 	// Otherwise is the path of calls without a rule: plain or window.
 	Otherwise Path `json:"otherwise"`
-	// Rules are in no particular order. At most one covers an operation, shape and memory.
+	// Rules is in no particular order. It has at most one rule for each operation, shape and memory.
 	Rules []Rule `json:"rules"`
 	// Origin describes the source of the table, such as "built-in table". It is not encoded.
 	Origin string `json:"-"`
@@ -69,7 +68,7 @@ type Table struct {
 // Rule chooses the path of some calls by their size.
 type Rule struct {
 	Calls
-	// Steps are in ascending order of UpTo. The last step has no UpTo.
+	// Steps is in ascending order of UpTo.
 	Steps []Step `json:"steps"`
 }
 
@@ -87,9 +86,9 @@ type Point struct {
 	Bytes Size `json:"bytes"`
 	// InPlace is set if the calls used the same buffer for input and output.
 	InPlace bool `json:"in_place,omitempty"`
-	// PlainUS, WindowUS and DirectUS are medians in microseconds per call, on the slowest rank.
-	// DirectUS is set only in rules about the direct path, where WindowUS is 0 if there is no
-	// window path.
+	// PlainUS, WindowUS and DirectUS are medians, in microseconds per call on the slowest rank.
+	// DirectUS is set only in rules about the direct path, where WindowUS is 0 if there is no window
+	// path.
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
@@ -100,7 +99,7 @@ type Point struct {
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
-// Name returns the name of the table for reasons and errors.
+// Name returns the table's name in reasons and errors.
 func (t *Table) Name() string {
 	return cmp.Or(t.Origin, "table") + " of " + t.Device
 }
@@ -145,7 +144,7 @@ func (t *Table) Measured(calls Calls) (points []Point) {
 	return points
 }
 
-// Choose returns the path of a call, plain or window, and the reason. It does not allocate.
+// Choose returns the path of a call, Plain or Window, and the reason. It does not allocate.
 func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason) {
 	reason := t.find(Calls{Operation: operation, Shape: group}, bytes)
 	if reason.step < 0 {
@@ -154,10 +153,10 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect returns the path that a call should use if it can, Direct or TwoLevel, or Other. It
-// also returns the reason. The rule for the operation and shape decides. Without such a rule, the
-// general rule decides. Without a general rule, the result is Other. symmetric must be set if both
-// buffers are in windows. ChooseDirect does not allocate.
+// ChooseDirect returns Direct or TwoLevel if a call should take that path, provided that it can,
+// and otherwise Other. It also returns the reason. The path is that of the rule for the operation
+// and shape or, without such a rule, that of the general rule. Without either, it is Other.
+// symmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (Path, Reason) {
@@ -185,7 +184,7 @@ func (t *Table) TakesTwoLevels(group Shape) bool {
 	})
 }
 
-// find finds the rule that covers the given calls, and the step for a size.
+// find returns the rule that covers the given calls, and its step for a size, as a Reason.
 func (t *Table) find(call Calls, bytes int64) Reason {
 	reason := Reason{table: t, call: call, step: -1}
 	for i := range t.Rules {
@@ -204,7 +203,8 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
-// Reason records why a path was chosen. Only String formats the text, so that choosing is cheap.
+// Reason records why a path was chosen. The text is formatted only by String, so that choosing is
+// cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule
@@ -212,13 +212,13 @@ type Reason struct {
 	call  Calls
 }
 
-// Ruled reports whether a rule has determined the path.
-func (r Reason) Ruled() bool { return r.step >= 0 }
+// HasRule reports whether the path was determined by a rule.
+func (r Reason) HasRule() bool { return r.step >= 0 }
 
-// String describes the rule and the limits of its step, as part of a sentence.
+// String describes the rule and the limits of its step as part of a sentence.
 func (r Reason) String() string {
 	switch {
-	case r.Ruled():
+	case r.HasRule():
 		return fmt.Sprintf("the %s says %s %s for %v", r.table.Name(),
 			r.rule.Steps[r.step].Path.answer(), r.rule.sizeText(r.step), r.rule.Calls)
 	case r.call.Memory != "":
@@ -251,7 +251,8 @@ func (r *Rule) sizeText(step int) string {
 	}
 }
 
-// String describes the steps of a rule, such as "AllReduce on 4 ranks: window at every size".
+// String describes the steps of the rule, for example as "AllReduce on 4 ranks: window at every
+// size".
 func (r *Rule) String() string {
 	parts := make([]string, len(r.Steps))
 	for i, s := range r.Steps {
@@ -260,8 +261,8 @@ func (r *Rule) String() string {
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
 
-// Digest hashes everything that affects choices. Tables with the same rules have the same digest,
-// even if their measured times and the order of their rules differ.
+// Digest returns a hash of everything that affects choices. Tables with the same rules have the
+// same digest, even if the measured times or the order of the rules differ.
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
@@ -285,14 +286,14 @@ func sorted(rules []Rule) []Rule {
 func (t *Table) General() []Rule {
 	var general []Rule
 	for _, r := range t.Rules {
-		if r.general() {
+		if r.isGeneral() {
 			general = append(general, r)
 		}
 	}
 	return general
 }
 
-// WithoutTimes returns a copy of the table with the same rules and without measured times.
+// WithoutTimes returns a copy of the table that has the same rules, but no measured times.
 func (t *Table) WithoutTimes() *Table {
 	result := *t
 	result.DataType, result.Rules = "", slices.Clone(t.Rules)

@@ -39,9 +39,9 @@ func anyTimes(t *rapid.T) []Point {
 	return points
 }
 
-// withInPlace adds times of calls in place, most of them at the same sizes.
+// withInPlace adds times of calls in place, often at the same sizes.
 func withInPlace(t *rapid.T, points, inPlace []Point) []Point {
-	differentSizes := rapid.Bool().Draw(t, "apart")
+	differentSizes := rapid.Bool().Draw(t, "different sizes")
 	for i, p := range inPlace {
 		if !differentSizes && i < len(points) {
 			p.Bytes = points[i].Bytes
@@ -137,7 +137,7 @@ func (p Point) slower(path Path) float64 {
 	return p.PlainUS / p.WindowUS
 }
 
-// threshold returns the factor above which a path counts as slower than the other.
+// threshold returns the ratio of times above which a path counts as slower than the other.
 func (p Point) threshold() float64 { return 1 + max(p.NoisePercent, FloorPercent)/100 }
 
 func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {
@@ -167,7 +167,7 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 		for _, p := range points {
 			bytes := int64(p.Bytes)
 			path, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
-			if !reason.Ruled() || path == Direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
+			if !reason.HasRule() || path == Direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
 				t.Fatalf("%+v: path %v, because %v", p, path, reason)
 			}
 			if path, _ := table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape); path != Other {
@@ -244,7 +244,7 @@ func TestRulesCanBeDerivedAgain(t *testing.T) {
 	}
 }
 
-func TestWithoutTimesKeepsRules(t *testing.T) {
+func TestWithoutTimesPreservesRules(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	got := table.WithoutTimes()
 	if got.Digest() != table.Digest() {
@@ -341,8 +341,8 @@ func BenchmarkChoose(b *testing.B) {
 	}
 }
 
-// TestTwoLevelRules derives a rule from times of the two-level path, and looks calls up in it.
-func TestTwoLevelRules(t *testing.T) {
+// TestTwoLevelRule derives a rule from times of the two-level path, and looks up calls in it.
+func TestTwoLevelRule(t *testing.T) {
 	shape := Shape{Ranks: 4, Machines: 2}
 	calls := Calls{Operation: "AllReduce", Memory: Symmetric, Shape: shape}
 	rule := Derive(calls, Plain, []Point{

@@ -9,11 +9,11 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTranscripts runs the commands of the files in testdata. go test -rewrite updates their
-// answers.
+// TestTranscripts runs the commands in the files of testdata, whose answers go test -rewrite
+// updates. The commands are:
 //
 //	builtin backend=NAME device=(NAME)     use a built-in table
-//	decode                                 use the table of the input, or print the error
+//	decode                                 use the table in the input, or print the error
 //	encode                                 print the table
 //	choose OPERATION ranks=N [machines=N]  choose for each size of the input
 //	direct OPERATION ranks=N [machines=N] [symmetric]

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// maxRanks limits the ranks of a rule to the number that a launcher can start.
+// maxRanks is the maximum number of ranks in a rule.
 const maxRanks = 1 << 20
 
 func (r *Rule) validate() error {
 	switch {
-	case !r.Memory.valid():
+	case !r.Memory.isValid():
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
-	case r.Memory != "" && r.general():
+	case r.Memory != "" && r.isGeneral():
 	case !slices.Contains(operations, r.Operation):
 		return fmt.Errorf("operation %q is none of %s",
 			r.Operation, strings.Join(operations, ", "))
@@ -39,7 +39,7 @@ func (r *Rule) validate() error {
 	return nil
 }
 
-// validate checks a step. below is the limit of the previous step. direct is set if the step's rule
+// validate checks a step. below is the UpTo of the previous step. direct is set if the step's rule
 // is about the direct path.
 func (s *Step) validate(below Size, last, direct bool) error {
 	switch {

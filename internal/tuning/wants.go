@@ -17,11 +17,11 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 }
 
 // thresholds returns sizes that cover every choice for a group, because the choice changes only
-// after the end of a step.
+// after the last size of a step.
 func (t *Table) thresholds(group Shape) []int64 {
 	sizes := []int64{1}
 	for i := range t.Rules {
-		if r := &t.Rules[i]; r.Shape != group && !r.general() {
+		if r := &t.Rules[i]; r.Shape != group && !r.isGeneral() {
 			continue
 		}
 		for _, s := range t.Rules[i].Steps {
