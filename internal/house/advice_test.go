@@ -11,12 +11,13 @@ import (
 	"testing"
 )
 
-// advice describes how messages refer to one kind of name, such as flags or functions.
+// advice describes how messages refer to names of one kind, such as flags or functions.
 type advice struct {
 	kind string
 	// reference matches a reference in a message. Its last group is the name.
 	reference *regexp.Regexp
-	// exists returns the existing names. others lists names of other programs and ordinary words.
+	// exists returns the names that exist. others lists names of other programs, and ordinary
+	// words.
 	exists func(*testing.T, []*file) []string
 	others []string
 }
@@ -102,7 +103,7 @@ var advices = []advice{
 }
 
 // TestAdviceInMessagesExists checks the string literals in Go code that have several words, such as
-// errors, reports and help. A test in Python (test_advice.py) checks the literals in Python.
+// errors, reports and help. A Python test (test_advice.py) does the same for Python.
 func TestAdviceInMessagesExists(t *testing.T) {
 	files := load(t)
 	texts := literals(files)
@@ -111,7 +112,7 @@ func TestAdviceInMessagesExists(t *testing.T) {
 			known := append(a.exists(t, files), a.others...)
 			seen := 0
 			for _, l := range texts {
-				for _, m := range a.reference.FindAllStringSubmatch(l.what, -1) {
+				for _, m := range a.reference.FindAllStringSubmatch(l.text, -1) {
 					seen++
 					if name := m[len(m)-1]; !slices.Contains(known, name) {
 						t.Errorf("%s:%d: the %s %s does not exist", l.path, l.line, a.kind, name)
@@ -125,11 +126,11 @@ func TestAdviceInMessagesExists(t *testing.T) {
 	}
 }
 
-// literals returns the string literals outside of tests that have several words, as findings.
+// literals returns, as findings, the string literals outside of tests that have several words.
 func literals(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
-		if f.test() || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "bench/") {
+		if f.isTest() || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "bench/") {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -151,7 +152,7 @@ func commandsOf(files []*file) []string {
 	use := regexp.MustCompile(`\bUse: +"(\w+)`)
 	var names []string
 	for _, f := range files {
-		if f.folder() != "cmd/symmem" || f.test() {
+		if f.folder() != "cmd/symmem" || f.isTest() {
 			continue
 		}
 		for _, m := range use.FindAllStringSubmatch(f.source, -1) {
@@ -170,7 +171,7 @@ var (
 func flagsOf(files []*file) []string {
 	var names []string
 	for _, f := range files {
-		if f.folder() != "cmd/symmem" || f.test() {
+		if f.folder() != "cmd/symmem" || f.isTest() {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -193,12 +194,12 @@ func flagsOf(files []*file) []string {
 	return names
 }
 
-// exportsOf returns the exported names of the root and of package driver, in the forms
+// exportsOf returns the exported names of the root package and of package driver, in the forms
 // "symmem.Function", "Type.Method" and "Type.Field".
 func exportsOf(files []*file) []string {
 	var names []string
 	for _, f := range files {
-		if f.folder() != "" && f.folder() != "driver" || f.test() {
+		if f.folder() != "" && f.folder() != "driver" || f.isTest() {
 			continue
 		}
 		for _, d := range f.syntax.Decls {
@@ -249,7 +250,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestUnknownAdviceIsFound checks, for each kind, a message with a name that does not exist.
+// TestUnknownAdviceIsFound checks, for each kind, that a name that does not exist is found in a
+// message.
 func TestUnknownAdviceIsFound(t *testing.T) {
 	files := load(t)
 	for kind, message := range map[string]string{

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxArrowsUp limits the references from a file of a package to an earlier file. A reader who reads
-// the files in order should see a declaration before the declarations that it uses.
+// maxArrowsUp limits the number of references that lead from a file of a package to an earlier
+// file. Someone who reads the files in order should see a declaration before the declarations that
+// use it.
 const maxArrowsUp = 10
 
-// arrow represents a reference from one file to a declaration in another.
-type arrow struct{ from, to string }
+// arrow represents a reference from a file to a declaration in another file.
+type arrow struct{ src, dst string }
 
 func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 	all, err := packages.Load(&packages.Config{
@@ -63,30 +64,30 @@ func TestArrowsUp(t *testing.T) {
 func arrowsOf(p *packages.Package) []arrow {
 	found := map[arrow]bool{}
 	for _, f := range p.Syntax {
-		from := filepath.Base(p.Fset.Position(f.Pos()).Filename)
+		src := filepath.Base(p.Fset.Position(f.Pos()).Filename)
 		ast.Inspect(f, func(n ast.Node) bool {
 			name, ok := n.(*ast.Ident)
 			if !ok {
 				return true
 			}
 			if used := p.TypesInfo.Uses[name]; used != nil && used.Pkg() == p.Types {
-				found[arrow{from, filepath.Base(p.Fset.Position(used.Pos()).Filename)}] = true
+				found[arrow{src, filepath.Base(p.Fset.Position(used.Pos()).Filename)}] = true
 			}
 			return true
 		})
 	}
-	maps.DeleteFunc(found, func(a arrow, _ bool) bool { return a.from == a.to })
+	maps.DeleteFunc(found, func(a arrow, _ bool) bool { return a.src == a.dst })
 	return slices.SortedFunc(maps.Keys(found), func(a, b arrow) int {
-		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+		return cmp.Or(cmp.Compare(a.src, b.src), cmp.Compare(a.dst, b.dst))
 	})
 }
 
-// arrowsUp orders files so that few arrows lead up. It returns the arrows that lead up. It moves
+// arrowsUp orders the files so that few arrows lead up, and returns those that still do. It moves
 // each file to its best position until no move is an improvement.
 func arrowsUp(arrows []arrow) (up []arrow) {
 	var order []string
 	for _, a := range arrows {
-		order = append(order, a.from, a.to)
+		order = append(order, a.src, a.dst)
 	}
 	slices.Sort(order)
 	order = slices.Compact(order)
@@ -107,14 +108,14 @@ func arrowsUp(arrows []arrow) (up []arrow) {
 	}
 }
 
-// arrowsAgainst returns the arrows that lead up in an order of files.
+// arrowsAgainst returns the arrows that lead up if the files have the given order.
 func arrowsAgainst(order []string, arrows []arrow) (up []arrow) {
 	position := map[string]int{}
 	for i, f := range order {
 		position[f] = i
 	}
 	for _, a := range arrows {
-		if position[a.from] > position[a.to] {
+		if position[a.src] > position[a.dst] {
 			up = append(up, a)
 		}
 	}

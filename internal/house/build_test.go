@@ -9,9 +9,9 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// TestModuleBuildsForOtherProcessors type-checks all packages, including tests, for a processor
-// without assembly in this module. Portable kernels are then used. Compiling would take ten times
-// as long, because it would include the standard library.
+// TestModuleBuildsForOtherProcessors type-checks all packages, including tests, for a processor for
+// which this module has no assembly, so that portable kernels are used. Compiling would take ten
+// times as long, because it would include the standard library.
 func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped in short mode: it also type-checks the standard library")
@@ -41,8 +41,8 @@ func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	}
 }
 
-// withoutBody returns the functions of a package that have neither a body nor an implementation in
-// assembly or in another package.
+// withoutBody returns the functions of a package that have no body and are implemented neither in
+// assembly nor in another package.
 func withoutBody(p *packages.Package) (names []string) {
 	if len(p.OtherFiles) > 0 {
 		return nil
@@ -50,7 +50,7 @@ func withoutBody(p *packages.Package) (names []string) {
 	for _, f := range p.Syntax {
 		for _, d := range f.Decls {
 			f, ok := d.(*ast.FuncDecl)
-			if ok && f.Body == nil && !linked(f) {
+			if ok && f.Body == nil && !isLinkname(f) {
 				names = append(names, f.Name.Name)
 			}
 		}
@@ -58,8 +58,8 @@ func withoutBody(p *packages.Package) (names []string) {
 	return names
 }
 
-// linked reports whether a function is implemented by another package.
-func linked(f *ast.FuncDecl) bool {
+// isLinkname reports whether a function is implemented by another package.
+func isLinkname(f *ast.FuncDecl) bool {
 	if f.Doc == nil {
 		return false
 	}

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// capabilities describes a kind of name on which users depend. It states where these names are
-// declared and which tests must use them.
+// capabilities describes a kind of name on which users depend: where such names are declared, and
+// which tests must use them.
 type capabilities struct {
 	kind     string
-	declared string         // the files that declare the names
-	within   *regexp.Regexp // if set, matches the only part of the files that declares names
+	declared string         // pattern of the files that declare the names
+	within   *regexp.Regexp // if set, matches the part of the files that declares names
 	name     *regexp.Regexp // matches a declaration; the first group is the name
 	tests    []string
 	prefix   string // precedes the name in tests
@@ -74,8 +74,8 @@ func TestEveryCapabilityHasATest(t *testing.T) {
 	}
 }
 
-// textOf returns the concatenated files that match a pattern. It skips Go tests unless the pattern
-// ends in _test.go.
+// textOf returns the concatenated contents of the files that match a pattern. It skips Go tests
+// unless the pattern ends in _test.go.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// A command is an inline code span, which may be wrapped, or a line of a code block. The argument
-// of -run, -bench or -fuzz is a word or a quoted text. In tables its vertical bars are escaped.
+// A command is either an inline code span, which may be wrapped, or a line of a code block. The
+// argument of -run, -bench or -fuzz is a word or a quoted text. In tables, its vertical bars are
+// escaped.
 var (
 	goTest  = regexp.MustCompile("go test( [^`\n]*)")
 	wrapped = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
@@ -77,12 +78,12 @@ func testCommands(text string) (all []string) {
 	return all
 }
 
-// functionsOfTests returns the functions in the tests of each package. Keys are folders in the form
-// used in go commands.
+// functionsOfTests returns the functions in the tests of each package. The keys are folders as they
+// are written in go commands.
 func functionsOfTests(files []*file) map[string][]string {
 	names := map[string][]string{}
 	for _, f := range files {
-		if !f.test() {
+		if !f.isTest() {
 			continue
 		}
 		folder := "."
@@ -98,7 +99,8 @@ func functionsOfTests(files []*file) map[string][]string {
 	return names
 }
 
-// lostTests returns the patterns of a command that match no function in the command's packages.
+// lostTests returns those patterns of a command that match no function in the packages of the
+// command.
 func lostTests(command string, names map[string][]string) []string {
 	rest := pattern.ReplaceAllString(command, " ")
 	var functions []string
@@ -127,10 +129,10 @@ func lostTests(command string, names map[string][]string) []string {
 	return lost
 }
 
-// alternatives splits a pattern at the vertical bars outside of parentheses.
+// alternatives splits a pattern at those vertical bars that are outside of parentheses.
 func alternatives(pattern string) []string {
 	var all []string
-	depth, from := 0, 0
+	depth, start := 0, 0
 	for i, c := range pattern {
 		switch c {
 		case '(':
@@ -139,10 +141,10 @@ func alternatives(pattern string) []string {
 			depth--
 		case '|':
 			if depth == 0 {
-				all = append(all, pattern[from:i])
-				from = i + 1
+				all = append(all, pattern[start:i])
+				start = i + 1
 			}
 		}
 	}
-	return append(all, pattern[from:])
+	return append(all, pattern[start:])
 }

@@ -39,8 +39,8 @@ var documentRules = []rule{
 	},
 }
 
-// undocumentedPackages returns packages without a doc comment in any file. Tests with the package
-// name NAME_test belong to the package NAME.
+// undocumentedPackages returns the packages that have no doc comment in any file. A test whose
+// package name is NAME_test belongs to package NAME.
 func undocumentedPackages(files []*file) []finding {
 	first, documented := map[string]*file{}, map[string]bool{}
 	for _, f := range files {
@@ -62,18 +62,18 @@ func undocumentedPackages(files []*file) []finding {
 	return all
 }
 
-// wellKnown lists methods that are documented by an interface of the standard library.
+// wellKnown lists methods that interfaces of the standard library document.
 var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
 func undocumentedNames(f *file) []finding {
-	if f.test() || f.generated() {
+	if f.isTest() || f.isGenerated() {
 		return nil
 	}
 	var all []finding
 	for _, d := range f.syntax.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
-			if d.Doc == nil && visible(d) {
+			if d.Doc == nil && isVisible(d) {
 				all = append(all, f.find(d.Pos(), "%s has no doc comment", d.Name.Name))
 			}
 		case *ast.GenDecl:
@@ -83,8 +83,8 @@ func undocumentedNames(f *file) []finding {
 	return all
 }
 
-// visible reports whether users of the package can call a function.
-func visible(d *ast.FuncDecl) bool {
+// isVisible reports whether users of the package can call a function.
+func isVisible(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()
 	}
@@ -118,7 +118,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	return all
 }
 
-// namesOf returns the names that a declaration without a comment declares.
+// namesOf returns the names in a declaration that has no comment.
 func namesOf(s ast.Spec) []*ast.Ident {
 	switch s := s.(type) {
 	case *ast.TypeSpec:

@@ -16,37 +16,39 @@ import (
 const binding = "cmd/libsymmem/internal/binding"
 
 // place identifies code that must list every entry of an extension point. It is a declaration in a
-// package, or whole files in another language.
+// package, or one or more whole files in another language.
 type place struct {
-	in   string // a package's folder, "." for the root, a file, or a folder of files that ends in /
-	name string // the declaration: a function, Type.method, variable, or a constant of a block
-	// spelled converts an entry to the name used in this place; nil means the name in Go.
+	path string // folder of a package ("." for the root), a file, or a folder of files (ending in /)
+	name string // the declaration: a function, a Type.method, a variable, or a constant in a block
+	// spelled converts an entry to the name that this place uses. If it is nil, the place uses the
+	// name in Go.
 	spelled func(entry string) string
-	// counted is set if the place contains a text for each entry, in order, instead of its name.
+	// counted is set if the place contains a text for each entry, in the same order, instead of its
+	// name.
 	counted bool
-	// exempt maps each entry that the place does not list to the reason.
+	// exempt maps each entry that the place need not list to the reason.
 	exempt map[string]string
-	// rare is set if only special entries must be listed.
+	// rare is set if only special entries must be listed here.
 	rare bool
 }
 
-// String returns the place in the form in which the extension point's page lists it.
+// String returns the place as the page of the extension point lists it.
 func (p place) String() string {
 	if p.name == "" {
-		return "`" + p.in + "`"
+		return "`" + p.path + "`"
 	}
-	return "`" + p.name + "` in `" + p.in + "`"
+	return "`" + p.name + "` in `" + p.path + "`"
 }
 
-// point describes an extension point: its entries and the places that must list them.
+// point describes an extension point: its entries, and the places that must list them.
 type point struct {
 	page string // page in docs/extending, without .md
-	// entries are the constants of a block, identified by one of them, or the string keys or values
-	// of a variable.
+	// entries is the block of constants that contains the given one, or the variable whose string
+	// keys or values are the entries.
 	entries place
 	places  []place
-	// most is the maximum number of places, not counting rare ones. 0 means no limit.
-	most int
+	// maxPlaces is the maximum number of places, not counting rare ones. 0 means no limit.
+	maxPlaces int
 }
 
 const (
@@ -74,7 +76,7 @@ func snake(entry string) string {
 	return strings.ToLower(camel.ReplaceAllString(entry, "${1}_${2}"))
 }
 
-// function returns the name of the C function of an operation, such as symmem_all_to_all_v for
+// function returns the name of the C function for an operation, such as symmem_all_to_all_v for
 // AllToAllV.
 func function(entry string) string {
 	return "symmem_" + snake(entry)
@@ -84,7 +86,7 @@ var camel = regexp.MustCompile(`([a-z]|All)([A-Z])`)
 
 func withNCCL(entry string) string { return "nccl" + entry }
 
-// short exempts integers of 16 bits for a reason.
+// short exempts 16-bit integers for the given reason.
 func short(reason string) map[string]string {
 	return map[string]string{"Int16": reason, "Uint16": reason}
 }
@@ -92,13 +94,13 @@ func short(reason string) map[string]string {
 // average lists the reductions that package reduce does not have.
 var average = map[string]string{"Avg": divided, "PremulSum": scaled}
 
-// oneInstruction lists the reductions for which all types have an instruction.
+// oneInstruction lists the reductions for which every type has an instruction.
 var oneInstruction = map[string]string{
 	"Sum": simple, "Avg": divided, "BAnd": simple, "BOr": simple, "BXor": simple,
 	"PremulSum": scaled,
 }
 
-// onHost lists the reductions that kernels of GPUs do not have.
+// onHost lists the reductions that GPU kernels do not have.
 var onHost = map[string]string{
 	"Avg": divided, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly, "PremulSum": noFactor,
 }
@@ -106,92 +108,92 @@ var onHost = map[string]string{
 var points = []point{
 	{
 		page:    "data-type",
-		entries: place{in: "internal/reduce", name: "Float32"},
+		entries: place{path: "internal/reduce", name: "Float32"},
 		places: []place{
-			{in: "internal/reduce", name: "dataTypeNames", spelled: lower},
-			{in: "internal/reduce", name: "portable"},
-			{in: "internal/reduce/gen", name: "elements"},
-			{in: "driver", name: "Float64"},
-			{in: ".", name: "Float64"},
-			{in: "driver/formula", name: "Reduce"},
-			{in: "internal/nccl", name: "Int8", exempt: short(notNCCL)},
-			{in: "driver/nccl", name: "dataTypes"},
-			{in: "driver/nccl/kernels", name: "types", exempt: short(noKernel)},
-			{in: binding, name: "types"},
-			{in: "cmd/libsymmem/symmem.h", spelled: upper},
-			{in: "python/src/symmem/_c/constants.py", spelled: upper},
+			{path: "internal/reduce", name: "dataTypeNames", spelled: lower},
+			{path: "internal/reduce", name: "portable"},
+			{path: "internal/reduce/gen", name: "elements"},
+			{path: "driver", name: "Float64"},
+			{path: ".", name: "Float64"},
+			{path: "driver/formula", name: "Reduce"},
+			{path: "internal/nccl", name: "Int8", exempt: short(notNCCL)},
+			{path: "driver/nccl", name: "dataTypes"},
+			{path: "driver/nccl/kernels", name: "types", exempt: short(noKernel)},
+			{path: binding, name: "types"},
+			{path: "cmd/libsymmem/symmem.h", spelled: upper},
+			{path: "python/src/symmem/_c/constants.py", spelled: upper},
 		},
 	},
 	{
-		page:    "operation",
-		entries: place{in: "driver", name: "AllReduce"},
-		most:    6,
+		page:      "operation",
+		entries:   place{path: "driver", name: "AllReduce"},
+		maxPlaces: 6,
 		places: []place{
-			{in: "driver", name: "operationTraits"},
-			{in: "driver/host", name: "mover.move"},
-			{in: "driver/nccl", name: "plan.collective", exempt: map[string]string{
+			{path: "driver", name: "operationTraits"},
+			{path: "driver/host", name: "mover.move"},
+			{path: "driver/nccl", name: "plan.collective", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits, "AllGatherV": bySplits, "ReduceScatterV": bySplits,
 				"Gather": bySends, "Scatter": bySends,
 			}},
-			{in: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{
+			{path: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 				"AllGatherV": plainOnly, "ReduceScatterV": plainOnly, "Gather": plainOnly,
 				"Scatter": plainOnly,
 			}},
-			{in: "collective.go"},
-			{in: "python/src/symmem/_api/", spelled: function, exempt: map[string]string{
+			{path: "collective.go"},
+			{path: "python/src/symmem/_api/", spelled: function, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
 		},
 	},
 	{
-		page:    "operation",
-		entries: place{in: "driver", name: "Sum"},
-		most:    8,
+		page:      "operation",
+		entries:   place{path: "driver", name: "Sum"},
+		maxPlaces: 8,
 		places: []place{
-			{in: "driver", name: "reductions"},
-			{in: "internal/reduce", name: "Combine", exempt: average},
-			{in: "internal/reduce/gen", name: "operations", exempt: average},
-			{in: "internal/reduce/gen", name: "avx2.lanes", rare: true, exempt: oneInstruction},
-			{in: "internal/reduce/gen", name: "avx512.lanes", rare: true, exempt: oneInstruction},
-			{in: "internal/reduce/reduce_reference_test.go", exempt: average},
-			{in: "driver/nccl/kernels/src/call.h", exempt: onHost},
-			{in: "driver/nccl/kernels/src/any.h", exempt: onHost},
-			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, exempt: map[string]string{
+			{path: "driver", name: "reductions"},
+			{path: "internal/reduce", name: "Combine", exempt: average},
+			{path: "internal/reduce/gen", name: "operations", exempt: average},
+			{path: "internal/reduce/gen", name: "avx2.lanes", rare: true, exempt: oneInstruction},
+			{path: "internal/reduce/gen", name: "avx512.lanes", rare: true, exempt: oneInstruction},
+			{path: "internal/reduce/reduce_reference_test.go", exempt: average},
+			{path: "driver/nccl/kernels/src/call.h", exempt: onHost},
+			{path: "driver/nccl/kernels/src/any.h", exempt: onHost},
+			{path: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, exempt: map[string]string{
 				"Sum": byDefault, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly,
 				"PremulSum": "factor.c creates it",
 			}},
-			{in: "python/tests/programs/formula.py", spelled: snake},
+			{path: "python/tests/programs/formula.py", spelled: snake},
 		},
 	},
 	{
 		page:    "gpu-architecture",
-		entries: place{in: "driver/nccl/kernels", name: "binaries"},
+		entries: place{path: "driver/nccl/kernels", name: "binaries"},
 		places: []place{
-			{in: "driver/nccl/kernels/make.sh"},
-			{in: "driver/nccl/kernels/objects/MANIFEST"},
-			{in: "driver/nccl/kernels/doc.go"},
+			{path: "driver/nccl/kernels/make.sh"},
+			{path: "driver/nccl/kernels/objects/MANIFEST"},
+			{path: "driver/nccl/kernels/doc.go"},
 		},
 	},
 	{
 		page:    "message",
-		entries: place{in: ".", name: "kindLost"},
+		entries: place{path: ".", name: "kindLost"},
 		places: []place{
-			{in: ".", name: "reportOf"},
-			{in: ".", name: "report.err", exempt: map[string]string{
+			{path: ".", name: "reportOf"},
+			{path: ".", name: "report.err", exempt: map[string]string{
 				"kindClosed": "only its text is known", "kindOther": "only its text is known",
 			}},
-			{in: ".", name: "inquiry.firstCause", exempt: map[string]string{
+			{path: ".", name: "inquiry.firstCause", exempt: map[string]string{
 				"kindPeer": "a report about another rank, which reports itself",
 			}},
 		},
 	},
 	{
 		page:    "message",
-		entries: place{in: "driver", name: "LaneControl"},
+		entries: place{path: "driver", name: "LaneControl"},
 		places: []place{
-			{in: "internal/control", name: "laneNames", counted: true},
+			{path: "internal/control", name: "laneNames", counted: true},
 		},
 	},
 }
@@ -209,7 +211,7 @@ func TestPlacesNameAllEntries(t *testing.T) {
 				continue
 			}
 			for _, entry := range entries {
-				t.Run(p.page+"/"+entry+"/"+at.in+" "+at.name, func(t *testing.T) {
+				t.Run(p.page+"/"+entry+"/"+at.path+" "+at.name, func(t *testing.T) {
 					_, left := at.exempt[entry]
 					switch knows := at.knows(text, entry); {
 					case !knows && !left:
@@ -236,9 +238,9 @@ func TestExtensionsNeedFewPlaces(t *testing.T) {
 				needed++
 			}
 		}
-		if p.most > 0 && needed > p.most {
-			t.Errorf("a new entry next to %v must be added in %d places, but at most %d are allowed; "+
-				"derive lists of names from the table", p.entries, needed, p.most)
+		if p.maxPlaces > 0 && needed > p.maxPlaces {
+			t.Errorf("a new entry next to %v must be added in %d places, but at maxPlaces %d are allowed; "+
+				"derive lists of names from the table", p.entries, needed, p.maxPlaces)
 		}
 	}
 }
@@ -263,10 +265,10 @@ func TestExtensionPagesListThePlaces(t *testing.T) {
 	}
 }
 
-// TestEveryBackendRunsTheContract checks what docs/extending/backend.md states.
+// TestEveryBackendRunsTheContract checks what docs/extending/backend.md states about backends.
 func TestEveryBackendRunsTheContract(t *testing.T) {
 	files, all := load(t), loadPages(t)
-	listed := place{in: ".", name: "backends"}
+	listed := place{path: ".", name: "backends"}
 	backends := regexp.MustCompile(`(\w+)\.Backend\{\}`).FindAllStringSubmatch(
 		listed.text(t, files, all), -1)
 	if len(backends) < 2 {
@@ -275,7 +277,7 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 	for _, b := range backends {
 		folder := "driver/" + b[1]
 		tested := slices.ContainsFunc(files, func(f *file) bool {
-			return f.folder() == folder && f.test() && strings.Contains(f.source, "drivertest.Run(")
+			return f.folder() == folder && f.isTest() && strings.Contains(f.source, "drivertest.Run(")
 		})
 		if !tested {
 			t.Errorf("no test of %s calls drivertest.Run: see docs/extending/backend.md", folder)
@@ -288,11 +290,12 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 	}
 }
 
-// TestBackendPageListsCodeThatNamesBackends checks that the page lists exactly this code.
+// TestBackendPageListsCodeThatNamesBackends checks that the page lists exactly the code that names
+// a backend.
 func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	page := loadPages(t)["docs/extending/backend.md"]
 	for _, f := range load(t) {
-		if f.test() || f.path == "backend.go" || strings.HasPrefix(f.path, "driver/") ||
+		if f.isTest() || f.path == "backend.go" || strings.HasPrefix(f.path, "driver/") ||
 			strings.HasPrefix(f.path, "bench/") {
 			continue
 		}
@@ -308,8 +311,8 @@ func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	}
 }
 
-// namesBackend reports whether a node compares a value with the name of a backend or passes such a
-// name.
+// namesBackend reports whether a node compares a value with the name of a backend, or passes such a
+// name on.
 func namesBackend(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
@@ -339,7 +342,8 @@ func (p *point) list(t *testing.T, files []*file) []string {
 	if ok && block.Tok == token.CONST {
 		for _, s := range block.Specs {
 			for _, name := range s.(*ast.ValueSpec).Names {
-				// Names at the end of a block that count its entries, such as kinds, are not entries.
+				// Names at the end of a block that count its entries, such as kinds, are not
+				// entries.
 				count := strings.HasSuffix(name.Name, "s") && name.Name != "kindMessages" &&
 					name.Name != "LaneCalls"
 				if !count && name.Name != "_" {
@@ -376,12 +380,12 @@ func (p place) text(t *testing.T, files []*file, all pages) string {
 	}
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if name == p.in || strings.HasSuffix(p.in, "/") && strings.HasPrefix(name, p.in) {
+		if name == p.path || strings.HasSuffix(p.path, "/") && strings.HasPrefix(name, p.path) {
 			text.WriteString(all[name])
 		}
 	}
 	if text.Len() == 0 {
-		t.Fatalf("%s does not exist", p.in)
+		t.Fatalf("%s does not exist", p.path)
 	}
 	return text.String()
 }
@@ -390,7 +394,7 @@ func (p place) text(t *testing.T, files []*file, all pages) string {
 func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 	t.Helper()
 	for _, f := range files {
-		if path.Join(".", f.folder()) != p.in && f.folder() != p.in || f.test() {
+		if path.Join(".", f.folder()) != p.path && f.folder() != p.path || f.isTest() {
 			continue
 		}
 		for _, d := range f.syntax.Decls {
@@ -399,12 +403,12 @@ func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 			}
 		}
 	}
-	t.Fatalf("%s does not declare %s: update this table and the page", p.in, p.name)
+	t.Fatalf("%s does not declare %s: update this table and the page", p.path, p.name)
 	return nil, nil
 }
 
-// declared returns the part of a declaration that declares a name, or nil. This is a function, a
-// variable, or the block that contains a constant.
+// declared returns the part of a declaration that declares a name, or nil. The part is a function,
+// a variable, or the block that contains a constant.
 func declared(d ast.Decl, name string) ast.Node {
 	switch d := d.(type) {
 	case *ast.FuncDecl:

@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// TestRootAliasesLinkToTheirDefinitions checks the doc comments of root types that are aliases of
-// structs of package driver. "go doc" does not print the fields of an alias. Therefore the comment
-// must link to the definition. A copy of the fields in the comment would become outdated.
+// TestRootAliasesLinkToTheirDefinitions checks the doc comments of types in the root package that
+// are aliases of structs in package driver. Because "go doc" does not print the fields of an alias,
+// the comment must link to the definition. It must not repeat the fields, because a copy would
+// become outdated.
 func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 	files := load(t)
 	structs, seen := structsOf(files, "driver"), 0
 	for _, f := range files {
-		if f.folder() != "" || f.test() {
+		if f.folder() != "" || f.isTest() {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -26,8 +27,8 @@ func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 				if !ok || !alias.Assign.IsValid() || !alias.Name.IsExported() {
 					continue
 				}
-				of := f.cut(alias.Type)
-				if !structs[of] {
+				target := f.cut(alias.Type)
+				if !structs[target] {
 					continue
 				}
 				seen++
@@ -35,9 +36,9 @@ func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 				if !g.Lparen.IsValid() {
 					doc = g.Doc.Text()
 				}
-				if !strings.Contains(doc, "["+of+"]") || strings.Contains(doc, "\n\t") {
+				if !strings.Contains(doc, "["+target+"]") || strings.Contains(doc, "\n\t") {
 					t.Errorf("%s: the doc comment of %s must link to [%s] and must not list fields", f.path,
-						alias.Name.Name, of)
+						alias.Name.Name, target)
 				}
 			}
 			return false
@@ -48,11 +49,11 @@ func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 	}
 }
 
-// structsOf returns the structs of a package, such as "driver.TimeoutError".
+// structsOf returns the structs of the package in a folder, such as "driver.TimeoutError".
 func structsOf(files []*file, folder string) map[string]bool {
 	all := map[string]bool{}
 	for _, f := range files {
-		if f.folder() != folder || f.test() {
+		if f.folder() != folder || f.isTest() {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {

@@ -1,6 +1,6 @@
-// Package house contains only tests. They check imports, the lengths of files, names and
-// documentation. Each rule states its reason. Small modules that comply with a rule or violate it
-// test the rule.
+// Package house contains only tests. They check imports, file sizes, names and documentation. Each
+// rule states its reason, and is itself tested with small modules that comply with it or violate
+// it.
 package house
 
 import (
@@ -28,7 +28,7 @@ type file struct {
 	syntax *ast.File
 }
 
-// folder returns the package's folder, which is "" for the root.
+// folder returns the folder of the package, which is "" for the root.
 func (f *file) folder() string {
 	if dir := path.Dir(f.path); dir != "." {
 		return dir
@@ -36,12 +36,11 @@ func (f *file) folder() string {
 	return ""
 }
 
-func (f *file) test() bool { return strings.HasSuffix(f.path, "_test.go") }
+func (f *file) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// generated reports whether a program wrote the file.
-func (f *file) generated() bool { return ast.IsGenerated(f.syntax) }
+func (f *file) isGenerated() bool { return ast.IsGenerated(f.syntax) }
 
-// find returns a violation at a position in the file.
+// find returns a finding at a position in the file.
 func (f *file) find(at token.Pos, format string, args ...any) finding {
 	return finding{f.path, f.set.Position(at).Line, fmt.Sprintf(format, args...)}
 }
@@ -50,10 +49,10 @@ func (f *file) find(at token.Pos, format string, args ...any) finding {
 type finding struct {
 	path string
 	line int
-	what string
+	text string
 }
 
-func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.what) }
+func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
 // rule describes a rule for the whole module.
 type rule struct {
@@ -61,7 +60,7 @@ type rule struct {
 	why  string
 	// check returns the violations.
 	check func(files []*file) []finding
-	// bad lists small modules that each violate the rule. good lists modules that comply.
+	// bad lists small modules, each of which violates the rule. good lists modules that comply.
 	bad, good []map[string]string
 }
 
@@ -111,7 +110,7 @@ func TestRulesFindViolations(t *testing.T) {
 	}
 }
 
-// load reads and parses the module's Go files.
+// load reads and parses the Go files of the module.
 func load(t *testing.T) []*file {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -120,7 +119,7 @@ func load(t *testing.T) []*file {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != root && skipped(d.Name()):
+		case d.IsDir() && name != root && isIgnored(d.Name()):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
@@ -142,8 +141,8 @@ func load(t *testing.T) []*file {
 	return parse(t, sources)
 }
 
-// skipped reports whether the go command ignores a folder.
-func skipped(folder string) bool {
+// isIgnored reports whether the go command ignores a folder.
+func isIgnored(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 

@@ -14,7 +14,7 @@ type link struct {
 	path string
 }
 
-// own returns the folder of the imported package. ok reports whether the package belongs to the
+// own returns the folder of the imported package. ok is false if the package does not belong to the
 // module.
 func (l link) own() (folder string, ok bool) {
 	if l.path == module {
@@ -23,9 +23,9 @@ func (l link) own() (folder string, ok bool) {
 	return strings.CutPrefix(l.path, module+"/")
 }
 
-// standard reports whether the package belongs to the standard library. The import paths of other
-// packages begin with a domain.
-func (l link) standard() bool {
+// isStandard reports whether the package belongs to the standard library. The import paths of all
+// other packages outside the module begin with a domain.
+func (l link) isStandard() bool {
 	first, _, _ := strings.Cut(l.path, "/")
 	_, own := l.own()
 	return !own && !strings.Contains(first, ".")
@@ -48,8 +48,8 @@ func forbid(forbidden func(link) bool) func([]*file) []finding {
 	})
 }
 
-// below reports whether a folder is one of the roots or inside one of them.
-func below(folder string, roots ...string) bool {
+// isWithin reports whether a folder is one of the roots or inside one of them.
+func isWithin(folder string, roots ...string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool {
 		return folder == root || strings.HasPrefix(folder, root+"/")
 	})
@@ -59,20 +59,21 @@ var cores = []string{
 	"event", "internal/alloc", "internal/ledger", "internal/agreement", "internal/message",
 }
 
-// above lists internal packages that use the root package.
-var above = []string{"internal/chaos", "internal/program"}
+// rootUsers lists internal packages that use the root package.
+var rootUsers = []string{"internal/chaos", "internal/program"}
 
-// joining lists the packages that connect ranks for a backend and use the types of package driver.
-var joining = []string{"internal/control"}
+// planePackages lists the packages that connect ranks for a backend and use the types of package
+// driver.
+var planePackages = []string{"internal/control"}
 
-// forRoot lists the packages that the root package may import.
-var forRoot = append([]string{
+// rootImports lists the packages that the root package may import.
+var rootImports = append([]string{
 	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/live",
 	"internal/ranked", "internal/spin", "internal/tuning", "trace",
 }, cores...)
 
-// forNCCL lists the packages that the GPU backend may import.
-var forNCCL = []string{
+// ncclImports lists the packages that the GPU backend may import.
+var ncclImports = []string{
 	"driver", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
 	"driver/nccl/internal/memory", "driver/nccl/internal/p2p", "driver/nccl/internal/stream",
 	"driver/nccl/kernels",
@@ -81,7 +82,7 @@ var forNCCL = []string{
 	"internal/mps", "internal/ranked", "internal/scatter", "internal/spin", "internal/sys",
 }
 
-// partsOfNCCL maps the packages of the GPU backend to those that they may import.
+// partsOfNCCL maps each package of the GPU backend to the packages that it may import.
 var partsOfNCCL = map[string][]string{
 	"driver/nccl/internal/gpu": {
 		"driver", "driver/nccl/kernels", "internal/cuda", "internal/dl", "internal/ranked",
@@ -110,8 +111,8 @@ const (
 	prometheus = "github.com/prometheus/client_golang"
 )
 
-// forTests lists the modules that only tests may use.
-var forTests = []string{
+// testModules lists the modules that only tests may use.
+var testModules = []string{
 	"pgregory.net/rapid", "github.com/cockroachdb/datadriven", "github.com/google/go-cmp",
 	"go.uber.org/goleak", "github.com/rogpeppe/go-internal", "golang.org/x/tools/go/packages",
 	"github.com/evanw/esbuild",
@@ -128,7 +129,7 @@ var importRules = []rule{
 			"the simulator and in replays (agreement compares ledgers, so it knows them, and names ranks; " +
 			"package event is itself a core)",
 		check: forbid(func(l link) bool {
-			if l.file.test() || !below(l.file.folder(), cores...) || l.standard() {
+			if l.file.isTest() || !isWithin(l.file.folder(), cores...) || l.isStandard() {
 				return false
 			}
 			if l.path == "symmem/event" {
@@ -153,7 +154,7 @@ var importRules = []rule{
 		why:  "a core that reads a clock, a file or the network cannot be replayed",
 		check: forbid(func(l link) bool {
 			impure := []string{"os", "net", "time", "syscall", "math/rand", "math/rand/v2", "sync"}
-			return !l.file.test() && below(l.file.folder(), cores...) && slices.Contains(impure, l.path)
+			return !l.file.isTest() && isWithin(l.file.folder(), cores...) && slices.Contains(impure, l.path)
 		}),
 		bad:  []map[string]string{source("internal/alloc/a.go", "time")},
 		good: []map[string]string{source("internal/alloc/a_test.go", "time")},
@@ -162,8 +163,8 @@ var importRules = []rule{
 		name: "bindings import only internal/dl and the standard library (NCCL's also CUDA's types)",
 		why:  "bindings declare a library's functions, independent of their use",
 		check: forbid(func(l link) bool {
-			return !l.file.test() && below(l.file.folder(), "internal/cuda", "internal/nccl") &&
-				!l.standard() && l.path != "symmem/internal/dl" &&
+			return !l.file.isTest() && isWithin(l.file.folder(), "internal/cuda", "internal/nccl") &&
+				!l.isStandard() && l.path != "symmem/internal/dl" &&
 				!(l.file.folder() == "internal/nccl" && l.path == "symmem/internal/cuda")
 		}),
 		bad: []map[string]string{
@@ -177,8 +178,8 @@ var importRules = []rule{
 		why:  "the backend is a thin layer over bindings and planes; more would be policy",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
-			return own && !l.file.test() && l.file.folder() == "driver/nccl" &&
-				!slices.Contains(forNCCL, folder)
+			return own && !l.file.isTest() && l.file.folder() == "driver/nccl" &&
+				!slices.Contains(ncclImports, folder)
 		}),
 		bad: []map[string]string{
 			source("driver/nccl/a.go", "symmem/internal/rendezvous"),
@@ -196,7 +197,7 @@ var importRules = []rule{
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			parts := partsOfNCCL[l.file.folder()]
-			return own && !l.file.test() && parts != nil && !slices.Contains(parts, folder)
+			return own && !l.file.isTest() && parts != nil && !slices.Contains(parts, folder)
 		}),
 		bad: []map[string]string{
 			source("driver/nccl/internal/gpu/a.go", "symmem/driver/nccl/internal/memory"),
@@ -222,7 +223,7 @@ var importRules = []rule{
 					"internal/ranked", "internal/spin", "internal/sys",
 				},
 			}[l.file.folder()]
-			return own && !l.file.test() && allowed != nil && !slices.Contains(allowed, folder)
+			return own && !l.file.isTest() && allowed != nil && !slices.Contains(allowed, folder)
 		}),
 		bad: []map[string]string{
 			source("internal/control/a.go", "symmem/internal/rendezvous"),
@@ -240,7 +241,7 @@ var importRules = []rule{
 		name: "only tests import internal/softgpu",
 		why:  "programs for users must not run on a software GPU",
 		check: forbid(func(l link) bool {
-			return l.path == "symmem/internal/softgpu" && !l.file.test() &&
+			return l.path == "symmem/internal/softgpu" && !l.file.isTest() &&
 				l.file.folder() != "driver/nccl/internal/gpu/gputest"
 		}),
 		bad:  []map[string]string{source("cmd/symmem/a.go", "symmem/internal/softgpu")},
@@ -251,7 +252,7 @@ var importRules = []rule{
 		why:  "commands are the outermost layer",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
-			return ok && below(folder, "cmd") && !below(l.file.folder(), "cmd")
+			return ok && isWithin(folder, "cmd") && !isWithin(l.file.folder(), "cmd")
 		}),
 		bad:  []map[string]string{source("internal/sim/a.go", "symmem/cmd/symmem")},
 		good: []map[string]string{source("cmd/symmem/a.go", module)},
@@ -261,12 +262,12 @@ var importRules = []rule{
 		why:  "the root works with any backend; backend.go lists the backends of a program",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
-			if l.file.folder() != "" || l.file.test() || l.standard() {
+			if l.file.folder() != "" || l.file.isTest() || l.isStandard() {
 				return false
 			}
-			backend := own && below(folder, "driver") && folder != "driver"
+			backend := own && isWithin(folder, "driver") && folder != "driver"
 			return !own || backend && l.file.path != "backend.go" ||
-				!backend && !slices.Contains(forRoot, folder)
+				!backend && !slices.Contains(rootImports, folder)
 		}),
 		bad: []map[string]string{
 			source("pool.go", "symmem/driver/host"), source("pool.go", "symmem/internal/sys"),
@@ -283,16 +284,16 @@ var importRules = []rule{
 			"a control plane connects their ranks and depends on no backend",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
-			if !ok || !below(l.file.folder(), "driver") {
+			if !ok || !isWithin(l.file.folder(), "driver") {
 				return false
 			}
-			contract := l.file.test() && folder == "driver/drivertest"
-			part := below(folder, "driver/nccl/internal", "driver/nccl/kernels") &&
-				below(l.file.folder(), "driver/nccl")
+			contract := l.file.isTest() && folder == "driver/drivertest"
+			part := isWithin(folder, "driver/nccl/internal", "driver/nccl/kernels") &&
+				isWithin(l.file.folder(), "driver/nccl")
 			spelt := folder == "driver/formula" &&
-				(l.file.test() || l.file.folder() == "driver/drivertest")
+				(l.file.isTest() || l.file.folder() == "driver/drivertest")
 			return !contract && !part && !spelt && folder != "driver" && folder != "event" &&
-				!below(folder, "internal")
+				!isWithin(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", module), source("driver/host/a.go", "symmem/driver/nccl"),
@@ -316,10 +317,10 @@ var importRules = []rule{
 			"compiles the sources of kernels",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
-			speaks := folder == "driver" && below(l.file.folder(), joining...)
+			speaks := folder == "driver" && isWithin(l.file.folder(), planePackages...)
 			compiles := folder == "driver/nccl/kernels" && l.file.folder() == "internal/softgpu"
-			return ok && below(l.file.folder(), "internal") && !below(l.file.folder(), above...) &&
-				(folder == "" || below(folder, "driver") && !speaks && !compiles)
+			return ok && isWithin(l.file.folder(), "internal") && !isWithin(l.file.folder(), rootUsers...) &&
+				(folder == "" || isWithin(folder, "driver") && !speaks && !compiles)
 		}),
 		bad: []map[string]string{
 			source("internal/sim/a.go", module), source("internal/sys/a.go", "symmem/driver"),
@@ -338,7 +339,7 @@ var importRules = []rule{
 		why:  "they are kernels, independent of their callers",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
-			return own && !l.file.test() && below(l.file.folder(), "internal/reduce", "internal/spin")
+			return own && !l.file.isTest() && isWithin(l.file.folder(), "internal/reduce", "internal/spin")
 		}),
 		bad:  []map[string]string{source("internal/spin/a.go", "symmem/internal/sys")},
 		good: []map[string]string{source("internal/spin/a.go", "sync/atomic")},
@@ -358,12 +359,13 @@ var importRules = []rule{
 			"live view Prometheus's client",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
-			if own || l.standard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||
-				below(l.path, purego) ||
-				l.file.folder() == "internal/live" && below(l.path, prometheus) {
+			if own || l.isStandard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||
+				isWithin(l.path, purego) ||
+				l.file.folder() == "internal/live" && isWithin(l.path, prometheus) {
 				return false
 			}
-			return !below(l.file.folder(), "cmd") && !(l.file.test() && below(l.path, forTests...))
+			return !isWithin(l.file.folder(), "cmd") &&
+				!(l.file.isTest() && isWithin(l.path, testModules...))
 		}),
 		bad: []map[string]string{
 			source("driver/a.go", "github.com/google/go-cmp/cmp"),

@@ -31,7 +31,7 @@ var lockRules = []rule{
 		why:  "a lock order that is not checked is eventually violated, which causes deadlocks",
 		check: each(func(f *file) []finding {
 			var all []finding
-			if f.test() || !slices.Contains(rankedFolders, f.folder()) {
+			if f.isTest() || !slices.Contains(rankedFolders, f.folder()) {
 				return nil
 			}
 			ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -39,10 +39,10 @@ var lockRules = []rule{
 				if !ok {
 					return true
 				}
-				from, ok := s.X.(*ast.Ident)
+				pkg, ok := s.X.(*ast.Ident)
 				kind := ""
 				if ok {
-					kind = from.Name + "." + s.Sel.Name
+					kind = pkg.Name + "." + s.Sel.Name
 				}
 				if kind == "sync.Mutex" || kind == "sync.RWMutex" || kind == "spin.Lock" {
 					all = append(all, f.find(n.Pos(), "%s has no rank: see internal/ranked", kind))
@@ -98,7 +98,7 @@ func misdocumentedLocks(files []*file) []finding {
 	return all
 }
 
-// rankedNames returns a file's locks in the order of their ranks, without the package name.
+// rankedNames returns the locks in a file in the order of their ranks, without the package name.
 func rankedNames(f *file) []string {
 	names := map[int]string{}
 	var orders []int
@@ -126,7 +126,8 @@ func rankedNames(f *file) []string {
 	return sorted
 }
 
-// documentedNames returns the indented lines below "# Lock order" in the package's documentation.
+// documentedNames returns the indented lines below "# Lock order" in the documentation of a
+// package.
 func documentedNames(f *file) (names []string) {
 	_, text, _ := strings.Cut(f.syntax.Doc.Text(), "# Lock order\n")
 	for line := range strings.Lines(text) {

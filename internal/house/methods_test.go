@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// size holds the number of a type's methods and the number of files that contain them.
+// size holds the number of methods of a type and the number of files that contain them.
 type size struct{ methods, files int }
 
-// stillLarge lists the types that exceed the limits, with their sizes. They must not grow. Remove
-// an entry when its type is small enough.
+// stillLarge lists the types that exceed the limits, with their sizes. They must not grow, and an
+// entry must be removed once its type is small enough.
 var stillLarge = map[string]size{
 	".Group": {52, 3}, // 44 are exported; one for each operation
 }
@@ -22,23 +22,23 @@ type methods struct {
 	name  string // the folder, a dot and the type
 	count int
 	files []string
-	// views lists the types of the package that embed a pointer to the type. Their methods count as
-	// methods of the type, because they can use all of its fields.
+	// views lists the types of the package that embed a pointer to this type. Their methods count
+	// as methods of this type, because they can use all of its fields.
 	views []string
 	last  finding // position of the last method
 }
 
-// methodsOf returns the methods of all types, by the type's name. It ignores methods in tests.
+// methodsOf returns the methods of all types, by name of the type. It ignores methods in tests.
 func methodsOf(files []*file) map[string]*methods {
 	all := map[string]*methods{}
-	of := func(name string) *methods {
+	lookUp := func(name string) *methods {
 		if all[name] == nil {
 			all[name] = &methods{name: name}
 		}
 		return all[name]
 	}
 	for _, f := range files {
-		if f.test() {
+		if f.isTest() {
 			continue
 		}
 		for _, d := range f.syntax.Decls {
@@ -47,7 +47,7 @@ func methodsOf(files []*file) map[string]*methods {
 				if d.Recv == nil {
 					continue
 				}
-				m := of(f.folder() + "." + receiverName(d.Recv.List[0].Type))
+				m := lookUp(f.folder() + "." + receiverName(d.Recv.List[0].Type))
 				m.count++
 				m.last = f.find(d.Pos(), "")
 				if !slices.Contains(m.files, f.path) {
@@ -55,7 +55,7 @@ func methodsOf(files []*file) map[string]*methods {
 				}
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
-					noteViews(f, s, of)
+					noteViews(f, s, lookUp)
 				}
 			}
 		}
@@ -63,8 +63,8 @@ func methodsOf(files []*file) map[string]*methods {
 	return all
 }
 
-// noteViews records a struct as a view of each type that it embeds by pointer.
-func noteViews(f *file, s ast.Spec, of func(string) *methods) {
+// noteViews records a struct as a view of each type to which it embeds a pointer.
+func noteViews(f *file, s ast.Spec, lookUp func(string) *methods) {
 	declared, ok := s.(*ast.TypeSpec)
 	if !ok {
 		return
@@ -77,7 +77,7 @@ func noteViews(f *file, s ast.Spec, of func(string) *methods) {
 	for _, field := range body.Fields.List {
 		name := receiverName(field.Type)
 		if _, pointer := field.Type.(*ast.StarExpr); pointer && len(field.Names) == 0 && name != "" {
-			viewed := of(f.folder() + "." + name)
+			viewed := lookUp(f.folder() + "." + name)
 			viewed.views = append(viewed.views, view)
 		}
 	}
@@ -94,8 +94,10 @@ func sizeOf(all map[string]*methods, m *methods) size {
 	return s
 }
 
-// within reports whether a size is at most a limit.
-func (s size) within(most size) bool { return s.methods <= most.methods && s.files <= most.files }
+// within reports whether neither number exceeds the limit.
+func (s size) within(limit size) bool {
+	return s.methods <= limit.methods && s.files <= limit.files
+}
 
 // allowed returns the maximum size of a type.
 func allowed(name string) size {
@@ -105,18 +107,18 @@ func allowed(name string) size {
 	return size{maxMethods, maxMethodFiles}
 }
 
-// largeTypes returns the types with too many methods or with methods in too many files.
+// largeTypes returns the types that have too many methods or methods in too many files.
 func largeTypes(files []*file) (found []finding) {
 	all := methodsOf(files)
 	for name, m := range all {
-		s, most := sizeOf(all, m), allowed(name)
-		if m.count == 0 || s.within(most) {
+		s, limit := sizeOf(all, m), allowed(name)
+		if m.count == 0 || s.within(limit) {
 			continue
 		}
 		slices.Sort(m.files)
-		m.last.what = fmt.Sprintf("%s has %d methods including those of its views (at most %d are "+
-			"allowed) in %d files (at most %d are allowed): %s", name, s.methods, most.methods, s.files,
-			most.files, strings.Join(m.files, ", "))
+		m.last.text = fmt.Sprintf("%s has %d methods including those of its views (at most %d are "+
+			"allowed) in %d files (at most %d are allowed): %s", name, s.methods, limit.methods, s.files,
+			limit.files, strings.Join(m.files, ", "))
 		found = append(found, m.last)
 	}
 	return found
@@ -134,7 +136,8 @@ func TestStillLargeTypesAreLarge(t *testing.T) {
 	}
 }
 
-// receiverName returns the name of a receiver's type, without the star or any type parameters.
+// receiverName returns the name of the type of a receiver, without the star and any type
+// parameters.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:

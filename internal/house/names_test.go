@@ -7,27 +7,27 @@ import (
 )
 
 var (
-	spanOfCode = regexp.MustCompile("`([^`\n]+)`")
+	codeSpan = regexp.MustCompile("`([^`\n]+)`")
 	// nameInCode matches an identifier or a selector.
-	nameInCode = regexp.MustCompile(`^([A-Za-z_]\w*\.)*[A-Za-z_]\w*(\(\))?$`)
-	isGoName   = regexp.MustCompile(`[a-z][A-Z]|\.[A-Z]`)
-	ofOthers   = regexp.MustCompile(`^(cu|nccl|cuda)[A-Z]`) // names of CUDA and NCCL
-	aWord      = regexp.MustCompile(`\w+`)
+	nameInCode   = regexp.MustCompile(`^([A-Za-z_]\w*\.)*[A-Za-z_]\w*(\(\))?$`)
+	isGoName     = regexp.MustCompile(`[a-z][A-Z]|\.[A-Z]`)
+	externalName = regexp.MustCompile(`^(cu|nccl|cuda)[A-Z]`) // names of CUDA and NCCL
+	anyWord      = regexp.MustCompile(`\w+`)
 )
 
-// describesCode reports whether a page describes this code and hardly mentions code of other
-// projects.
+// describesCode reports whether a page describes the code of this module and hardly mentions that
+// of other projects.
 func describesCode(page string) bool {
 	return page == "ARCHITECTURE.md" || page == "CONTRIBUTING.md" ||
 		strings.HasPrefix(page, "docs/design/") || strings.HasPrefix(page, "docs/extending/")
 }
 
-// lostNames returns names of code on pages that do not occur in the sources.
+// lostNames returns the names of code on pages that do not occur in the sources.
 func lostNames(all pages) (found []finding) {
 	words := map[string]bool{}
 	for name, text := range all {
 		if !strings.HasSuffix(name, ".md") {
-			for _, word := range aWord.FindAllString(text, -1) {
+			for _, word := range anyWord.FindAllString(text, -1) {
 				words[word] = true
 			}
 		}
@@ -37,7 +37,7 @@ func lostNames(all pages) (found []finding) {
 			continue
 		}
 		prose(text, func(number int, line string) {
-			for _, m := range spanOfCode.FindAllStringSubmatch(line, -1) {
+			for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
 				if name := m[1]; nameInCode.MatchString(name) && isGoName.MatchString(name) {
 					found = append(found, lostParts(page, number, name, words)...)
 				}
@@ -50,7 +50,7 @@ func lostNames(all pages) (found []finding) {
 // lostParts returns the parts of a selector that do not occur in the sources.
 func lostParts(page string, number int, name string, words map[string]bool) (found []finding) {
 	for _, part := range strings.Split(strings.TrimSuffix(name, "()"), ".") {
-		if !words[part] && !ofOthers.MatchString(part) {
+		if !words[part] && !externalName.MatchString(part) {
 			found = append(found, finding{page, number, fmt.Sprintf("no source has %s, in %s", part, name)})
 		}
 	}

@@ -6,7 +6,7 @@ var seamRules = []rule{{
 	name: "optional interfaces of backends have names in package driver",
 	why:  "authors of backends read driver/optional.go rather than all callers",
 	check: each(func(f *file) []finding {
-		if f.folder() != "" && !below(f.folder(), "driver") {
+		if f.folder() != "" && !isWithin(f.folder(), "driver") {
 			return nil
 		}
 		var all []finding
@@ -29,8 +29,8 @@ var seamRules = []rule{{
 	},
 }}
 
-// nameless reports whether a type is an interface literal with methods. It makes an exception for
-// the interface of errors.Join, which has no name in Go, either.
+// nameless reports whether a type is an interface literal with methods. The interface of
+// errors.Join is an exception, because it has no name in Go either.
 func nameless(e ast.Expr) bool {
 	i, ok := e.(*ast.InterfaceType)
 	if !ok || i.Methods.NumFields() == 0 {

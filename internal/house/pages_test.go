@@ -20,7 +20,8 @@ type pageRule struct {
 	name  string
 	why   string
 	check func(pages) []finding
-	// bad lists small repositories that each violate the rule. good lists repositories that comply.
+	// bad lists small repositories, each of which violates the rule. good lists repositories that
+	// comply.
 	bad, good []pages
 }
 
@@ -81,7 +82,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "lines of prose have at most 100 columns",
-		why:   "documents are read in terminals, too; tables and code may be wider",
+		why:   "documents are also read in terminals; tables and code may be wider",
 		check: wideProse,
 		bad:   []pages{{"a.md": strings.Repeat("word ", 21) + "\n"}},
 		good: []pages{
@@ -140,7 +141,8 @@ var pageRules = []pageRule{
 	},
 }
 
-// TestReadmeProgramsAreExamples compares the README with the examples that CI builds and runs.
+// TestReadmeProgramsAreExamples compares the programs in the README with the examples that CI
+// builds and runs.
 func TestReadmeProgramsAreExamples(t *testing.T) {
 	all := loadPages(t)
 	for language, example := range map[string]string{
@@ -183,17 +185,17 @@ func TestPageRulesFindViolations(t *testing.T) {
 }
 
 var (
-	toPage    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
-	inCode    = regexp.MustCompile("`[^`]*`")
-	mentioned = regexp.MustCompile(`\bdocs/[\w/.-]+\.md\b`)
-	heading   = regexp.MustCompile(`^#+ +(.*)`)
-	notInSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
-	oneLink   = regexp.MustCompile(`^\s*([-*] +)?\[[^]]*\]\([^)]*\)[.,;:]?$`)
+	pageLink   = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	inlineCode = regexp.MustCompile("`[^`]*`")
+	docMention = regexp.MustCompile(`\bdocs/[\w/.-]+\.md\b`)
+	heading    = regexp.MustCompile(`^#+ +(.*)`)
+	notInSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	oneLink    = regexp.MustCompile(`^\s*([-*] +)?\[[^]]*\]\([^)]*\)[.,;:]?$`)
 )
 
-// prose calls see for each line of a page that is not in a code block.
-func prose(text string, see func(number int, line string)) {
-	// after reports whether the line follows an empty line or an indented line of code.
+// prose calls visit for each line of a page that is not in a code block.
+func prose(text string, visit func(number int, line string)) {
+	// after is set if the line follows an empty line or an indented line of code.
 	fenced, after := false, true
 	for i, line := range strings.Split(text, "\n") {
 		if strings.HasPrefix(strings.TrimSpace(line), "```") {
@@ -203,23 +205,23 @@ func prose(text string, see func(number int, line string)) {
 		indented := after && strings.HasPrefix(line, "    ")
 		after = indented || strings.TrimSpace(line) == ""
 		if !fenced && !indented {
-			see(i+1, line)
+			visit(i+1, line)
 		}
 	}
 }
 
-// linksOf calls see for each link of a page. to is the target's path relative to the root. part is
-// the text after #.
-func linksOf(name, text string, see func(line int, to, part string)) {
+// linksOf calls visit for each link on a page. target is the path to which it leads, relative to
+// the root, and anchor the text after #.
+func linksOf(name, text string, visit func(line int, target, anchor string)) {
 	prose(text, func(number int, line string) {
-		for _, m := range toPage.FindAllStringSubmatch(inCode.ReplaceAllString(line, ""), -1) {
-			to, part, _ := strings.Cut(m[1], "#")
+		for _, m := range pageLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(line, ""), -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
 			switch {
 			case strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:"):
-			case to == "":
-				see(number, name, part)
+			case target == "":
+				visit(number, name, anchor)
 			default:
-				see(number, path.Join(path.Dir(name), to), part)
+				visit(number, path.Join(path.Dir(name), target), anchor)
 			}
 		}
 	})
@@ -231,19 +233,19 @@ func brokenLinks(all pages) []finding {
 		if !strings.HasSuffix(name, ".md") {
 			continue
 		}
-		linksOf(name, text, func(line int, to, part string) {
-			target, ok := all[to]
-			if !ok && !all.folder(to) {
-				found = append(found, finding{name, line, "no " + to})
-			} else if part != "" && !hasHeading(target, part) {
-				found = append(found, finding{name, line, "no heading #" + part + " in " + to})
+		linksOf(name, text, func(line int, target, anchor string) {
+			page, ok := all[target]
+			if !ok && !all.folder(target) {
+				found = append(found, finding{name, line, "no " + target})
+			} else if anchor != "" && !hasHeading(page, anchor) {
+				found = append(found, finding{name, line, "no heading #" + anchor + " in " + target})
 			}
 		})
 	}
 	return found
 }
 
-// folder reports whether a path is a folder that contains files.
+// folder reports whether name is a folder that contains files.
 func (p pages) folder(name string) bool {
 	for file := range p {
 		if strings.HasPrefix(file, name+"/") {
@@ -253,7 +255,7 @@ func (p pages) folder(name string) bool {
 	return false
 }
 
-// hasHeading reports whether a page has a heading for which GitHub generates the anchor.
+// hasHeading reports whether a page has a heading for which GitHub generates the given anchor.
 func hasHeading(text, anchor string) bool {
 	has := false
 	prose(text, func(_ int, line string) {
@@ -269,7 +271,7 @@ func lostMentions(all pages) []finding {
 	var found []finding
 	for name, text := range all {
 		for i, line := range strings.Split(text, "\n") {
-			for _, page := range mentioned.FindAllString(line, -1) {
+			for _, page := range docMention.FindAllString(line, -1) {
 				_, ofAll := all[page]
 				_, ofPython := all["python/"+page]
 				// Pages and the tests in this folder may name pages that do not exist.
@@ -283,7 +285,7 @@ func lostMentions(all pages) []finding {
 	return found
 }
 
-// orphans returns pages in docs that cannot be reached from the index by links.
+// orphans returns the pages in docs to which no path of links leads from the index.
 func orphans(all pages) []finding {
 	reached, next := map[string]bool{}, []string{"docs/README.md"}
 	for len(next) > 0 {
@@ -291,7 +293,7 @@ func orphans(all pages) []finding {
 		next = next[1:]
 		if text, ok := all[name]; ok && !reached[name] {
 			reached[name] = true
-			linksOf(name, text, func(_ int, to, _ string) { next = append(next, to) })
+			linksOf(name, text, func(_ int, target, _ string) { next = append(next, target) })
 		}
 	}
 	var found []finding
@@ -320,8 +322,8 @@ func wideProse(all pages) []finding {
 	return found
 }
 
-// private matches words that have a plainer synonym. "house" is allowed in code, as the name of a
-// package.
+// private matches words that have a plainer synonym. In code, "house" is allowed because it is the
+// name of a package.
 var (
 	unplain = []string{
 		"for ever", "in vain", "football", "theatre",
@@ -346,7 +348,7 @@ func privateWords(all pages) []finding {
 			continue
 		}
 		prose(text, func(number int, line string) {
-			if word := private.FindString(inCode.ReplaceAllString(line, "")); word != "" {
+			if word := private.FindString(inlineCode.ReplaceAllString(line, "")); word != "" {
 				found = append(found, finding{name, number, fmt.Sprintf("%q", word)})
 			}
 		})
@@ -354,8 +356,8 @@ func privateWords(all pages) []finding {
 	return found
 }
 
-// privateIn checks names, texts and comments of code. It skips this package, because this package
-// lists the words.
+// privateIn checks the names, texts and comments of code. It skips this package, which lists the
+// words.
 func privateIn(name, text string) []finding {
 	if strings.HasPrefix(name, "internal/house/") || !privateInCode.MatchString(text) {
 		return nil
@@ -398,20 +400,20 @@ func unknownVariables(all pages) []finding {
 
 func longPages(all pages) []finding {
 	var found []finding
-	for name, most := range map[string]struct{ words, lines int }{
+	for name, limit := range map[string]struct{ words, lines int }{
 		"README.md": {700, 110}, "ARCHITECTURE.md": {1700, 200},
 	} {
-		if n := len(strings.Fields(all[name])); n > most.words {
+		if n := len(strings.Fields(all[name])); n > limit.words {
 			found = append(found, finding{name, 1, fmt.Sprintf("%d words", n)})
 		}
-		if n := strings.Count(all[name], "\n"); n > most.lines {
+		if n := strings.Count(all[name], "\n"); n > limit.lines {
 			found = append(found, finding{name, n, fmt.Sprintf("%d lines", n)})
 		}
 	}
 	return found
 }
 
-// loadPages reads the repository's documents and sources. Other files have empty texts.
+// loadPages reads the documents and sources of the repository. The texts of other files are empty.
 func loadPages(t *testing.T) pages {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -447,14 +449,14 @@ func loadPages(t *testing.T) pages {
 }
 
 // unread reports whether to skip a folder because it contains no files written by people. The go
-// command skips folders whose names begin with an underscore. unread does not skip them, because
+// command also skips folders whose names begin with an underscore, but unread does not, because
 // Python packages may have such names.
 func unread(folder string) bool {
-	return built[folder] || skipped(folder) && !strings.HasPrefix(folder, "_")
+	return built[folder] || isIgnored(folder) && !strings.HasPrefix(folder, "_")
 }
 
 var (
-	// built lists the names of folders with build outputs.
+	// built lists the names of folders that contain build outputs.
 	built = map[string]bool{"build": true, "dist": true, "bin": true, "__pycache__": true}
 	// named lists the kinds of files that people write and that may name documents.
 	named = map[string]bool{
@@ -463,7 +465,7 @@ var (
 	}
 )
 
-// kind returns a file's extension, or its name if it has none.
+// kind returns the extension of a file, or its name if it has none.
 func kind(name string) string {
 	if e := path.Ext(name); e != "" {
 		return e

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// readmePromises lists sentences of the README. Each has a test that fails if the sentence is no
+// readmePromises lists sentences of the README, each with a test that fails if the sentence is no
 // longer true. Commands other than "go test" run on GPUs or in .ci/run.
 var readmePromises = []struct{ quote, test string }{
 	{

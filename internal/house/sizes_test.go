@@ -48,7 +48,7 @@ var sizeRules = []rule{
 	},
 }
 
-// methodFiles returns a module in which each file declares the given number of methods of a
+// methodFiles returns a module in which each file declares the given number of methods on a
 // receiver.
 func methodFiles(receiver string, files, methods int) map[string]string {
 	sources := map[string]string{}
@@ -62,7 +62,6 @@ func methodFiles(receiver string, files, methods int) map[string]string {
 	return sources
 }
 
-// with adds a file to a module.
 func with(sources map[string]string, name, text string) map[string]string {
 	sources[name] = text
 	return sources

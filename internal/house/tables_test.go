@@ -8,7 +8,6 @@ import (
 
 var underHeader = regexp.MustCompile(`^\|[ :|-]*-[ :|-]*\|$`)
 
-// headlessTables returns tables without a header.
 func headlessTables(all pages) []finding {
 	var found []finding
 	for name, text := range all {
@@ -16,13 +15,13 @@ func headlessTables(all pages) []finding {
 			continue
 		}
 		lines := append(strings.Split(text, "\n"), "")
-		inside := false
+		inTable := false
 		prose(text, func(number int, line string) {
 			row := strings.HasPrefix(line, "|")
-			if row && !inside && !underHeader.MatchString(lines[number]) {
+			if row && !inTable && !underHeader.MatchString(lines[number]) {
 				found = append(found, finding{name, number, "a row without a header"})
 			}
-			inside = row
+			inTable = row
 		})
 	}
 	return found

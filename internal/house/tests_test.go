@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// kinds lists names of test files that describe the kind of test, or that have a special meaning.
+// kinds lists names of test files that state the kind of the tests, or that have a special meaning.
 var kinds = []string{
 	"bench", "contract", "example", "export", "fuzz", "main", "model", "norace", "race", "transcript",
 }
 
-// suites lists names of test files that do not test a single source file or are shared by tests.
+// suites lists names of test files that test more than one source file or are shared by other
+// tests.
 var suites = map[string][]string{
-	"":                  {"program", "rank"},    // random programs; the ranks of tests
-	"driver/drivertest": {"small"},              // the least backend, which is an example
+	"":                  {"program", "rank"},    // random programs; ranks that tests start
+	"driver/drivertest": {"small"},              // the smallest possible backend, which is an example
 	"driver/host":       {"process", "program"}, // ranks as processes, and what they do
 	"driver/nccl":       {"direct", "message"},
 }
@@ -40,23 +41,23 @@ var testRules = []rule{
 }
 
 func misnamedTests(files []*file) []finding {
-	sources := map[string][]string{} // the names of a folder's source files
+	sources := map[string][]string{} // names of the source files in each folder
 	for _, f := range files {
-		if name := strings.TrimSuffix(path.Base(f.path), ".go"); !f.test() && name != "doc" {
+		if name := strings.TrimSuffix(path.Base(f.path), ".go"); !f.isTest() && name != "doc" {
 			sources[f.folder()] = append(sources[f.folder()], name)
 		}
 	}
 	var all []finding
 	for _, f := range files {
-		in := f.folder()
-		if !f.test() || len(sources[in]) == 0 {
+		folder := f.folder()
+		if !f.isTest() || len(sources[folder]) == 0 {
 			continue
 		}
 		name := strings.TrimSuffix(path.Base(f.path), "_test.go")
-		after := func(what string) bool { return name == what || strings.HasPrefix(name, what+"_") }
-		part := func(source string) bool { return strings.HasPrefix(source, name+"_") }
-		if !slices.ContainsFunc(slices.Concat(sources[in], kinds, suites[in]), after) &&
-			!slices.ContainsFunc(sources[in], part) && !after(path.Base(in)) {
+		startsWith := func(s string) bool { return name == s || strings.HasPrefix(name, s+"_") }
+		extends := func(source string) bool { return strings.HasPrefix(source, name+"_") }
+		if !slices.ContainsFunc(slices.Concat(sources[folder], kinds, suites[folder]), startsWith) &&
+			!slices.ContainsFunc(sources[folder], extends) && !startsWith(path.Base(folder)) {
 			all = append(all, f.find(f.syntax.Package, "no source file has the name of this test"))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestNoProgramIsTracked fails if a commit contains the output of go build.
+// TestNoProgramIsTracked fails if git tracks an output of go build.
 func TestNoProgramIsTracked(t *testing.T) {
 	if _, err := os.Stat("../../.git"); errors.Is(err, fs.ErrNotExist) {
 		t.Skip(err) // the sources are not a checkout

@@ -11,14 +11,14 @@ import (
 
 var (
 	vague = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// marks are split in two. Otherwise this file would violate its own rule.
+	// marks are split in two, because this file would otherwise violate its own rule.
 	marks      = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
 	unfinished = regexp.MustCompile(`\b(` + strings.Join(marks, "|") + `)\b`)
 	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that names in this module once used to plain words. Other developers could
-// not guess the former words.
+// formerWords maps words that names in this module used to contain, and that other developers could
+// not guess, to plain words.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -33,7 +33,7 @@ var formerWords = map[string]string{
 	"survey": "rank states", "conceal": "unpublish", "spilt": "backlog", "stray": "deadlock",
 }
 
-// partsOfName matches the words of a name in Go.
+// partsOfName matches the words of a Go name.
 var partsOfName = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
 
 const preamble = "package a\n\nimport \"time\"\n\n"
@@ -115,10 +115,10 @@ var wordRules = []rule{
 		why:  "a sleep hides a race or wastes time; events and deadlines do not",
 		check: each(func(f *file) []finding {
 			return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, about string) string {
-				if named, ok := c.Args[0].(*ast.Ident); ok {
-					about += named.Name
+				if name, ok := c.Args[0].(*ast.Ident); ok {
+					about += name.Name
 				}
-				if !f.test() && waits.MatchString(about) {
+				if !f.isTest() && waits.MatchString(about) {
 					return ""
 				}
 				return "sleeps"
@@ -167,8 +167,8 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf calls judge for the calls of a selector, such as time.Sleep. An empty receiver matches
-// any. about contains the comments inside the function and its doc comment.
+// callsOf calls judge for each call of a selector, such as time.Sleep. An empty receiver matches
+// any. about contains the comments of the function that makes the call, including its doc comment.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, about string) string,
 ) []finding {
@@ -186,8 +186,8 @@ func callsOf(
 			if x, ok := s.X.(*ast.Ident); receiver != "" && (!ok || x.Name != receiver) {
 				return true
 			}
-			if what := judge(n, about); what != "" {
-				all = append(all, f.find(n.Pos(), "%s", what))
+			if text := judge(n, about); text != "" {
+				all = append(all, f.find(n.Pos(), "%s", text))
 			}
 		}
 		return true

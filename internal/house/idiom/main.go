@@ -1,12 +1,12 @@
-// Command idiom lists the words and pairs of words that set the comments of one tree of Go code
-// apart from those of others, by the z-score of their log-odds ratio. It helps to find private
-// idiom: a word at the top of the list belongs into the glossary of ARCHITECTURE.md, or has a
-// plainer synonym.
+// Command idiom lists the words and pairs of words that distinguish the comments of one tree of Go
+// code from those of others, by the z-score of their log-odds ratio. It helps to find private
+// idiom: a word at the top of the list belongs in the glossary of ARCHITECTURE.md, or has a plainer
+// synonym.
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// FOLDER is the tree to judge, OTHER are checkouts of well-known projects to compare it with. The
-// columns are the z-score, the counts in FOLDER and in all OTHER, and the word.
+// FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project to compare it with.
+// The columns are the z-score, the number of occurrences in FOLDER and in all OTHER, and the word.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 
 func main() {
 	n := flag.Int("n", 50, "number of words and pairs")
-	tests := flag.Bool("tests", false, "read test files, too")
+	tests := flag.Bool("tests", false, "also read test files")
 	flag.Parse()
 	if flag.NArg() < 2 {
 		flag.Usage()
@@ -55,13 +55,14 @@ func run(out io.Writer, n int, tests bool, folder string, others []string) error
 	return nil
 }
 
-// counts holds the number of occurrences of words, and of pairs of adjacent words, in comments.
+// counts holds the numbers of occurrences, in comments, of words and of pairs of adjacent words.
 type counts map[string]int
 
-// word matches a word of a comment. Names in code have capitals or digits inside and do not match.
+// word matches a word of a comment. Names in code that contain capitals or digits after the first
+// letter do not match.
 var word = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
 
-// read counts the words in the comments of all Go files of a tree.
+// read counts the words in the comments of all Go files in a tree.
 func (c counts) read(tree fs.FS, tests bool) error {
 	return fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -87,7 +88,7 @@ func (c counts) read(tree fs.FS, tests bool) error {
 	})
 }
 
-// add counts the words of a text, and the pairs within its sentences.
+// add counts the words of a text, and the pairs of words within its sentences.
 func (c counts) add(text string) {
 	for sentence := range strings.FieldsFuncSeq(text, func(r rune) bool {
 		return strings.ContainsRune(".,:;()[]`\"", r)
@@ -104,7 +105,7 @@ func (c counts) add(text string) {
 	}
 }
 
-// scoredWord holds a word, or a pair of words, with its counts and its score.
+// scoredWord holds a word or a pair of words, with its counts and its score.
 type scoredWord struct {
 	text         string
 	score        float64
@@ -112,7 +113,7 @@ type scoredWord struct {
 }
 
 // compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
-// prior of half an occurrence, divided by its standard error. Therefore a rare word needs a larger
+// prior of half an occurrence, divided by its standard error, so that a rare word needs a larger
 // ratio.
 func compare(ours, theirs counts, n int) []scoredWord {
 	var all []scoredWord

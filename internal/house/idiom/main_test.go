@@ -25,7 +25,7 @@ func TestTypicalWordsAreListedFirst(t *testing.T) {
 	}
 	for i, w := range compare(ours, theirs, 3) {
 		if w.ours != 2 || w.theirs != 0 {
-			t.Errorf("word %d is %+v, want one that only ours contains, twice", i, w)
+			t.Errorf("compare: word %d = %+v, want one that occurs twice in ours and never in theirs", i, w)
 		}
 	}
 }

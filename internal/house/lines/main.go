@@ -1,5 +1,5 @@
-// Command lines counts lines of Go code by package, excluding tests. It counts only lines that
-// contain a token, and therefore ignores comments and blank lines.
+// Command lines counts lines of Go code by package, excluding tests. Only lines that contain a
+// token are counted, so comments and blank lines are ignored.
 //
 //	go run ./internal/house/lines [FOLDER]
 package main

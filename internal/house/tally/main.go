@@ -1,5 +1,5 @@
 // Command tally reads the output of go test -json, prints the output of failed tests, and finally
-// prints how many tests passed and how many failed. It fails if a test failed.
+// prints the number of tests that passed and failed. It fails if a test failed.
 //
 //	go test -json ./... | go run ./internal/house/tally
 package main

@@ -31,13 +31,13 @@ func (k key) String() string {
 	return k.pkg + " " + k.test
 }
 
-// noOutcome marks a test that has begun and has no other outcome. Either it is a benchmark that
-// passed, or its process crashed while the test was running. The test's output may describe the
-// crash.
+// noOutcome marks a test that has started and has no other outcome. Such a test is either a
+// benchmark that passed, or it was running when its process crashed. In the latter case, its output
+// may describe the crash.
 const noOutcome = "run"
 
-// tally counts finished tests. It counts subtests instead of their parent. Subtests without a name
-// are trials of one test, and count as that test.
+// tally counts finished tests. If a test has subtests, only those are counted. Subtests without a
+// name are trials of a single test, and count as that test.
 type tally struct {
 	outcome map[key]string
 	output  map[key][]byte
@@ -61,7 +61,7 @@ func run(in io.Reader, out io.Writer) (failed bool, err error) {
 	return t.report(out)
 }
 
-// trial matches the name that go test gives to a subtest without a name.
+// trial matches the names that go test gives to subtests without a name.
 var trial = regexp.MustCompile(`^#[0-9]+$`)
 
 func (t *tally) add(e *event) {
@@ -82,7 +82,7 @@ func (t *tally) add(e *event) {
 	}
 }
 
-// report writes the output of failed tests and the counts.
+// report writes the output of the failed tests, and the counts.
 func (t *tally) report(out io.Writer) (failed bool, err error) {
 	counts := map[string]int{}
 	for _, k := range slices.SortedFunc(maps.Keys(t.outcome), compareKeys) {
@@ -109,8 +109,8 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether the outcome for a key counts as that of a test. A package counts only if
-// it crashed.
+// counts reports whether the outcome of k counts as that of a test. A package counts only if it
+// crashed.
 func (t *tally) counts(k key) bool {
 	if k.test == "" {
 		return t.crashed(k.pkg)
@@ -118,8 +118,8 @@ func (t *tally) counts(k key) bool {
 	return !t.parents[k] && !trial.MatchString(path.Base(k.test))
 }
 
-// crashed reports whether a package failed although none of its tests failed. Its process has then
-// crashed, or it does not build.
+// crashed reports whether a package failed although none of its tests did, because its process
+// crashed or because it does not build.
 func (t *tally) crashed(pkg string) bool {
 	if t.outcome[key{pkg, ""}] != "fail" {
 		return false
