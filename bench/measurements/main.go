@@ -1,4 +1,4 @@
-// Command measurements writes the tables of docs/measurements from the result files there.
+// Command measurements writes the tables in docs/measurements from the result files there.
 //
 //	measurements                    regenerate the tables of all pages
 //	measurements --check            fail if a page and its result files differ
@@ -12,7 +12,7 @@
 //	<!-- end -->
 //
 // bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves. A
-// result file has these fields, and no others:
+// result file has exactly these fields:
 //
 //   - runs lists the runs: machine, date (a day, or "2026-11-20 to 2026-11-22"), and if known
 //     libraries, commit and command. A run for a part of the table names it in part.
@@ -57,7 +57,6 @@ func run(args []string, in io.Reader) error {
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
-// add writes a result file from the output of a benchmark.
 func add(folder, name string, args []string, in io.Reader) error {
 	var origin results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)

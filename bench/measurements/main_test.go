@@ -16,7 +16,7 @@ func TestPagesMatchResultFiles(t *testing.T) {
 const result = `{"runs": [{"machine": "m", "date": "2026-11-20"}], "columns": ["a", "b"],
 	"rows": [[1.50, "x|y"], [[1, 2.0], null]]}`
 
-// pages creates a folder with pages and result files.
+// pages creates a folder that contains the given pages and result files.
 func pages(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()

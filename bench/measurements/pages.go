@@ -13,11 +13,11 @@ import (
 	"symmem/bench/results"
 )
 
-// generated matches a table and the two comments around it. The first group is the name of the
-// result file.
+// generated matches a table together with the comments before and after it. The first group is the
+// name of the result file.
 var generated = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// tables returns the tables of a folder's result files as Markdown, by name.
+// tables returns the tables in the result files of a folder as Markdown, by name.
 func tables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
@@ -42,8 +42,8 @@ func tables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// regenerate regenerates the tables in a folder's pages. It returns the old and the new text of
-// each page by path.
+// regenerate regenerates the tables in the pages of a folder. It returns the old and the new text
+// of each page, by path.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	tables, err := tables(folder)
 	if err != nil {

@@ -22,13 +22,13 @@ func parse(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// table collects named values by row. Each name has a column. Columns are in order of appearance.
+// table collects named values by row. Each name has a column, and the columns are in order of
+// appearance.
 type table struct {
 	columns []string
 	rows    []map[string]any
 }
 
-// set sets a value in the last row.
 func (t *table) set(name string, value any) {
 	if !slices.Contains(t.columns, name) {
 		t.columns = append(t.columns, name)
@@ -36,7 +36,7 @@ func (t *table) set(name string, value any) {
 	t.rows[len(t.rows)-1][name] = value
 }
 
-// result returns the table. Missing values are nil.
+// result returns the table, in which missing values are nil.
 func (t *table) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
@@ -52,7 +52,7 @@ func (t *table) result() (*results.Result, error) {
 	return r, nil
 }
 
-// parseReport returns a table with one row per result of a report.
+// parseReport returns a table with one row for each result of a report.
 func parseReport(text []byte) (*results.Result, error) {
 	var decoded report.Report
 	if err := json.Unmarshal(text, &decoded); err != nil {
@@ -80,7 +80,7 @@ func parseReport(text []byte) (*results.Result, error) {
 	return t.result()
 }
 
-// toCell converts a parameter to a table cell. The cell is a number or a string.
+// toCell converts a parameter to a table cell, which is a number or a string.
 func toCell(value any) any {
 	if number, ok := value.(float64); ok {
 		return number
@@ -93,7 +93,7 @@ var (
 	figure    = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
-// parseBenchmarks returns a table with one row per benchmark line.
+// parseBenchmarks returns a table with one row for each benchmark line.
 func parseBenchmarks(text string) (*results.Result, error) {
 	t := &table{}
 	for _, line := range benchmark.FindAllStringSubmatch(text, -1) {

@@ -1,6 +1,5 @@
-// Package report defines the JSON output of symmem bench. A report contains results, their
-// baselines, and a description of the machine. Programs that compare reports decode them with this
-// package.
+// Package report defines the JSON output of symmem bench: results, their baselines, and a
+// description of the machine. Programs that compare reports use this package to decode them.
 package report
 
 import (
@@ -20,7 +19,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes the times of batches. Times are in nanoseconds per operation.
+// Summarize summarizes the times of batches, which are in nanoseconds per operation.
 func Summarize(perOp []float64) Summary {
 	sorted := slices.Sorted(slices.Values(perOp))
 	n := len(sorted)
@@ -38,15 +37,16 @@ type Result struct {
 	Params map[string]any `json:"params"`
 	Summary
 	AllocsPerOp float64 `json:"allocs_per_op"`
-	// Baseline names the baseline. Without a baseline, Baseline, BaselineMedian and Ratio are nil.
+	// Baseline is the name of the baseline. If there is none, Baseline, BaselineMedian and Ratio
+	// are nil.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	// Ratio is the baseline's median divided by Median. A value above 1 means that the result is
-	// faster.
+	// Ratio is the median of the baseline divided by Median, so a value above 1 means that the
+	// result is faster.
 	Ratio *float64 `json:"ratio"`
-	// Bar is the maximum permitted time in nanoseconds, or 0.
+	// Bar is the maximum time that is permitted, in nanoseconds, or 0 if there is no limit.
 	Bar float64 `json:"bar_ns,omitempty"`
-	// Counts holds other results by name.
+	// Counts holds further figures, by name.
 	Counts map[string]float64 `json:"counts,omitempty"`
 }
 
@@ -59,7 +59,7 @@ func (r *Result) Against(name string, s Summary) {
 	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
 }
 
-// Missed reports whether the median exceeds the bar.
+// Missed reports whether the median exceeds the permitted maximum.
 func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
 
 // Machine describes the machine on which a report was made.
@@ -74,12 +74,13 @@ type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst is the result with the lowest ratio in a comparison of paths. It may be nil.
+	// Worst is the result with the lowest ratio in a comparison of paths, or nil.
 	Worst *Worst `json:"worst,omitempty"`
 	// RoundTrip holds the round-trip times between two cores before and after the run. It is nil if
-	// they do not affect the results.
+	// such times do not affect the results.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Error is the reason why the run stopped early. Results contains the earlier results.
+	// Error is the reason why the run stopped early. Results then contains the results up to that
+	// point.
 	Error string `json:"error,omitempty"`
 }
 
@@ -106,7 +107,8 @@ func (r *Report) NoteWorst() {
 	}
 }
 
-// Half returns the half of an nccl-tests row to which the result belongs.
+// Half reports whether the result is in-place or out-of-place. A row of nccl-tests consists of
+// these two halves.
 func (r *Result) Half() string {
 	if r.Params["in_place"] == true {
 		return "in-place"
@@ -114,7 +116,7 @@ func (r *Result) Half() string {
 	return "out-of-place"
 }
 
-// Missed returns a text for each result whose median exceeds its bar.
+// Missed returns a message for each result whose median exceeds the permitted maximum.
 func (r *Report) Missed() []string {
 	var missed []string
 	for i := range r.Results {
@@ -126,7 +128,7 @@ func (r *Report) Missed() []string {
 	return missed
 }
 
-// Label returns the name followed by the parameters.
+// Label returns the name and the parameters.
 func (r *Result) Label() string {
 	var b strings.Builder
 	b.WriteString(r.Name)

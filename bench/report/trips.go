@@ -5,13 +5,13 @@ type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
 	// Mode classifies the two processors. They may be two threads of one core ("smt"), share a
-	// cache ("near"), share no cache ("far"), or also run other work ("busy"). "unknown" means that
-	// there is only one processor. "mixed" means that the class changed during the run. Runs in the
-	// modes busy and mixed are not comparable.
+	// cache ("near"), share no cache ("far"), or be busy with other work ("busy"). "unknown" means
+	// that there is only one processor, and "mixed" that the class changed during the run. Busy and
+	// mixed runs are not comparable.
 	Mode string `json:"mode"`
 }
 
-// NewTrips returns Trips. It derives the mode from the times before and after a run.
+// NewTrips returns Trips whose mode is derived from the times before and after a run.
 func NewTrips(before, after float64) *Trips {
 	mode := modeOf(before)
 	if mode != modeOf(after) {
@@ -20,9 +20,9 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf classifies a round-trip time. The limits are between the measured ranges: 46 to 82 ns for
-// threads of one core, 91 to 160 ns for cores with a shared cache, and 230 to 540 ns for cores
-// without one.
+// modeOf classifies a round-trip time. The limits lie between the measured ranges: 46 to 82 ns for
+// threads of one core, 91 to 160 ns for cores that share a cache, and 230 to 540 ns for cores that
+// do not.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:

@@ -1,6 +1,6 @@
-// Package results defines the format of result files. A result file contains a table of
-// measurements and their origin. All tables in docs/measurements are generated from result files.
-// The origin of each number is therefore known.
+// Package results defines the format of result files, each of which contains a table of
+// measurements and their origin. All tables in docs/measurements are generated from result files,
+// so that the origin of each number is known.
 package results
 
 import (
@@ -12,22 +12,21 @@ import (
 	"strings"
 )
 
-// Result holds a table of measurements and describes the runs that produced them.
+// Result holds a table of measurements and describes the runs that produced it.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"`
-	// Rows contains a cell for each column. A cell is a number, a text, null, or a list of such
-	// values.
+	// Rows contains a cell for each column. A cell is a number, a text, null, or a list of these.
 	Rows [][]any `json:"rows"`
 }
 
 // Run describes a run. Only Machine and Date are required.
 type Run struct {
-	// Part describes the part of the table that is from this run. It is empty if the whole table
-	// is.
+	// Part describes the part of the table that this run produced. It is empty if the run produced
+	// the whole table.
 	Part    string `json:"part,omitempty"`
 	Machine string `json:"machine"`
-	// Libraries lists the versions of libraries that were used or compared.
+	// Libraries lists the versions of the libraries that were used or compared.
 	Libraries string `json:"libraries,omitempty"`
 	// Date is a day or a range of days, such as 2026-11-20 to 2026-11-22.
 	Date    string `json:"date"`
@@ -35,8 +34,8 @@ type Run struct {
 	Command string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It rejects unknown fields. It also rejects rows whose length differs
-// from the number of columns.
+// Read decodes a result file. It rejects unknown fields, and rows that do not have a cell for each
+// column.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -70,7 +69,7 @@ func (r *Result) check() error {
 	return nil
 }
 
-// Encode encodes a result file, with a line for each row.
+// Encode encodes a result file, with one line for each row.
 func (r *Result) Encode() ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -99,7 +98,7 @@ func (r *Result) Encode() ([]byte, error) {
 		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
 }
 
-// compact encodes a value on one line. It does not escape <, > and &.
+// compact encodes a value on one line, without escaping <, > and &.
 func compact(value any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -137,7 +136,6 @@ func (r *Result) Markdown() (string, error) {
 	return out.String(), nil
 }
 
-// show formats a cell.
 func show(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:

@@ -1,11 +1,11 @@
 // Command against compares the speed of collectives on the host between two checkouts of symmem. It
-// builds the command of each checkout and runs the two commands alternately. Other load on the
-// machine then slows down either command. It prints the ratio of each pair of runs.
+// builds the command of each checkout and runs the two commands alternately, so that other load on
+// the machine slows down both. It prints the ratio of each pair of runs.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are folders. With -bar, the exit code is 1 if a ratio of the old to the new time is
-// below the bar. If the measurement fails, the exit code is 2.
+// OLD and NEW are folders. If -bar is set, the exit code is 1 if a ratio of the old to the new time
+// is below it. If the measurement fails, the exit code is 2.
 package main
 
 import (
@@ -24,7 +24,6 @@ import (
 	"symmem/bench/report"
 )
 
-// config holds the arguments.
 type config struct {
 	old, new string
 	pairs    int
@@ -111,7 +110,6 @@ func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 	return nil
 }
 
-// build builds the command of a checkout.
 func build(ctx context.Context, source, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/symmem")
 	cmd.Dir = source
@@ -121,7 +119,7 @@ func build(ctx context.Context, source, program string) error {
 	return nil
 }
 
-// measure runs the benchmark of one program and adds its results to the table.
+// measure runs the benchmark of one program and adds the results to the table.
 func (c *config) measure(ctx context.Context, program string, index int, t *table) error {
 	r, err := runBench(ctx, program, []string{
 		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.ops, "--sizes", c.sizes,
@@ -137,7 +135,6 @@ func (c *config) measure(ctx context.Context, program string, index int, t *tabl
 	return nil
 }
 
-// runBench runs one benchmark and decodes its report.
 func runBench(ctx context.Context, program string, args []string) (*report.Report, error) {
 	cmd := exec.CommandContext(ctx, program, append([]string{"bench"}, args...)...)
 	var out, errs bytes.Buffer

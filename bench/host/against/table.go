@@ -8,14 +8,14 @@ import (
 	"symmem/bench/results"
 )
 
-// table holds the results of the old and the new program in order of appearance.
+// table holds the results of the old and the new program, in order of appearance.
 type table struct {
 	names []string
 	times map[string]*times
 }
 
-// times holds the times of one benchmark in nanoseconds, for each pair of runs. Index 0 is the old
-// program, index 1 the new one.
+// times holds the times of one benchmark in nanoseconds, one for each pair of runs. Index 0 is the
+// old program, and index 1 the new one.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
@@ -62,10 +62,10 @@ func (t *table) write(out io.Writer) error {
 	return err
 }
 
-// below returns the benchmarks whose ratio is below a bar.
-func (t *table) below(bar float64) (slow []string) {
+// below returns the benchmarks whose ratio is below minRatio.
+func (t *table) below(minRatio float64) (slow []string) {
 	for _, name := range t.names {
-		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < bar {
+		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < minRatio {
 			slow = append(slow, fmt.Sprintf("%s: %.3f", name, ratio))
 		}
 	}

@@ -38,13 +38,13 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	case len(args) == 2 && args[0] == "rows":
 		return rows(args[1], in, out)
 	case len(args) == 2 && args[0] == "table":
-		parsed, err := open(args[1])
+		parsed, err := readFile(args[1])
 		if err != nil {
 			return err
 		}
 		return table(parsed, out)
 	case len(args) == 3 && args[0] == "results":
-		parsed, err := open(args[1])
+		parsed, err := readFile(args[1])
 		if err != nil {
 			return err
 		}
@@ -56,8 +56,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return errUsage
 }
 
-// open reads the rows of a file.
-func open(file string) (*launches, error) {
+func readFile(file string) (*launches, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func open(file string) (*launches, error) {
 	return parsed, nil
 }
 
-// rows writes the out-of-place results of a report as rows.
+// rows prints the out-of-place results of a report as rows.
 func rows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// ours is the label of symmem. limit is the label of the plain C program. All other labels are
-	// peers.
+	// ours is the label of symmem, and limit the label of the plain C program. All other labels are
+	// those of peers.
 	ours  = "symmem"
 	limit = "limit"
 )
 
-// rowKey holds the values that comparable rows have in common.
+// rowKey holds the values that rows must have in common to be comparable.
 type rowKey struct {
 	ranks, bytes int
 	mode, op     string
@@ -34,10 +34,10 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches holds the medians of all launches by key and label, in microseconds.
+// launches holds the medians of all launches, by key and label, in microseconds.
 type launches struct {
 	times map[rowKey]map[string][]float64
-	// dropped counts rows of launches during which the machine changed or was busy.
+	// dropped counts the rows of launches during which the machine changed or was busy.
 	dropped int
 }
 
@@ -86,13 +86,12 @@ func (l *launches) add(record []string) error {
 	return nil
 }
 
-// section holds the table of one mode, number of ranks and operation.
+// section holds the table for one mode, number of ranks and operation.
 type section struct {
 	rowKey
 	result *results.Result
 }
 
-// sections returns a table for each mode, number of ranks and operation.
 func (l *launches) sections() []section {
 	var parsed []section
 	var labels []string
@@ -162,7 +161,7 @@ func (l *launches) labels(section rowKey) []string {
 	return append([]string{ours, limit}, slices.Sorted(maps.Keys(found))...)
 }
 
-// row returns the cells of a table row. The row compares the labels.
+// row returns the cells of a table row, which compares the labels.
 func row(p rowKey, labels []string, times map[string][]float64) []any {
 	medians := map[string]float64{}
 	for label, parsed := range times {
