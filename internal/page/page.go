@@ -86,6 +86,7 @@ type Segment struct {
 // State is the state of a window on a rank.
 type State int
 
+// The states of a window: never registered, registered, and no longer registered.
 const (
 	Absent State = iota
 	Registered

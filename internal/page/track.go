@@ -5,6 +5,7 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
+// The kinds of events. Older is a block that was allocated before the track.
 const (
 	Alloc Kind = iota + 1
 	Free
