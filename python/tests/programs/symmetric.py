@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ def a_new_world_gets_no_handle_of_an_old_one() -> None:
     dist.destroy_process_group()
     dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=60))
     assert dist.group.WORLD.group_name == name
-    raises(dist.DistError, lambda: symm_mem.rendezvous(tensor, dist.group.WORLD))
+    raises(dist.DistError, partial(symm_mem.rendezvous, tensor, dist.group.WORLD))
     del tensor, handle
     rendezvous(10)[1].barrier()
     dist.destroy_process_group()

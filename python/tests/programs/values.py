@@ -68,7 +68,7 @@ def floats_and_texts_are_compared_too() -> None:
     raises(symmem.InvalidError, partial(symmem.combine, not_whole, "rate", "sum"))
     unknown: Any = "mean"
     error = raises(symmem.InvalidError, partial(symmem.combine, 1, "rate", unknown))
-    assert str(error) == "op 'mean': one of any, all, min, max, sum"
+    assert str(error) == "unknown op 'mean'; want one of any, all, min, max, sum"
     symmem.agree(0.5, "rate")
 
 

@@ -1,4 +1,4 @@
-"""Windows on PyTorch's own communicators."""
+"""Registers memory with PyTorch's own communicators."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def attach(process_group: GroupLike = None) -> Group:
-    """Register the group's memory with PyTorch's own communicator, too. Collective.
+    """Register the group's memory with PyTorch's own communicator as well. Collective.
 
-    Calls of torch.distributed on this process group then run on windows, without a change in the
-    program, if their tensors were made in scopes of the group that is returned. NCCL alone chooses
-    the kernel: symmem's tuning table and its comparison of calls do not apply.
+    Calls of torch.distributed on this process group then use windows, if their tensors were
+    allocated in scopes of the returned group. The program need not change. NCCL alone chooses the
+    kernel: symmem's tuning table and its comparison of calls do not apply.
 
-    The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
-    streams. Detach it before it is destroyed.
+    The process group must use PyTorch's "nccl" backend, and must have no pending work on other
+    streams. Call `detach` before destroying it.
     """
     session.anyone.require()
     if session.anyone.device is None:
-        raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
+        raise UnsupportedError("attach needs an NCCL communicator; symmem uses the host backend")
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     found = find(pg)
     runtime = found.runtime
@@ -35,6 +35,6 @@ def attach(process_group: GroupLike = None) -> Group:
 
 
 def detach(process_group: GroupLike = None) -> bool:
-    """Undo `attach` on this rank, and report whether there was anything to undo."""
+    """Undo `attach` on this rank. Return False if the process group was not attached."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     return any(runtime.attachments.detach(pg) for runtime in session.runtimes)

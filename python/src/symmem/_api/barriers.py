@@ -1,4 +1,4 @@
-"""Waiting for ranks and for streams."""
+"""Functions that wait for ranks and streams."""
 
 from __future__ import annotations
 
@@ -39,27 +39,29 @@ def barrier(
 def barrier(
     group: GroupLike = None, async_op: bool = False, device_ids: Sequence[int] | None = None
 ) -> Work | None:
-    """Wait until all ranks have come: on GPUs the current stream waits, on the host the caller.
+    """Wait for all ranks. On GPUs the current stream waits; on the host the caller does.
 
     Args:
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        device_ids: the rank's own device, as torch.distributed takes it, or None.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
+        device_ids: a list with only the rank's device, as in torch.distributed, or None.
     """
     if (g := member(group, "barrier")) is None:
         return outside(async_op)
     device = g.runtime.device
     if device_ids is not None and list(device_ids) != [device]:
         ours = "the host" if device is None else f"device {device}"
-        raise errors.InvalidError(f"device_ids {device_ids!r}: symmem was opened on {ours}")
+        raise errors.InvalidError(
+            f"device_ids is {device_ids!r}, but symmem was initialized on {ours}"
+        )
     return Call(g, async_op).run("symmem_barrier")
 
 
 def synchronize() -> None:
     """Wait for the current stream, and raise the first error of symmem's work on it.
 
-    On the host backend, where tensors have no stream, it waits for the work of all groups. It waits
-    for the work of all worlds.
+    On the host backend, where tensors have no stream, it waits for the work of all groups in all
+    worlds.
     """
     runtime = session.anyone
     runtime.require()
@@ -67,7 +69,7 @@ def synchronize() -> None:
         runtime.library.call("symmem_stream_synchronize", runtime.stream())
         return
     failed = None
-    # Calls without async_op have waited.
+    # Calls without async_op have already waited.
     for stream in {*session.default_streams(), *runtime.streams.busy}:
         try:
             runtime.streams.synchronize(stream)
@@ -78,17 +80,17 @@ def synchronize() -> None:
 
 
 def forget_stream(stream: Any) -> None:
-    """Release what symmem keeps for a CUDA stream that is about to be destroyed, once it is idle.
+    """Release symmem's resources for a CUDA stream that is about to be destroyed, once it is idle.
 
-    Otherwise symmem keeps it until it is closed. PyTorch's streams come from a fixed set that lives
-    as long as the process, so they need not be forgotten.
+    Otherwise they are kept until symmem is closed. PyTorch's own streams need no call, because they
+    come from a fixed set that lives as long as the process.
 
     Args:
-        stream: a CUDA stream, or its address as a number.
+        stream: a CUDA stream, or its address as an integer.
     """
     runtime = session.anyone
     runtime.require()
     if runtime.device is None:
-        raise errors.UnsupportedError("the host backend has no CUDA streams to forget")
+        raise errors.UnsupportedError("the host backend has no CUDA streams")
     number = int(getattr(stream, "cuda_stream", stream))
     runtime.library.call("symmem_stream_forget", number)

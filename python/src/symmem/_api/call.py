@@ -1,4 +1,4 @@
-"""One call of a collective: its group, tensors and stream, from its arguments to its work."""
+"""Prepares and queues one call of a collective."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def member(group: Any, name: str) -> Group | None:
-    """Find the group of a call; None, with a warning, if this rank is not in it."""
+    """Return the group of a call. If this rank is not in it, issue a warning and return None."""
     try:
         return find(group)
     except NotAMemberError as e:
-        # As torch.distributed does: ranks outside may make the call, too.
+        # As in torch.distributed, ranks outside the group may make the call.
         warn(UserWarning(f"{name} does nothing: {e}"))
         return None
 
@@ -38,11 +38,11 @@ def outside(async_op: bool) -> Work | None:
 
 
 def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
-    """Check that a tensor is one on the rank's device; report whether it can be used as it is."""
+    """Check a tensor's kind and device, and return whether it can be used without a copy."""
     device = group.runtime.device
     try:
         plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
-        # get_device is -1 for the processor's tensors, and cheap.
+        # get_device is cheap, and returns -1 for CPU tensors.
         ours = plain and tensor.get_device() == (-1 if device is None else device)
         if ours and (tensor.data_ptr() or not tensor.numel()):
             return True
@@ -53,14 +53,14 @@ def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor into a contiguous one, with conjugation and negation applied."""
+    """Return a contiguous copy of a tensor, with conjugation and negation applied."""
     return scratch(tuple(tensor.shape), tensor).copy_(tensor.detach())
 
 
 class Call:
-    """Prepares one collective, queues it, and returns its work or waits for it.
+    """Prepares a collective, queues it, and returns its work or waits for it.
 
-    Tensors that are not contiguous are copied before and after.
+    Tensors that are not contiguous are copied before and after the collective.
     """
 
     __slots__ = (
@@ -84,11 +84,11 @@ class Call:
         self._runtime: Runtime = runtime
         self._asynchronous = async_op
         self._side: SideStream | None = None
-        # The tensors that the collective uses, and those that the caller gave for results.
+        # The tensors that the collective uses, and those that the caller passed for results.
         self._used: list[Any] = []
         self._output: list[Any] = []
         self._back: list[tuple[Any, Any]] = []
-        self._followed = False  # whether autograd follows a tensor
+        self._followed = False  # whether autograd tracks a tensor
         # The rank that sent the message, for calls that receive one.
         self.source: Any = None
         self._lane = lane
@@ -103,7 +103,7 @@ class Call:
             self.stream = self._side.number
 
     def read(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Take a tensor that is read."""
+        """Add an input, and return the contiguous tensor to read from."""
         plain = checked(self.group, name, tensor)
         self._followed |= tensor.requires_grad
         if not plain:
@@ -114,7 +114,7 @@ class Call:
         return pytorch().module.view_as_real(tensor) if tensor.is_complex() else tensor
 
     def write(self, name: str, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
-        """Take a tensor that is written, and with `reads` also read."""
+        """Add an output, which is also an input if `reads` is set; return the tensor to write."""
         self._output.append(tensor)
         flat = tensor
         plain = checked(self.group, name, tensor)
@@ -122,7 +122,7 @@ class Call:
         if not plain:
             if pytorch().overlaps_itself(tensor):
                 raise errors.InvalidError(
-                    f"{name} has elements that share memory, which cannot be written: pass "
+                    f"elements of {name} share memory, so it cannot be written; pass "
                     f"{name}.contiguous()"
                 )
             self._wait_for(tensor)
@@ -133,7 +133,7 @@ class Call:
         return pytorch().module.view_as_real(flat) if flat.is_complex() else flat
 
     def read_parts(self, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """Copy tensors that are read into one, in their order."""
+        """Concatenate inputs into one tensor."""
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
             self._followed |= tensor.requires_grad
@@ -144,7 +144,7 @@ class Call:
         return flat
 
     def write_parts(self, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """Make a tensor whose parts are copied to tensors of the same size when it is written."""
+        """Return a tensor whose rows are copied to the given tensors after the collective."""
         first = tensors[0]
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
@@ -159,13 +159,13 @@ class Call:
         return flat
 
     def run(self, name: str, *arguments: Any) -> Work | None:
-        """Queue the collective and finish as the caller wants."""
+        """Queue the collective, then wait for it or return its work."""
         if self._lane and self._runtime.device is None:
             self._take_lane()
         return self.queue(name, self.group.handle, *arguments, self.stream)
 
     def queue(self, name: str, *arguments: Any) -> Work | None:
-        """Do what `run` does, with all arguments of the function of the C library."""
+        """Do what `run` does, but with all arguments of the C function."""
         runtime = self._runtime
         if runtime.streams.busy:
             self.order()
@@ -188,20 +188,20 @@ class Call:
         self.stream = self._host.number
 
     def order(self) -> None:
-        """Wait on the stream for unfinished work of other groups on the same memory."""
+        """Make the stream wait for unfinished work of other groups on the same memory."""
         streams = self._runtime.streams
         if streams.busy:
             streams.order(self._host, [span_of(t) for t in self._used])
 
     def as_current(self) -> AbstractContextManager[Any]:
-        """Make PyTorch queue on the stream of the call."""
+        """Return a context in which PyTorch queues its work on the call's stream."""
         if self._side is None:
             return nullcontext()
         stream: AbstractContextManager[Any] = pytorch().module.cuda.stream(self._side.stream)
         return stream
 
     def finish(self) -> Work | None:
-        """Return the work, or wait for it on the host backend, whose tensors have no stream."""
+        """Return the work. On the host backend, wait for it unless the call is asynchronous."""
         if self._runtime.device is None:
             return self._finish_on_host()
         if self._back:
@@ -222,7 +222,7 @@ class Call:
         try:
             self._runtime.streams.synchronize(self._host)
         except BaseException as e:
-            # The collective may still use the tensors after an interrupted wait.
+            # After an interrupted wait, the collective may still use the tensors.
             group.broken_off(e)
             with suppress(errors.SymmemError):
                 left = self._runtime.streams.add(self._host, self._used, self.source)
@@ -234,10 +234,10 @@ class Call:
 
     def _copy_back(self) -> None:
         for tensor, flat in self._back:
-            # Autograd sees no collective, so it must not see this copy.
+            # Autograd does not see the collective, so it must not see this copy either.
             tensor.data.copy_(flat)
 
     def _wait_for(self, tensor: torch.Tensor) -> None:
-        """Wait for unfinished work on a tensor that the host is about to read."""
+        """Wait for unfinished work on a tensor that the host is about to access."""
         if self._runtime.streams.busy:
             self._runtime.streams.wait_for([span_of(tensor)])

@@ -1,8 +1,9 @@
 """Collectives on tensors, with the arguments of `torch.distributed`.
 
-Each function runs its collective at once, except where torch.compile traces the caller: there it
-calls the operator of the same name. The functions of `symmem.functional` have gradients. These have
-none: a backward pass that reaches a tensor which they have written raises `UnsupportedError`.
+Each function runs its collective immediately, unless torch.compile is tracing the caller, in which
+case it emits the operator of the same name. These functions do not support autograd: a backward
+pass through a tensor that one of them has written raises `UnsupportedError`. Use
+`symmem.functional` for collectives with gradients.
 """
 
 from __future__ import annotations
@@ -53,17 +54,18 @@ def all_reduce(
 def all_reduce(
     tensor: torch.Tensor, op: OpLike = None, group: GroupLike = None, async_op: bool = False
 ) -> Work | None:
-    """Combine a tensor over all ranks, in place: `torch.distributed.all_reduce`.
+    """Reduce a tensor across all ranks, in place, like `torch.distributed.all_reduce`.
 
     Args:
-        tensor: on the rank's device; symmetric or not, which affects its speed alone. One
-            that is not contiguous is copied before and after.
-        op: a ReduceOp of torch.distributed, or its name; the sum unless given. `PREMUL_SUM` is
-            "premul_sum:0.5" with the factor, or what `_make_nccl_premul_sum` returns. All ranks
-            pass the same factor.
-        group: as `symmem.group` takes it; the world unless given. A rank that is not in it is
-            warned and does nothing.
-        async_op: return at once, with a Work to wait for; in compiled code one that is done.
+        tensor: a tensor on the rank's device. It need not be symmetric, but symmetric tensors are
+            faster. A tensor that is not contiguous is copied before and after the call.
+        op: a `torch.distributed.ReduceOp` or its name; the default is the sum. For PREMUL_SUM, pass
+            the name with the factor, such as "premul_sum:0.5", or the result of
+            `_make_nccl_premul_sum`. The factor must be the same on all ranks.
+        group: any argument that `symmem.group` accepts; the default is the world. On a rank outside
+            the group, the call does nothing and issues a warning.
+        async_op: return a `Work` immediately instead of waiting. In compiled code the `Work` has
+            already completed.
     """
     if compiling():
         compiled.operators().all_reduce_(tensor, compiled.op_name(op), compiled.group_name(group))
@@ -77,7 +79,7 @@ def all_reduce(
 
 
 def all_reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
-    """Combine a tensor over all ranks into another one."""
+    """Reduce a tensor across all ranks into another tensor."""
     call = Call(find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
     same_type(tensor, output)
@@ -89,7 +91,7 @@ def all_reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: 
 def _reduce(
     call: Call, operation: Operation, count: int, like: torch.Tensor, op: Any, *places: int
 ) -> Work | None:
-    """Run a reduction of tensors of one type."""
+    """Run an all-reduce or a reduce-scatter."""
     kind, reduction = pytorch().reduction(like.dtype, op)
     if reduction is Reduction.PREMUL_SUM:
         factor = factor_of(op)
@@ -131,7 +133,7 @@ def all_gather_into_tensor(
     group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
+    """Gather the tensors of all ranks, like `torch.distributed.all_gather_into_tensor`."""
     if compiling():
         name = compiled.group_name(group)
         compiled.operators().all_gather_into_tensor_(output_tensor, input_tensor, name)
@@ -146,9 +148,9 @@ def all_gather_into_tensor(
     count, size = source.numel(), g.size
     if target.numel() != count * size:
         raise errors.InvalidError(
-            f"output has {target.numel()} elements, {count * size} are needed: {size} parts of "
-            f"{count}, as long as this rank's; parts of different lengths are gathered by "
-            "symmem.all_gather_v"
+            f"output has {target.numel()} elements but needs {count * size}: {size} parts of "
+            f"{count} elements, the length of this rank's input. To gather parts of different "
+            "lengths, use symmem.all_gather_v"
         )
     kind = pytorch().element(source.dtype)
     return call.run("symmem_all_gather", count, kind, _AUTO, source.data_ptr(), target.data_ptr())
@@ -191,7 +193,7 @@ def reduce_scatter_tensor(
     group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
+    """Reduce and keep this rank's part, like `torch.distributed.reduce_scatter_tensor`."""
     if compiling():
         names = compiled.op_name(op), compiled.group_name(group)
         compiled.operators().reduce_scatter_tensor_(output, input, *names)
@@ -244,14 +246,14 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Copy one rank's tensor to all: `torch.distributed.broadcast`.
+    """Copy one rank's tensor to all ranks, like `torch.distributed.broadcast`.
 
     Args:
-        tensor: read on the root, written on the other ranks.
-        src: the root, by its number in torch.distributed.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        group_src: the root, by its number in the group; instead of src.
+        tensor: the tensor to send on the root, and to overwrite on the other ranks.
+        src: the root's global rank.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
+        group_src: the root's rank in the group, as an alternative to src.
     """
     if compiling():
         root = compiled.root_in(group, src, group_src)
@@ -267,7 +269,7 @@ def broadcast(
 
 
 def broadcast_into(output: torch.Tensor, tensor: torch.Tensor, root: int, group: Any) -> None:
-    """Copy the root's tensor to another one of each rank."""
+    """Copy the root's tensor to another tensor on each rank."""
     call = Call(find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
     kind, places = pytorch().element(source.dtype), (source.data_ptr(), target.data_ptr())
@@ -323,20 +325,22 @@ def all_to_all_single(
     *,
     equal_splits: bool = False,
 ) -> Work | None:
-    """Send a part to each rank and gather the parts: `torch.distributed.all_to_all_single`.
+    """Exchange parts with every rank, like `torch.distributed.all_to_all_single`.
 
-    Parts may have any length, also none, and splits may be given on some ranks and not on others,
-    as long as each rank sends what the receiver expects. Otherwise no tensor is written, and the
-    ranks get a `DivergenceError` that names the pair.
+    Parts may have any length, including zero. Some ranks may pass split sizes while others do not,
+    as long as each rank sends as much as the receiver expects. Otherwise no tensor is written, and
+    all ranks get a `DivergenceError` that names the pair of ranks.
 
     Args:
-        output: the parts of all ranks, in their order.
-        input: the parts for all ranks, in their order.
-        output_split_sizes: how many rows each rank sends; the same number unless given.
-        input_split_sizes: how many rows go to each rank; the same number unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for; in compiled code one that is done.
-        equal_splits: all ranks pass this, and no split sizes. On GPUs the exchange is faster then.
+        output: receives the parts from all ranks, in rank order.
+        input: the parts for all ranks, in rank order.
+        output_split_sizes: the number of rows received from each rank; the default is equal parts.
+        input_split_sizes: the number of rows sent to each rank; the default is equal parts.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting. In compiled code the `Work` has
+            already completed.
+        equal_splits: promise that no rank passes split sizes, which makes the exchange faster on
+            GPUs. All ranks must pass the same value.
     """
     splits = output_split_sizes, input_split_sizes
     if compiling():
@@ -352,15 +356,15 @@ def all_to_all_single(
     receives, sends = counts_of(size, target, splits[0]), counts_of(size, source, splits[1])
     if sends[rank] != receives[rank]:
         raise errors.InvalidError(
-            f"this rank sends itself {sends[rank]} elements, expects {receives[rank]}"
+            f"this rank sends {sends[rank]} elements to itself but expects {receives[rank]}"
         )
     kind = pytorch().element(source.dtype)
     places = source.data_ptr(), target.data_ptr()
     if equal_splits:
         if output_split_sizes or input_split_sizes:
-            raise errors.InvalidError("equal_splits is for calls without split sizes on any rank")
+            raise errors.InvalidError("equal_splits cannot be combined with split sizes")
         return call.run("symmem_all_to_all", sends[rank], kind, _AUTO, *places)
-    # No rank knows whether others were given splits.
+    # Another rank may have been given split sizes.
     lists = (numbers(sends), None, numbers(receives), None)
     return call.run("symmem_all_to_all_v", size, *lists, kind, *places)
 
@@ -375,12 +379,12 @@ def all_gather_v(
     """Gather parts of different sizes along the first dimension.
 
     Args:
-        output: the parts of all ranks, in their order: sum(sizes) rows.
+        output: receives the parts of all ranks in rank order, sum(sizes) rows in total.
         input: this rank's part.
-        sizes: the number of rows of each rank, the same list on all ranks. Ranks whose lists
-            differ get a `DivergenceError` that shows the lists, in elements.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
+        sizes: the number of rows of each rank's part. If the lists differ between ranks, all ranks
+            get a `DivergenceError` that shows them, in elements.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
     """
     if compiling():
         compiled.operators().all_gather_v_(output, input, sizes, compiled.group_name(group))
@@ -405,15 +409,15 @@ def reduce_scatter_v(
     group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Combine and keep this rank's part, where parts have different sizes.
+    """Reduce and keep this rank's part, where parts may have different sizes.
 
     Args:
-        output: this rank's part.
-        input: the parts for all ranks, in their order: sum(sizes) rows.
-        sizes: the number of rows of each rank, as for `all_gather_v`.
-        op: a ReduceOp of torch.distributed, or its name; the sum unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
+        output: receives this rank's part of the result.
+        input: the parts for all ranks in rank order, sum(sizes) rows in total.
+        sizes: the number of rows of each rank's part, as in `all_gather_v`.
+        op: a `torch.distributed.ReduceOp` or its name; the default is the sum.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
     """
     if compiling():
         names = compiled.op_name(op), compiled.group_name(group)
@@ -429,33 +433,37 @@ def reduce_scatter_v(
     kind, lists = pytorch().reduction(input.dtype, op), (numbers(counts), None)
     if kind[1] is Reduction.PREMUL_SUM:
         raise errors.UnsupportedError(
-            "parts of different sizes have no premul_sum: scale the input"
+            "premul_sum does not support parts of different sizes: scale the input instead"
         )
     places = source.data_ptr(), target.data_ptr()
     return call.run("symmem_reduce_scatter_v", g.size, *lists, *kind, *places)
 
 
 def same_type(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Raise an error unless both tensors have the same type of elements."""
+    """Raise `InvalidError` unless both tensors have the same dtype."""
     if source.dtype is not target.dtype:
-        raise errors.InvalidError(f"input is of {source.dtype}, output of {target.dtype}")
+        raise errors.InvalidError(f"input has dtype {source.dtype}, but output has {target.dtype}")
 
 
 def check_size(name: str, tensor: torch.Tensor, want: int) -> None:
-    """Raise an error unless a tensor has the number of elements that the call needs."""
+    """Raise `InvalidError` unless a tensor has the wanted number of elements."""
     if tensor.numel() != want:
-        raise errors.InvalidError(f"{name} has {tensor.numel()} elements, {want} are needed")
+        raise errors.InvalidError(f"{name} has {tensor.numel()} elements but needs {want}")
 
 
 def counts_of(size: int, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
-    """Turn the parts of a tensor, which are counted in rows, into numbers of elements."""
+    """Convert split sizes in rows to numbers of elements."""
     if not splits:
         if tensor.numel() % size:
-            raise errors.InvalidError(f"{tensor.numel()} elements cannot be split for {size} ranks")
+            raise errors.InvalidError(
+                f"{tensor.numel()} elements cannot be divided evenly among {size} ranks"
+            )
         return [tensor.numel() // size] * size
     rows = tensor.shape[0] if tensor.dim() else 0
     if len(splits) != size or sum(splits) != rows or min(splits) < 0:
-        raise errors.InvalidError(f"{splits} does not split {rows} rows for {size} ranks")
+        raise errors.InvalidError(
+            f"split sizes {splits} do not divide {rows} rows among {size} ranks"
+        )
     row = tensor.numel() // max(rows, 1)
     return [int(n) * row for n in splits]
 

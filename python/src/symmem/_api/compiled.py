@@ -1,6 +1,6 @@
-"""Calls that torch.compile traces: they become operators of `torch.ops.symmem`.
+"""Converts calls that torch.compile traces to operators of `torch.ops.symmem`.
 
-The compiler follows these functions, so they use nothing that it cannot trace.
+torch.compile traces these functions too, so they use only what it supports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def operators() -> Any:
 
 
 def op_name(op: Any) -> str:
-    """Name a reduction for an operator: the compiler cannot hash a ReduceOp."""
+    """Return the name of a reduction for an operator. The compiler cannot hash a ReduceOp."""
     if op is None:
         return "sum"
     if isinstance(op, str):
@@ -35,9 +35,9 @@ def op_name(op: Any) -> str:
 
 
 def group_name(group: Any) -> str:
-    """Name a group for an operator, which finds it when it runs.
+    """Return the name by which an operator finds the group when it runs.
 
-    A process group has PyTorch's name.
+    For a process group, this is PyTorch's name.
     """
     if isinstance(group, str):
         return group
@@ -47,7 +47,7 @@ def group_name(group: Any) -> str:
 
 
 def root_in(group: Any, src: int | None, group_src: int | None) -> int:
-    """Turn a root, by its number among all ranks or in the group, into one in the group."""
+    """Return the root's rank in the group, given its global rank or its rank in the group."""
     if not _is_process_group(group) or (src is None) == (group_src is None):
         return find(group).root(src, group_src)
     if group_src is not None:
@@ -64,14 +64,14 @@ def finished(
     writes: Sequence[torch.Tensor],
     reads: Sequence[torch.Tensor] = (),
 ) -> Work | None:
-    """Return what the call returns: compiled code waits for every collective.
+    """Return the result of a call. Compiled code has already waited for the collective.
 
-    A backward pass raises where it reaches a tensor that the collective has written.
+    A backward pass that reaches a tensor written by the collective raises an error.
 
     Args:
-        async_op: whether the caller wants a work.
-        name: the function that was called.
-        writes: the tensors that it has written, and may have read.
+        async_op: whether to return a work.
+        name: the name of the function that was called.
+        writes: the tensors that the collective has written, and may have read.
         reads: the other tensors that it has read.
     """
     torch = modules["torch"]

@@ -1,9 +1,9 @@
-"""The gradients of the operators of `torch.ops.symmem` that return new tensors.
+"""Gradients of the operators of `torch.ops.symmem` that return new tensors.
 
-A program's loss is the sum of the losses of all ranks, as in `torch.distributed.nn.functional`. So
-the gradient of a collective is another collective, and all ranks run the backward pass. Formulas
-are made of operators, which have gradients themselves. Gradients are ordinary tensors unless the
-backward pass runs inside of a scope, since programs drop them at different times on each rank.
+As in `torch.distributed.nn.functional`, the loss is the sum of the losses of all ranks. The
+gradient of a collective is therefore another collective, and all ranks must run the backward pass.
+The formulas consist of operators that have gradients themselves. Gradients are ordinary tensors
+unless the backward pass runs inside a scope, because ranks free them at different times.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SCHEMA = "(Tensor gradient, SymInt[] shape, str operator) -> Tensor"
 
 
 def no_gradient(gradient: torch.Tensor, shape: Shape, operator: str) -> torch.Tensor:
-    """Raise: the operator, or function of the package, has no gradient."""
+    """Raise `UnsupportedError`, because the operator has no gradient."""
     raise errors.UnsupportedError(
-        f"{operator} has no gradient: where gradients pass through a collective, use "
-        "symmem.functional with a sum or an average; elsewhere pass tensor.detach(), or call it "
-        "under torch.no_grad()"
+        f"{operator} has no gradient. If gradients must pass through the collective, use "
+        "symmem.functional with a sum or an average; otherwise pass tensor.detach(), or make the "
+        "call under torch.no_grad()"
     )
 
 
@@ -43,17 +43,17 @@ REFUSED = "(Tensor written, Tensor source, str operator) -> Tensor"
 
 
 def refused(written: torch.Tensor, source: torch.Tensor, operator: str) -> torch.Tensor:
-    """Copy a tensor; the gradient of the copy in the source is `no_gradient`."""
+    """Copy a tensor. The gradient of the copy with respect to the source is `no_gradient`."""
     return written.clone()
 
 
 def keep_refused(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """Keep what the gradient of `refused` needs."""
+    """Save the inputs that `refused_gradient` needs."""
     ctx.shape, ctx.operator = inputs[1].shape, inputs[2]
 
 
 def refused_gradient(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    """Raise in the backward pass."""
+    """Raise an error in the backward pass."""
     return None, _ops().no_gradient(gradient, ctx.shape, ctx.operator), None
 
 
@@ -65,7 +65,7 @@ def all_reduce(gradient: torch.Tensor, shape: Shape, op: str, group: str) -> Any
 
 
 def all_gather_into_tensor(gradient: torch.Tensor, shape: Shape, group: str) -> Any:
-    """Add the gradients of this rank's part on all ranks."""
+    """Sum the gradients of this rank's part over all ranks."""
     return _ops().reduce_scatter_tensor(gradient, "sum", group, False).reshape(shape)
 
 
@@ -78,7 +78,7 @@ def reduce_scatter_tensor(gradient: torch.Tensor, shape: Shape, op: str, group: 
 
 
 def broadcast(gradient: torch.Tensor, shape: Shape, root: int, group: str) -> Any:
-    """Add the gradients of all ranks on the root; those of the others are 0."""
+    """Sum the gradients of all ranks on the root; the other ranks' gradients are 0."""
     return _ops().reduce(gradient, "sum", root, group, False)
 
 
@@ -91,12 +91,12 @@ def reduce(gradient: torch.Tensor, shape: Shape, op: str, root: int, group: str)
 
 
 def gather(gradient: torch.Tensor, shape: Shape, root: int, group: str) -> Any:
-    """Send each part of the root's gradient to the rank that the part came from."""
+    """Send each part of the root's gradient to the rank that contributed the part."""
     return _ops().scatter(gradient, root, group, False)
 
 
 def scatter(gradient: torch.Tensor, shape: Shape, root: int, group: str) -> Any:
-    """Gather the gradients of the parts on the root; those of the others are 0."""
+    """Gather the gradients of the parts on the root; the other ranks' gradients are 0."""
     return _ops().gather(gradient, root, group, False)
 
 
@@ -115,7 +115,7 @@ def all_to_all_single(
 
 
 def all_gather_v(gradient: torch.Tensor, shape: Shape, sizes: Sequence[int], group: str) -> Any:
-    """Add the gradients of this rank's part on all ranks."""
+    """Sum the gradients of this rank's part over all ranks."""
     return _ops().reduce_scatter_v(gradient, sizes, "sum", group, False)
 
 
@@ -134,7 +134,7 @@ def _ops() -> Any:
 
 
 def _factor(op: str, group: str) -> float | None:
-    """Return the derivative of a reduction in each of its terms, or None if it is not constant."""
+    """Return the derivative of a reduction by each term, or None if it is not constant."""
     name, _, factor = op.partition(":")
     if name == "avg":
         return 1 / session.place(group).size
@@ -146,6 +146,6 @@ def _scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _refused(gradient: torch.Tensor, shape: Shape, name: str, op: str) -> Any:
-    """Raise when the backward pass runs, not when it is compiled."""
+    """Raise an error when the backward pass runs, not when it is compiled."""
     operator = f"torch.ops.symmem.{name} with the reduction {op}"
     return _ops().no_gradient(gradient, shape, operator)

@@ -28,22 +28,22 @@ def all_gather_v_list(
     group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Gather parts of different sizes of several tensors, which may differ in type and shape.
+    """Gather several tensors, which may differ in dtype and shape, in one call.
 
     On GPUs whose kernels can access each other's memory, one launch gathers up to eight tensors.
 
     Args:
-        outputs: for each tensor the parts of all ranks, in their order: sum(sizes) rows.
+        outputs: for each tensor, receives the parts of all ranks in rank order, sum(sizes) rows.
         inputs: this rank's part of each tensor.
-        sizes: the number of rows of each rank in each tensor, the same list on all ranks. Ranks
-            whose lists differ get a `DivergenceError`.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
+        sizes: the number of rows that each rank contributes to each tensor. If the lists differ
+            between ranks, all ranks get a `DivergenceError`.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
     """
     if len(outputs) != len(inputs) or not inputs:
         raise errors.InvalidError(
-            f"{len(inputs)} inputs and {len(outputs)} outputs: pass one output for each input, "
-            "and at least one"
+            f"got {len(inputs)} inputs and {len(outputs)} outputs; want at least one input, and an "
+            "output for each"
         )
     if compiling():
         name = compiled.group_name(group)

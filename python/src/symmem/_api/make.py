@@ -1,4 +1,4 @@
-"""Tensors and memory in pools, as programs make them."""
+"""Functions that allocate symmetric tensors and memory."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def empty(
     device: Any = None,
     group: GroupLike = None,
 ) -> torch.Tensor:
-    """Make an uninitialised symmetric tensor, on GPUs and on the host backend.
+    """Return an uninitialized symmetric tensor, on a GPU or on the host backend.
 
-    It is registered at the end of the next scope of its group, or by the first collective on it.
+    The tensor is registered at the end of the group's next scope, or by the first collective on it.
 
     Args:
-        shape: the lengths, one by one or as a sequence.
-        size: the lengths as a sequence, instead.
-        dtype: the element type; PyTorch's default type unless given.
-        device: the rank's own, which it is unless given; any other is refused.
-        group: whose memory; that of the innermost scope, else the world's.
+        shape: the shape, as separate integers or as a sequence.
+        size: the shape as a sequence, as an alternative to shape.
+        dtype: the element type; the default is PyTorch's default type.
+        device: must be the rank's device, which is the default.
+        group: the group whose memory is used; the default is the group of the innermost scope, or
+            the world outside of scopes.
     """
     lengths = _lengths(shape, size)
     runtime, found = _place(group)
@@ -51,7 +52,7 @@ def zeros(
     device: Any = None,
     group: GroupLike = None,
 ) -> torch.Tensor:
-    """Make a symmetric tensor of zeros, with the arguments of `empty`."""
+    """Return a symmetric tensor of zeros. The arguments are those of `empty`."""
     return empty(*shape, size=size, dtype=dtype, device=device, group=group).zero_()
 
 
@@ -62,7 +63,7 @@ def ones(
     device: Any = None,
     group: GroupLike = None,
 ) -> torch.Tensor:
-    """Make a symmetric tensor of ones, with the arguments of `empty`."""
+    """Return a symmetric tensor of ones. The arguments are those of `empty`."""
     return empty(*shape, size=size, dtype=dtype, device=device, group=group).fill_(1)
 
 
@@ -74,33 +75,33 @@ def full(
     device: Any = None,
     group: GroupLike = None,
 ) -> torch.Tensor:
-    """Make a symmetric tensor of one value: `torch.full`.
+    """Return a symmetric tensor filled with a value, like `torch.full`.
 
     Args:
-        size: the lengths, as a sequence.
+        size: the shape, as a sequence.
         fill_value: the value.
-        dtype: the element type; that of the value unless given.
-        device: as `empty` takes it.
-        group: as `empty` takes it.
+        dtype: the element type; the default is that of the value.
+        device: as in `empty`.
+        group: as in `empty`.
     """
     kind = dtype or pytorch().module.tensor(fill_value).dtype
     return empty(size=size, dtype=kind, device=device, group=group).fill_(fill_value)
 
 
 def empty_like(tensor: torch.Tensor, *, group: GroupLike = None) -> torch.Tensor:
-    """Make an uninitialised symmetric tensor of another one's shape and type."""
+    """Return an uninitialized symmetric tensor with the shape and dtype of another tensor."""
     return empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
 
 
 def alloc(nbytes: int, group: GroupLike = None) -> Block:
-    """Allocate symmetric bytes on the host backend, without PyTorch."""
+    """Allocate nbytes bytes of symmetric memory on the host backend, without PyTorch."""
     length = _length(nbytes)
     runtime, found = _place(group)
     return memory.allocate(runtime, found, length)
 
 
 def _place(group: GroupLike) -> tuple[Runtime, Group | None]:
-    """Find the rank and the group whose memory is used; no group is that of the innermost scope."""
+    """Return the runtime and group whose memory is used. None means the innermost scope's group."""
     if group is None:
         if CURRENT.pools:
             return CURRENT.pools[-1][0], None
@@ -111,9 +112,9 @@ def _place(group: GroupLike) -> tuple[Runtime, Group | None]:
 
 
 def _lengths(shape: tuple[Any, ...], size: Any) -> tuple[int, ...]:
-    """Read the lengths of a tensor, as PyTorch takes them."""
+    """Parse a shape in the forms that PyTorch accepts."""
     if size is not None and shape:
-        raise errors.InvalidError("give the lengths or size, one of them")
+        raise errors.InvalidError("pass the shape either as positional arguments or as size")
     if size is not None:
         shape = (size,)
     if len(shape) == 1 and isinstance(shape[0], Sequence):
@@ -125,18 +126,18 @@ def _length(value: Any) -> int:
     try:
         found = operator.index(value)
     except TypeError:
-        raise errors.InvalidError(f"{value!r} is no length: it is not a whole number") from None
+        raise errors.InvalidError(f"length {value!r} is not an integer") from None
     if found < 0:
-        raise errors.InvalidError(f"{found} is no length: it is negative")
+        raise errors.InvalidError(f"length {found} is negative")
     return found
 
 
 def _own(runtime: Runtime, device: Any) -> None:
-    """Refuse another device than the rank's."""
+    """Raise `InvalidError` unless the device is the rank's."""
     if device is None:
         return
     asked = pytorch().module.device(device)
     kind = "cpu" if runtime.device is None else "cuda"
     if asked.type != kind or asked.index not in (None, runtime.device or 0):
         ours = "the host" if runtime.device is None else f"cuda:{runtime.device}"
-        raise errors.InvalidError(f"device {asked}: symmem was opened on {ours}")
+        raise errors.InvalidError(f"device is {asked}, but symmem was initialized on {ours}")

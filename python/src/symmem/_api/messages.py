@@ -1,7 +1,7 @@
-"""Messages between two ranks, with the arguments of `torch.distributed`.
+"""Point-to-point messages, with the arguments of `torch.distributed`.
 
-Messages of a pair of ranks with one tag are received in the order in which they are sent. There is
-no order between messages and collectives, nor between messages of different ranks.
+Messages with the same sender, receiver and tag are received in the order in which they were sent.
+Messages are not ordered with collectives or with messages of other ranks.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def send(
     tag: int = 0,
     group_dst: int | None = None,
 ) -> None:
-    """Send a tensor to one rank: `torch.distributed.send`.
+    """Send a tensor to another rank, like `torch.distributed.send`.
 
-    It does not wait for the receiver: data beyond the size of the channel is copied.
+    `send` does not wait for the receiver; data that does not fit in the channel is copied.
 
     Args:
-        tensor: what is sent.
-        dst: the receiver, by its number in torch.distributed.
-        group: as `symmem.group` takes it; the world unless given.
-        tag: a number from 0 to 2**31 - 1; the receive must have the same.
-        group_dst: the receiver, by its number in the group; instead of dst.
+        tensor: the tensor to send.
+        dst: the receiver's global rank.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        tag: a number from 0 to 2**31 - 1, which must match the receiver's.
+        group_dst: the receiver's rank in the group, as an alternative to dst.
     """
     found = member(group, "send")
     if found is not None:
@@ -52,7 +52,7 @@ def isend(
     tag: int = 0,
     group_dst: int | None = None,
 ) -> Work:
-    """Send a tensor without waiting: `torch.distributed.isend`. Arguments are those of `send`."""
+    """Send a tensor asynchronously, like `torch.distributed.isend`. See `send` for arguments."""
     found = member(group, "isend")
     if found is None:
         return FinishedWork([])
@@ -68,18 +68,18 @@ def recv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> int:
-    """Receive a tensor: `torch.distributed.recv`.
+    """Receive a tensor from another rank, like `torch.distributed.recv`.
 
     Args:
-        tensor: what is written; the message has as many bytes.
-        src: the sender, by its number in torch.distributed; any rank unless given. Then the call
-            returns when the message is there, on GPUs too.
-        group: as `symmem.group` takes it; the world unless given.
-        tag: that of the message.
-        group_src: the sender, by its number in the group; instead of src.
+        tensor: receives the message, which must have the same number of bytes.
+        src: the sender's global rank; the default is any rank. With the default, the call returns
+            only after the message has arrived, also on GPUs.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        tag: the tag of the message.
+        group_src: the sender's rank in the group, as an alternative to src.
 
     Returns:
-        The sender, by its number in torch.distributed; -1 on ranks that are not in the group.
+        The sender's global rank, or -1 on a rank that is not in the group.
     """
     found = member(group, "recv")
     if found is None:
@@ -99,15 +99,15 @@ def irecv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> Work:
-    """Receive a tensor without waiting: `torch.distributed.irecv`. Arguments are those of `recv`.
+    """Receive a tensor asynchronously, like `torch.distributed.irecv`. See `recv` for arguments.
 
-    The work's `source_rank` is the sender's number in the group, once the message is there.
+    After the message has arrived, the work's `source_rank` is the sender's rank in the group.
     """
     found = member(group, "irecv")
     if found is None:
         return FinishedWork([])
     if not checked(found, "tensor", tensor):
-        raise errors.InvalidError("tensor is not contiguous: irecv cannot write it; recv can")
+        raise errors.InvalidError("irecv needs a contiguous tensor; use recv for this one")
     call = Call(found, True, "receives")
     work = _receive(call, tensor, _source(found, src, group_src), tag)
     assert work is not None
@@ -137,5 +137,5 @@ def _receive(call: Call, tensor: torch.Tensor, source: int, tag: int) -> Work | 
 
 def _valid(tag: int) -> int:
     if not isinstance(tag, int) or not 0 <= tag < 1 << 31:
-        raise errors.InvalidError(f"tag {tag!r} is no number from 0 to 2**31 - 1")
+        raise errors.InvalidError(f"tag {tag!r} is not an integer from 0 to 2**31 - 1")
     return tag

@@ -41,7 +41,7 @@ def all_reduce_rms_norm(
         residual: of the same shape, the same on all ranks; it is written.
         weight: [hidden].
         eps: what is added to the mean of squares.
-        group: as `symmem.group` takes it; the world unless given.
+        group: any argument that `symmem.group` accepts; the default is the world.
         out: where the result goes, which may be `tensor`; a new tensor unless given.
 
     Raises:

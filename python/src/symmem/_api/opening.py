@@ -1,4 +1,4 @@
-"""Opening and closing the rank of this process, and finding its groups."""
+"""Functions that open and close this process's rank and find its groups."""
 
 from __future__ import annotations
 
@@ -42,51 +42,53 @@ def init(
     trace: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Group:
-    """Open this process as one rank, and return the group of all ranks. Collective.
+    """Initialize symmem in this process and return the group of all ranks. Collective.
 
-    If symmem is open already with the same arguments, nothing is done and the world is returned.
+    If symmem is already initialized with the same arguments, `init` only returns the world.
 
-    If torch.distributed is initialised, the ranks and the store in which they meet come from the
-    process group that is given, or from the default one. Otherwise they come from the environment
-    of the launcher: torchrun, Open MPI, MPICH, Slurm or `symmem launch`.
+    If torch.distributed is initialized, the ranks and their store are those of the given process
+    group, or of the default one. Otherwise they are taken from the environment variables of the
+    launcher: torchrun, Open MPI, MPICH, Slurm or `symmem launch`.
 
     Args:
-        process_group: the ranks of torch.distributed that are to be symmem's world, all of them
-            unless given: a process group, a mesh of one dimension such as `mesh["tp"]`, a mesh and
-            a dimension, a sequence of ranks, or PyTorch's name of a process group.
-        device: the CUDA device; PyTorch's current one unless given.
+        process_group: the ranks of torch.distributed that form symmem's world; the default is all
+            of them. It may be a process group, a one-dimensional mesh such as `mesh["tp"]`, a tuple
+            of a mesh and a dimension, a sequence of ranks, or PyTorch's name of a process group.
+        device: the CUDA device; the default is PyTorch's current device.
         backend: "auto", "nccl" or "host".
-        check: how much ranks compare: "off", "registration" or "every". The default is "every"
-            if all ranks are on one machine: symmem does not see how PyTorch divides segments, so an
-            extra tensor on one rank moves others, and only a comparison of collectives finds it.
-            Otherwise the backend chooses a cheap level.
-        path: who chooses the path of collectives: "auto" (the tuning table), or one of "plain",
-            "window", "direct" and "two-level", to be taken wherever it can be.
-        deterministic: every reduction gives the bits of one formula, whatever the size, the memory
-            and the path, or raises UnsupportedError: True or "ranks" adds in the order of ranks,
-            "tree" and "rounded-tree" in pairs (docs/reference/deterministic.md). False or "any" is
-            none, and overrides SYMMEM_DETERMINISTIC. All ranks pass the same.
-        tuning: the file of a tuning table, as `symmem tune` writes it, or "built-in".
-        timeout: the longest wait for another rank, in seconds, in this call and in all others; that
-            of the process group unless given, else 10 minutes. A warning
-            names a late rank much earlier.
-        reserve: bytes of the world's memory to make and register now, as `symmem.reserve` does.
-        capacity: the most bytes that the world's memory may grow to; 0 is no limit.
-        first_segment: the bytes of the first segment; each further one doubles the memory.
-        callsites: note the lines of Python that make tensors and call collectives, for errors, as
-            SYMMEM_CALLSITES=1 does. A number up to 8 notes as many lines of each call, so that a
-            helper does not hide its callers.
-        trace: a folder in which this rank writes a trace of its events for `symmem diff`, as
+        check: how much ranks compare: "off", "registration" or "every". If all ranks are on one
+            machine, the default is "every": symmem does not see how PyTorch divides segments, so
+            only a comparison of collectives can find an extra tensor on one rank that moves the
+            following ones. On several machines the backend chooses a cheaper level.
+        path: the path of collectives. "auto" lets the tuning table choose; "plain", "window",
+            "direct" and "two-level" are used wherever they are possible.
+        deterministic: make every reduction return the bits of one formula, whatever the size,
+            memory and path, or raise UnsupportedError. True or "ranks" adds in rank order, "tree"
+            and "rounded-tree" add in pairs (docs/reference/deterministic.md). False or "any"
+            requires no formula and overrides SYMMEM_DETERMINISTIC. All ranks must pass the same.
+        tuning: the path of a tuning table written by `symmem tune`, or "built-in".
+        timeout: the longest wait for another rank in this and all other calls, in seconds. The
+            default is the timeout of the process group, or 10 minutes without one. A warning names
+            a late rank much earlier.
+        reserve: the number of bytes to map and register now, as `symmem.reserve` does.
+        capacity: the maximum size of the world's memory in bytes; 0 means no limit.
+        first_segment: the size of the first segment in bytes. Each further segment doubles the
+            memory.
+        callsites: record the Python lines that allocate tensors and call collectives, so that
+            errors can show them, as SYMMEM_CALLSITES=1 does. A number from 1 to 8 records that many
+            stack frames of each call, so that a helper function does not hide its callers.
+        trace: a folder to which this rank writes a trace of its events for `symmem diff`, as
             SYMMEM_TRACE does.
-        options: further options of `symmem_open`, as symmem.h lists them. With "rank" and "size"
-            the ranks are not those of torch.distributed, and meet in the "store" of the options.
+        options: other options of `symmem_open`, listed in symmem.h. If they contain "rank" and
+            "size", symmem ignores the ranks of torch.distributed and uses the "store" of the
+            options.
 
     Raises:
         LibraryError: libsymmem.so cannot be loaded.
-        AbsentError: ranks did not arrive; it names them, and is a TimeoutError.
-        UnsupportedError: the backend cannot work here, as "nccl" without a GPU.
-        InvalidError: symmem is open already, with other ranks or options; this rank is not in the
-            process group; or an argument is none of those above.
+        AbsentError: some ranks, which the error names, did not arrive. It is a TimeoutError.
+        UnsupportedError: the backend cannot run here; for example, "nccl" without a GPU.
+        InvalidError: symmem is already initialized with other ranks or options, this rank is not in
+            the process group, or an argument is invalid.
     """
     asked = _asked(locals())
     if (already := session.opened_alike(process_group, asked)) is not None:
@@ -114,32 +116,32 @@ def open_world(
     name: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Group:
-    """Open another world, and return the group of its ranks. Collective over these ranks only.
+    """Open another world and return the group of its ranks. Collective over these ranks only.
 
-    A process can be a rank of several worlds, such as that of a trainer and that of an engine, with
-    or without the world of `symmem.init`. A fault of one world does not affect the others, and each
-    is closed separately: `close` of the group that is returned closes its world. Pass that group as
-    the `group` of calls. Tensors of one world are ordinary tensors in the calls of others.
+    A process can be a rank of several worlds, for example one of a trainer and one of an inference
+    engine, with or without the world of `symmem.init`. A fault in one world does not affect the
+    others. Pass the returned group to calls as their `group`; its `close` method closes the world.
+    In the calls of one world, tensors of other worlds are ordinary tensors.
 
     Args:
-        process_group: as `init` takes it. The process group then also stands for the group that is
-            returned.
-        device: as `init` takes it; the same in all worlds.
-        backend: as `init` takes it.
-        check: as `init` takes it.
-        path: as `init` takes it.
-        deterministic: as `init` takes it.
-        tuning: as `init` takes it.
-        timeout: as `init` takes it.
-        capacity: as `init` takes it.
-        first_segment: as `init` takes it.
-        name: the name of the group, which is in no error; made from the ranks unless given.
-        options: as `init` takes them. Their "store" may be a Store of torch.distributed that only
-            the "size" ranks use, each with its "rank": they meet through it.
+        process_group: as in `init`. Calls also accept this process group in place of the returned
+            group.
+        device: as in `init`; must be the same in all worlds.
+        backend: as in `init`.
+        check: as in `init`.
+        path: as in `init`.
+        deterministic: as in `init`.
+        tuning: as in `init`.
+        timeout: as in `init`.
+        capacity: as in `init`.
+        first_segment: as in `init`.
+        name: the name of the group; the default is derived from the ranks. Errors do not show it.
+        options: as in `init`. Their "store" may also be a torch.distributed Store shared by exactly
+            the "size" ranks of the world, each of which passes its "rank".
 
     Raises:
-        AbsentError: ranks did not arrive; it names them, and is a TimeoutError.
-        InvalidError: this rank is not in the process group, or an argument is none of those above.
+        AbsentError: some ranks, which the error names, did not arrive. It is a TimeoutError.
+        InvalidError: this rank is not in the process group, or an argument is invalid.
     """
     opened = session.open_world(process_group, _asked(locals()), name)
     if loaded():
@@ -148,7 +150,7 @@ def open_world(
 
 
 def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Collect what `init` or `open_world` was given, for `symmem_open`."""
+    """Convert the arguments of `init` or `open_world` to options of `symmem_open`."""
     given = {name: arguments.get(name) for name in ("device", "tuning", "callsites", "trace")}
     if arguments["backend"] != "auto":
         given["backend"] = arguments["backend"]
@@ -170,21 +172,21 @@ _READERS: dict[str, Callable[[Any], str]] = {
 
 
 def finalize(*, force: bool = False) -> None:
-    """Close the world of `init`: leave its groups and return its memory. Do nothing if not open.
+    """Close the world of `init`, leaving its groups and returning its memory.
 
-    Worlds of `open_world` stay open.
+    `finalize` does nothing if symmem is not initialized. Worlds of `open_world` stay open. A
+    program need not call it before it exits.
 
-    It waits for work that is queued. Rank 0 also waits for the others to close or end, up to the
-    timeout of `init`, if it serves their store (no launcher of symmem does). A program need not
-    call it before it exits.
+    `finalize` waits for queued work. If rank 0 serves the store, as it does without
+    `symmem launch`, it also waits up to the timeout of `init` for the other ranks to close or exit.
 
     Args:
-        force: close although tensors are live, and wait for other ranks for a second at most. The
-            memory of live tensors stays mapped until they are freed.
-            The device is waited for, for two seconds at most: one may have a kernel that hangs.
+        force: close even if tensors are live; their memory stays mapped until they are freed. Wait
+            at most one second for other ranks, and at most two for the device, which may be running
+            a kernel that hangs.
 
     Raises:
-        InvalidError: tensors are live still.
+        InvalidError: tensors are still live.
     """
     session.close(force)
 
@@ -195,10 +197,11 @@ def is_initialized() -> bool:
 
 
 def library_path() -> str:
-    """Name the file of the C library, for programs that load it themselves; symmem.h describes it.
+    """Return the path of the C library, for programs that load it themselves. See symmem.h.
 
-    Its `nccl_alloc_plug`, `nccl_free_plug` and `nccl_allocator_register_segments_with_comm` are
-    those of the library that SGLang compiles.
+    The library also exports `nccl_alloc_plug`, `nccl_free_plug` and
+    `nccl_allocator_register_segments_with_comm`, the functions of the allocator that SGLang
+    compiles.
     """
     return str(where())
 
@@ -216,20 +219,21 @@ def group(
     timeout: float | None = None,
     world: Group | None = None,
 ) -> Group:
-    """Find a group; open it if this is its first use. Opening is collective over its ranks.
+    """Return a group, opening it on its first use. Opening is collective over the group's ranks.
 
-    Every function that takes a group takes what this one takes, so groups need not be opened
-    beforehand unless they are to have a domain.
+    Every function with a `group` argument accepts the same values as `which`, so a program needs to
+    call this function only to set a group's domain, name or timeout.
 
     Args:
-        which: a process group of PyTorch, a sequence of world ranks, the name of a group that is
-            open, a group, or None for the world.
-        domain: the group whose memory its scopes use: it promises that all ranks of the domain make
-            the same tensors in these scopes. Unless given, a group shares memory with groups of the
-            same ranks only.
-        name: the name of a group that is given by ranks, where there are several with these ranks.
-        timeout: the longest wait for another rank of the group, in seconds, here and in later
-            calls; that of the world unless given. `Group.set_timeout` changes it.
-        world: any group of the world to open the group in; that of `symmem.init` unless given.
+        which: a PyTorch process group, a sequence of world ranks, the name of an open group, a
+            `Group`, or None for the world.
+        domain: the group whose memory is used in this group's scopes. The caller promises that all
+            ranks of the domain allocate the same tensors in these scopes. By default, a group
+            shares memory only with groups of the same ranks.
+        name: distinguishes several groups of the same ranks.
+        timeout: the longest wait for another rank of the group, in seconds, in this and later
+            calls; the default is the world's. `Group.set_timeout` changes it.
+        world: any group of the world in which to open the group; the default is the world of
+            `symmem.init`.
     """
     return session.find(which, New(domain, name, timeout), world)

@@ -1,4 +1,4 @@
-"""Queries and settings: paths of calls, statistics, comparisons of ranks, faults."""
+"""Functions that query and configure groups: paths, statistics, checks and faults."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which path a collective takes, and why.
+    """The path that a collective takes, and the reason.
 
     Attributes:
-        operation: the collective's name.
+        operation: the name of the collective.
         path: "plain", "window", "direct" or "two-level".
-        why: what decided.
-        registers: whether the call would register memory first.
+        why: the reason for the choice.
+        registers: whether the call would first register memory.
     """
 
     operation: str
@@ -38,7 +38,7 @@ class Explanation:
     registers: bool
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description."""
         first = ", after registering" if self.registers else ""
         return f"{self.operation}: {self.path} path{first}: {self.why}"
 
@@ -49,14 +49,14 @@ def explain(
     output: torch.Tensor | None = None,
     group: GroupLike = None,
 ) -> Explanation:
-    """Report which path a collective on these tensors would take now. It does not communicate.
+    """Return the path that a collective on these tensors would take now, without communication.
 
     Args:
-        operation: all_reduce, all_gather, reduce_scatter, broadcast or all_to_all, with or without
-            the rest of the name that torch.distributed gives it.
-        input: what is read.
-        output: what is written; the input unless given.
-        group: as `symmem.group` takes it; the world unless given.
+        operation: all_reduce, all_gather, reduce_scatter, broadcast or all_to_all. The longer names
+            of torch.distributed, such as all_gather_into_tensor, are also accepted.
+        input: the tensor that the collective would read.
+        output: the tensor that it would write; the default is the input.
+        group: any argument that `symmem.group` accepts; the default is the world.
     """
     found = find(group)
     name = operation.upper().removesuffix("_INTO_TENSOR").removesuffix("_TENSOR")
@@ -64,7 +64,10 @@ def explain(
     try:
         code = Operation[name]
     except KeyError:
-        raise InvalidError(f"operation {operation!r}: one of all_reduce, all_gather, ...") from None
+        raise InvalidError(
+            f"unknown operation {operation!r}; want all_reduce, all_gather, reduce_scatter, "
+            "broadcast or all_to_all"
+        ) from None
     if code is Operation.ALL_TO_ALL and found.runtime.device is None:
         code = Operation.ALL_TO_ALL_V
     target = input if output is None else output
@@ -84,10 +87,10 @@ def explain(
 
 
 def stats(group: GroupLike = None) -> dict[str, Any]:
-    """Count everything: pools with their bytes and windows, groups with paths, streams.
+    """Return statistics of pools (bytes, windows), groups (calls by path) and streams.
 
     Args:
-        group: any group of the world that is meant; the world of `symmem.init` unless given.
+        group: any group of the world; the default is the world of `symmem.init`.
     """
     runtime = find(group).runtime
     runtime.require()
@@ -101,12 +104,13 @@ def stats(group: GroupLike = None) -> dict[str, Any]:
 
 
 def check(group: GroupLike = None) -> None:
-    """Compare what all ranks of the group have done so far. Collective.
+    """Compare the histories of all ranks of the group. Collective.
 
-    On GPUs the place of every tensor that PyTorch made in the group's memory is compared, too.
+    On GPUs, the location of every tensor that PyTorch allocated in the group's memory is also
+    compared.
 
     Raises:
-        DivergenceError: ranks differ, with the first difference and both sides of it.
+        DivergenceError: ranks differ. The error shows both sides of the first difference.
     """
     found = find(group)
     runtime = found.runtime
@@ -116,11 +120,11 @@ def check(group: GroupLike = None) -> None:
 
 
 def set_check(level: CheckLevel, group: GroupLike = None) -> None:
-    """Change how much ranks compare: off, registration or every. Collective over the world.
+    """Set how much the ranks of the world compare. Collective over the world.
 
     Args:
-        level: the level.
-        group: any group of the world that is meant; the world of `symmem.init` unless given.
+        level: "off", "registration", "every" or "default".
+        group: any group of the world; the default is the world of `symmem.init`.
     """
     runtime = find(group).runtime
     runtime.require()
@@ -128,7 +132,7 @@ def set_check(level: CheckLevel, group: GroupLike = None) -> None:
 
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
-    """Report whether a tensor lies in a window of the group. It does not communicate."""
+    """Return whether a tensor is in a window of the group, without communication."""
     found = group if group.__class__ is Group else find(group)
     table = found.windows
     seen, starts, ends = table.copy
@@ -141,22 +145,22 @@ def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     if not address and not has_memory(tensor):
         require_memory("tensor", tensor, found.runtime.device)
     i = bisect_right(starts, address)
-    # No allocation of PyTorch crosses the end of a window, so gaps between the elements of a tensor
-    # need not be counted.
+    # Gaps between a tensor's elements need not be counted, because no allocation of PyTorch crosses
+    # the end of a window.
     return i > 0 and address + tensor.nbytes <= ends[i - 1]
 
 
 def failed() -> bool:
-    """Report whether a group of this process has failed since `init`, in any world.
+    """Return whether any group of this process, in any world, has failed since `init`.
 
-    The last results of such a group are invalid. The function reads one word, so a loop that
-    replays graphs can call it in every round. The word changes within 50 ms of a report by a
-    kernel. `check`, `synchronize` or the next call on the group raises the fault.
+    The last results of a failed group are invalid. The function reads a single word, so a loop that
+    replays graphs can call it in every iteration. The word changes within 50 ms after a kernel has
+    reported a fault. The error is raised by `check`, `synchronize` or the next call on the group.
     """
     runtime = session.anyone
     return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
 
 
 def set_path(path: PathChoice, group: GroupLike = None) -> None:
-    """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
+    """Set the path of a group's calls, or "auto" for the tuning table's choice. Collective."""
     find(group).set_path(path_choice(path))

@@ -1,4 +1,4 @@
-"""Collectives with a root, with the arguments of `torch.distributed`: reduce, gather, scatter."""
+"""Reduce, gather and scatter, with the arguments of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Combine a tensor over all ranks into that of one rank: `torch.distributed.reduce`.
+    """Reduce a tensor across all ranks into one rank's tensor, like `torch.distributed.reduce`.
 
-    The tensors of the other ranks keep their values.
+    The tensors of the other ranks do not change.
     """
     if compiling():
         root = compiled.root_in(group, dst, group_dst)
@@ -48,7 +48,7 @@ def reduce(
 
 
 def reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, root: int, group: Any) -> None:
-    """Combine a tensor over all ranks into one of the root; write zeros on the other ranks."""
+    """Reduce a tensor into another tensor on the root, and write zeros on the other ranks."""
     call = Call(find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
     _reduce(call, source.numel(), tensor, op, root, source.data_ptr(), target.data_ptr())
@@ -75,15 +75,15 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Gather a tensor of each rank into a list of one rank: `torch.distributed.gather`.
+    """Gather the tensors of all ranks into a list on one rank, like `torch.distributed.gather`.
 
     Args:
-        tensor: has the same shape on all ranks.
-        gather_list: on the receiving rank a tensor for each rank; None on the others.
-        dst: the receiving rank, by its number in torch.distributed; 0 unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        group_dst: the receiving rank, by its number in the group; instead of dst.
+        tensor: must have the same shape on all ranks.
+        gather_list: one tensor per rank on the receiving rank; None on the others.
+        dst: the global rank of the receiver; the default is 0.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
+        group_dst: the receiver's rank in the group, as an alternative to dst.
     """
     dst = 0 if dst is None and group_dst is None else dst
     if compiling():
@@ -106,7 +106,7 @@ def gather(
 
 
 def gather_into(output: torch.Tensor, tensor: torch.Tensor, root: int, group: Any) -> None:
-    """Gather a tensor of each rank as the rows of one; write zeros on ranks but the root."""
+    """Gather the tensors of all ranks as rows of the root's output; write zeros on other ranks."""
     call = Call(find(group), False)
     source = call.read("input", tensor)
     target = call.write("output", output)
@@ -124,15 +124,15 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Send each tensor of one rank's list to a rank: `torch.distributed.scatter`.
+    """Send one rank's list of tensors, one to each rank, like `torch.distributed.scatter`.
 
     Args:
-        tensor: receives this rank's tensor of the list. It has the same shape on all ranks.
-        scatter_list: on the sending rank a tensor for each rank; None on the others.
-        src: the sending rank, by its number in torch.distributed; 0 unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        group_src: the sending rank, by its number in the group; instead of src.
+        tensor: receives this rank's tensor. It must have the same shape on all ranks.
+        scatter_list: one tensor per rank on the sending rank; None on the others.
+        src: the global rank of the sender; the default is 0.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        async_op: return a `Work` immediately instead of waiting.
+        group_src: the sender's rank in the group, as an alternative to src.
     """
     src = 0 if src is None and group_src is None else src
     if compiling():
@@ -152,7 +152,7 @@ def scatter(
 
 
 def scatter_into(output: torch.Tensor, rows: torch.Tensor, root: int, group: Any) -> None:
-    """Send each row of the root's tensor to a rank."""
+    """Send one row of the root's tensor to each rank."""
     call = Call(find(group), False)
     source, target = call.read("input", rows), call.write("output", output)
     kind, places = pytorch().element(target.dtype), (source.data_ptr(), target.data_ptr())
@@ -162,13 +162,15 @@ def scatter_into(output: torch.Tensor, rows: torch.Tensor, root: int, group: Any
 def _parts_of_root(
     group: Group, root: int, name: str, parts: list[torch.Tensor] | None, part: torch.Tensor
 ) -> bool:
-    """Check the list of a gather or scatter. Report whether this rank is the root."""
+    """Check the list of a gather or scatter, and return whether this rank is the root."""
     if group.rank != root:
         if parts:
-            raise errors.InvalidError(f"{name} is for rank {root} of the group: pass None here")
+            raise errors.InvalidError(
+                f"only rank {root} of the group may pass {name}; pass None on other ranks"
+            )
         return False
     if not parts or len(parts) != group.size:
-        raise errors.InvalidError(f"{name} needs {group.size} tensors, one for each rank")
+        raise errors.InvalidError(f"{name} must have {group.size} tensors, one for each rank")
     for each in parts:
         same_type(part, each)
         check_size(f"a tensor of {name}", each, part.numel())

@@ -1,4 +1,4 @@
-"""Sections of code whose tensors are symmetric, and the memory behind them."""
+"""Scopes, in which tensors are symmetric, and functions that manage the memory of groups."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
 def use(
     group: GroupLike = None, disabled: bool = False, *, all_threads: bool = False
 ) -> AbstractContextManager[Group | None]:
-    """Open a scope: tensors that are made inside are symmetric among the ranks of the group.
+    """Return a scope, in which new tensors are symmetric among the ranks of the group.
 
-    All ranks of the group's domain make the same tensors inside, in the same order. The end of the
-    scope registers memory that is new; that is collective over the group, rare, and costs nothing
-    when nothing is new. A scope that is left by an exception registers nothing.
+    All ranks of the group's domain must allocate the same tensors in the scope, in the same order.
+    When the scope ends, it registers new memory, which is collective over the group. This is rare,
+    and costs nothing if there is no new memory. A scope that ends with an exception registers
+    nothing.
 
-    Scopes nest, of one group or several; the innermost counts. In the capture of a CUDA graph
-    tensors come from memory that belongs to the graph. On GPUs this applies to every tensor that
-    PyTorch allocates on this thread. PyTorch has no hook for allocations on CPUs, so on the host
-    backend it applies to `symmem.empty` and the like, and to what the program makes by factories of
-    PyTorch (`torch.zeros`, `torch.randn_like`, `Tensor.new_empty`), also in modules; results of
-    other operations, such as `a + b`, are ordinary tensors there.
+    Scopes of one or several groups can be nested, and the innermost one applies. During the capture
+    of a CUDA graph, tensors are allocated from memory that belongs to the graph.
+
+    On GPUs, a scope applies to every tensor that PyTorch allocates on this thread. On CPUs, PyTorch
+    has no hook for allocations, so on the host backend a scope applies to `symmem.empty` and its
+    relatives, and to calls of PyTorch's factories (`torch.zeros`, `torch.randn_like`,
+    `Tensor.new_empty`), including those in modules. The results of other operations, such as
+    `a + b`, are ordinary tensors there.
 
     Args:
-        group: as `symmem.group` takes it; the world unless given.
-        disabled: make ordinary tensors, even inside another scope. For code whose ranks have
-            tensors of different shapes on some calls.
-        all_threads: also for tensors that other threads make meanwhile, as `backward()` does. No
-            thread but one allocates at a time then, or the order differs between ranks.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        disabled: allocate ordinary tensors, even inside another scope. Use it for code in which
+            ranks may allocate tensors of different shapes.
+        all_threads: include tensors that other threads allocate meanwhile, as `backward()` does.
+            Only one thread may allocate at a time, or the order would differ between ranks.
     """
     if DYNAMO in modules and compiling():
         return Nothing()
@@ -50,15 +53,16 @@ def use(
 def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None:
     """Allocate and register memory in advance. Collective.
 
-    Memory belongs to a stream, as PyTorch's does, so this is for tensors that are made on that
-    stream. Reserve the memory of a CUDA graph before its capture, on the stream of the capture,
-    since nothing can be registered during a capture. Graphs with private pools need
-    memory for each. PyTorch asks for 2 MiB for tensors up to 1 MiB, 20 MiB for those up to 10 MiB.
+    As in PyTorch, memory belongs to a stream, so the reserved memory is for tensors allocated on
+    the given stream. Reserve the memory of a CUDA graph before its capture, on the capture's
+    stream, because no memory can be registered during a capture. Each private pool of graphs needs
+    its own memory. PyTorch requests 2 MiB for tensors of up to 1 MiB, and 20 MiB for those of up to
+    10 MiB.
 
     Args:
-        nbytes: how many bytes, beyond those in use.
-        group: whose memory; the world's unless given.
-        stream: a CUDA stream; the current one unless given.
+        nbytes: the number of bytes to reserve in addition to those in use.
+        group: the group whose memory is reserved; the default is the world.
+        stream: a CUDA stream; the default is the current stream.
     """
     found = find(group)
     runtime = found.runtime
@@ -74,21 +78,21 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
 
 
 def trim(keep: int = 0, group: GroupLike = None) -> None:
-    """Give memory without tensors back to the device. Collective over the group's domain.
+    """Return unused memory to the device. Collective over the group's domain.
 
-    It waits for the device, and PyTorch's cache of the group's memory is emptied. Memory that
-    a CUDA graph uses stays until the graph is destroyed.
+    `trim` waits for the device and empties PyTorch's cache of the group's memory. Memory used by a
+    CUDA graph is kept until the graph is destroyed.
 
     Args:
-        keep: the bytes that stay mapped at least.
-        group: whose memory; the world's unless given.
+        keep: the number of bytes that must at least stay mapped.
+        group: the group whose memory is returned; the default is the world.
     """
     found = find(group)
     runtime = found.runtime
     if runtime.cuda is not None and found.router is not None:
         runtime.cuda.torch.module.cuda.synchronize()
         alive = live_pools(runtime.cuda.torch)
-        # Whether a graph without a private pool lives cannot be seen, so it is taken to.
+        # A graph without a private pool cannot be observed, so assume that one is alive.
         found.router.forget(lambda key: key in alive or key[0] == NO_POOL)
         found.router.reset()
         runtime.cuda.torch.module.cuda.empty_cache()
@@ -96,7 +100,7 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
     if runtime.cuda is None:
         found.library.call("symmem_trim", found.pool, keep)
         return
-    # PyTorch has waited for the device, so no stream is asked about: one may be destroyed.
+    # PyTorch has waited for the device, so streams, which may have been destroyed, are not queried.
     found.library.call("symmem_streams_idle", 1)
     try:
         found.library.call("symmem_trim", found.pool, keep)
@@ -107,17 +111,17 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
 def suspend(group: GroupLike = None, *, keep: bool = False) -> int:
     """Release the GPU memory of a group and of its tensors until `resume`. Collective.
 
-    It waits for the device. Tensors keep their addresses and CUDA graphs stay valid, but until
-    `resume` no kernel may use the tensors, and no graph with calls of the group may be replayed.
-    If a message was not received, or a stream is captured, every rank raises `BusyError` or
-    `CapturingError`.
+    `suspend` waits for the device. Tensors keep their addresses and CUDA graphs stay valid, but
+    until `resume`, no kernel may access the tensors, and no graph with calls of the group may be
+    replayed. If a message has not been received, or a stream is being captured, all ranks raise
+    `BusyError` or `CapturingError`.
 
     Args:
-        group: whose memory; the world's unless given.
-        keep: copy the contents to host memory. Otherwise the tensors are zero afterwards.
+        group: the group whose memory is released; the default is the world.
+        keep: save the contents in host memory. Otherwise the tensors are zero after `resume`.
 
     Returns:
-        the bytes that this rank has released.
+        The number of bytes that this rank has released.
     """
     found = find(group)
     if found.runtime.cuda is not None:
@@ -131,7 +135,7 @@ def suspend(group: GroupLike = None, *, keep: bool = False) -> int:
 
 
 def resume(group: GroupLike = None) -> None:
-    """Allocate the memory that `suspend` has released, at the same addresses. Collective."""
+    """Allocate the memory released by `suspend` again, at the same addresses. Collective."""
     found = find(group)
     found.library.call("symmem_group_resume", found.handle)
     found.library.call("symmem_pool_resume", found.pool)

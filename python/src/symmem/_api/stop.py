@@ -1,4 +1,4 @@
-"""Stopping all ranks after the same step, when one of them is asked to stop."""
+"""Stops all ranks after the same step if one of them is asked to stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Masks(threading.local):
 class _Stop:
     """Records whether this process was asked to stop, by a call or by SIGTERM.
 
-    A child of fork, which has no steps, begins anew: SIGTERM ends it.
+    A forked child has no steps of its own, so its state is reset and SIGTERM terminates it.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class _Stop:
         self._masks = _Masks()
 
     def request(self, *_: object) -> None:
-        """Record a request; it is also the handler of SIGTERM."""
+        """Record a request. This method also handles SIGTERM."""
         self.requested = True
 
     def watch(self) -> None:
-        """Handle SIGTERM, if this is the main thread and nothing else handles it."""
+        """Handle SIGTERM from now on if this is the main thread and there is no other handler."""
         if self._watching or threading.current_thread() is not threading.main_thread():
             return
         self._watching = True
@@ -44,7 +44,7 @@ class _Stop:
             signal.signal(signal.SIGTERM, self.request)
 
     def before_fork(self) -> None:
-        """Hold SIGTERM back from a child while it has the handler, which would lose it."""
+        """Block SIGTERM, because a child that still has the parent's handler would lose it."""
         if self._handles():
             self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
@@ -55,7 +55,7 @@ class _Stop:
             self._masks.before = None
 
     def in_child(self) -> None:
-        """Begin anew."""
+        """Reset the state in a forked child."""
         self.requested = self._watching = False
         if self._handles():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -75,9 +75,9 @@ os.register_at_fork(
 
 
 def should_stop(group: GroupLike = None) -> bool:
-    """Report whether any rank has been asked to stop, with the same answer on all ranks.
+    """Return whether any rank has been asked to stop. All ranks get the same answer.
 
-    It is collective: call it once in each step of a loop, on all ranks.
+    The call is collective: make it once in each iteration of a loop, on all ranks.
 
         for batch in batches:
             train(batch)
@@ -85,24 +85,25 @@ def should_stop(group: GroupLike = None) -> bool:
                 save()
                 break
 
-    A stop is requested with `symmem.request_stop`, or with SIGTERM, which schedulers send before
-    they take a machine away. The call costs what `symmem.agree` does. Once true, it stays true in
-    this process.
+    A stop is requested by `symmem.request_stop` or by SIGTERM, which schedulers send before they
+    reclaim a machine. The call is as fast as `symmem.agree`. After it has returned True once, it
+    returns True for the rest of the process.
 
-    Unless the program handles SIGTERM, the first call on the main thread makes it such a request.
-    Further signals change nothing, since both a scheduler and a launcher may send one to the same
-    process; SIGKILL ends it. A handler of the program can call `symmem.request_stop`.
+    Unless the program has a handler for SIGTERM, the first call on the main thread installs one
+    that requests a stop. Further SIGTERMs are ignored, because a scheduler and a launcher may both
+    send one; SIGKILL still terminates the process. A program's own handler can call
+    `symmem.request_stop`.
 
     Args:
-        group: as `symmem.group` takes it; the world unless given.
+        group: any argument that `symmem.group` accepts; the default is the world.
     """
     _stop.watch()
     return combined(Value.ANY, _stop.requested, "should stop", group) != 0
 
 
 def request_stop() -> None:
-    """Ask for a stop: the next `symmem.should_stop` is true on all ranks of its group.
+    """Request a stop: the next `symmem.should_stop` returns True on all ranks of its group.
 
-    It waits for nothing, and may be called on any thread and in handlers of signals.
+    It does not wait, and may be called on any thread and in signal handlers.
     """
     _stop.request()

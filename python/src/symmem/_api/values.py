@@ -1,4 +1,4 @@
-"""Values that ranks compare or combine on the host: no stream and no GPU takes part."""
+"""Values that ranks compare or combine on the host, without a stream or a GPU."""
 
 from __future__ import annotations
 
@@ -34,32 +34,33 @@ _float = struct.Struct("d").pack
 _value = struct.Struct("QiIN128s").pack
 """Packs struct symmem_value."""
 
-_MOST_LINES = 4096
-"""How many callers of values a group keeps: a program that keeps
-compiling code has ever more."""
+_MAX_CALLERS = 4096
+"""The number of callers that a group caches. It is limited because a program that compiles code at
+run time has more and more callers."""
 
 
 def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None) -> None:
-    """Compare a value across all ranks, on the host, in a microsecond or two.
+    """Check that a value is the same on all ranks. The check runs on the host in 1 to 2 us.
 
-    Call it where ranks must take the same branch: with the size of a batch, a learning rate, a
-    choice, a configuration. It uses no stream and no GPU, may be called between replays of graphs
-    and from any thread, and waits for the n-th call under the name on every rank; names do not wait
-    for each other.
+    Use it where all ranks must take the same branch, for example with a batch size, a learning rate
+    or a configuration. It uses no stream and no GPU, so it may be called between graph replays and
+    on any thread. The n-th call with a name waits for the n-th call with that name on every other
+    rank. Calls with different names do not wait for each other.
 
     Args:
-        value: an integer of 64 bits, a bool, a float or a text of up to 1 MiB. Floats are equal if
-            their bits are equal, and all NaNs are equal; an integer never equals a float. Errors
-            quote the first 120 bytes of a text.
-        name: a name for the value, such as "batch size": 1 to 128 bytes, at most 256 in a group.
-        group: as `symmem.group` takes it; the world unless given.
+        value: a 64-bit integer, a bool, a float or a string of up to 1 MiB. Floats are compared by
+            their bits, except that all NaNs are equal; an integer never equals a float. Errors
+            quote the first 120 bytes of a string.
+        name: a name for the value, such as "batch size", of 1 to 128 bytes. A group can have 256
+            names.
+        group: any argument that `symmem.group` accepts; the default is the world.
 
     Raises:
-        DivergenceError: on all ranks, where the values differ; `sides` has each rank's value, line
-            and last ten values. The group stays usable.
-        TimeoutError: a rank does not arrive. This is final for the group, as is `RankLostError`.
+        DivergenceError: the values differ. All ranks get the error; its `sides` hold each rank's
+            value, line and last ten values. The group stays usable.
+        TimeoutError: a rank did not arrive. The group has failed, as it has after `RankLostError`.
     """
-    # Like combined, with fewer steps, since programs call it very often.
+    # This does what combined does, with fewer steps, because programs call it very often.
     found = find(group)
     frame = _frame(1)
     try:
@@ -106,18 +107,18 @@ def combine(
 
 
 def combine(value: Any, name: str, op: ValueOp, group: GroupLike = None) -> bool | int:
-    """Combine a value of each rank, on the host, and return the result: see `symmem.agree`.
+    """Combine one value from each rank on the host, and return the result. See `symmem.agree`.
 
     Args:
-        value: an integer of 64 bits; for "any" and "all" anything that is true or false.
-        name: a name for the value, as `symmem.agree` takes it.
-        op: "any" or "all" reports whether the value is true on any rank or on all; "min", "max" and
-            "sum" are numbers, and the sum wraps around at 64 bits.
-        group: as `symmem.group` takes it; the world unless given.
+        value: a 64-bit integer; for "any" and "all", any object, which is converted to bool.
+        name: a name for the value, as in `symmem.agree`.
+        op: "any" or "all" returns whether the value is true on any rank or on all ranks. "min",
+            "max" and "sum" return an integer; a sum wraps around at 64 bits.
+        group: any argument that `symmem.group` accepts; the default is the world.
     """
     operation = _OPERATIONS.get(op)
     if operation is None:
-        raise errors.InvalidError(f"op {op!r}: one of {', '.join(_OPERATIONS)}")
+        raise errors.InvalidError(f"unknown op {op!r}; want one of {', '.join(_OPERATIONS)}")
     if operation is Value.ANY or operation is Value.ALL:
         return combined(operation, bool(value), name, group) != 0
     return combined(operation, value, name, group)
@@ -134,7 +135,7 @@ class Step:
         self._arguments = arguments
 
     def __enter__(self) -> None:
-        """Compare which step begins."""
+        """Compare the name and the arguments of the step that begins."""
         found = find(self._group)
         what = self._name
         if self._arguments:
@@ -145,44 +146,47 @@ class Step:
         found.library.call("symmem_step", found.handle, len(text), text, site)
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: the next step compares how many collectives this one has launched."""
+        """Do nothing. The next step compares the numbers of collectives launched in this one."""
 
 
 def step(name: str, group: GroupLike = None, **arguments: object) -> Step:
-    """Guard a step of the program: `with symmem.step("decode", batch=8):`.
+    """Compare a step of the program across ranks: `with symmem.step("decode", batch=8):`.
 
-    At its begin the ranks compare the name and the arguments, and how many collectives of the group
-    each of them has launched since the step before. Where they differ all get the `DivergenceError`
-    of `symmem.agree`, and a rank that is in a collective which the others have not launched is
-    named at once. Collectives in replays of PyTorch's graphs are not counted.
-    SYMMEM_STEP_GUARD=0 in the environment of all ranks turns it off.
+    When the step begins, the ranks compare its name, its arguments, and the number of collectives
+    of the group that each has launched since the previous step. If these differ, all ranks get a
+    `DivergenceError` as from `symmem.agree`. A rank that is still in a collective which the others
+    have not launched is named immediately. Collectives replayed in PyTorch's graphs do not count.
+    To disable the comparison, set SYMMEM_STEP_GUARD=0 in the environment of all ranks.
 
     Args:
-        name: which step it is.
-        group: as `symmem.group` takes it; the world unless given.
-        arguments: numbers, text, None, and tuples or lists of them; with the name 1024 bytes at
-            most.
+        name: the name of the step.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        arguments: numbers, strings, None, and tuples or lists of these. Formatted, they and the
+            name may have up to 1024 bytes.
     """
     return Step(name, group, arguments)
 
 
 def _said(value: object) -> str:
-    """Format an argument of a step. Tensors are refused, since formatting one waits for the GPU."""
+    """Format an argument of a step. Refuse tensors, because formatting one waits for the GPU."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_said, value))})"
-    raise errors.InvalidError(f"an argument of a step is a {type(value).__name__}, not a number")
+    raise errors.InvalidError(
+        f"an argument of a step is a {type(value).__name__}; want a number, a string, None, or a "
+        "tuple or list of these"
+    )
 
 
 def _checked(value: object) -> int:
-    """Return an integer of 64 bits, or raise: ctypes would truncate a longer one."""
+    """Return value as an integer. Refuse more than 64 bits, which ctypes would truncate."""
     try:
         number = index(value)  # type: ignore[arg-type]
     except TypeError:
         raise errors.InvalidError(
-            f"the value is a {type(value).__name__}: an integer is needed, and agree also takes a "
-            "float or a text"
+            f"the value is a {type(value).__name__}; want an integer (agree also accepts floats "
+            "and strings)"
         ) from None
     if -(1 << 63) <= number < 1 << 63:
         return number
@@ -190,9 +194,9 @@ def _checked(value: object) -> int:
 
 
 def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
-    """Pack the arguments that all calls of one instruction share, once."""
+    """Pack the arguments shared by all calls from one instruction, and cache the result."""
     runtime = found.runtime
-    # An instruction has one line, and many callers.
+    # An instruction is on one line but may have several callers, so more frames need another key.
     site = runtime.site(frame) if runtime.callsites > 1 else 0
     key = (id(frame.f_code), frame.f_lasti, name, operation, site)
     if kept := found.values.get(key):
@@ -200,16 +204,16 @@ def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
     text = name.encode()
     site = site or runtime.site(frame)
     of = _value(found.handle, operation, site, len(text), text)
-    if len(found.values) >= _MOST_LINES:
+    if len(found.values) >= _MAX_CALLERS:
         found.values.clear()
         found.agreed.clear()
-    # The code is kept so that its id stays its own.
+    # Keep a reference to the code, so that no other object gets its id.
     found.values[key] = (of, frame.f_code)
     return of
 
 
 def combined(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
-    """Combine a value, with the line that called the caller as call site."""
+    """Combine a value. The call site is the line that called the caller of this function."""
     found = find(group)
     frame = _frame(2)
     of = _packed(found, frame, name, operation)

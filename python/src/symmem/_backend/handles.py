@@ -125,7 +125,7 @@ def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
 
     Args:
         tensor: contiguous, allocated at the same point of the program on all ranks of the group.
-        group: as `symmem.group` takes it; the world unless given.
+        group: any argument that `symmem.group` accepts; the default is the world.
 
     Raises:
         InvalidError: the tensor is not contiguous.
