@@ -48,7 +48,7 @@ func (i Interop) AdoptCommunicator(
 		return nil, err
 	}
 	defer rt.creation.done()
-	if err := rt.opts.notDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
+	if err := rt.opts.refuseDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
 	adopter, ok := rt.device.(driver.Adopter)

@@ -58,7 +58,7 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 		r.ok(s.Synchronize(r.ctx))
 		r.checkAll(b, 3)
 		if r.Interop().Captured(foreign.Handle()) {
-			r.failf("Captured = true without a capture")
+			r.failf("Captured = true without a capture, want false")
 		}
 		r.Interop().ForgetStream(s)
 		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
@@ -80,7 +80,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		m := b.Memory()
 		r.ok(foreign.BeginCapture())
 		if !r.Interop().Captured(foreign.Handle()) {
-			r.failf("Captured = false during a capture")
+			r.failf("Captured = false during a capture, want true")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		// A captured event would complete before the captured work, so a wait for it would return early.

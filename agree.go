@@ -203,7 +203,7 @@ func (c *comparison) checkInBackground() {
 	for {
 		select {
 		case <-timer.C:
-		case <-c.life.open.Done():
+		case <-c.life.ctx.Done():
 			return
 		}
 		if err := c.compareInBackground(); err != nil {
@@ -214,11 +214,11 @@ func (c *comparison) checkInBackground() {
 
 func (c *comparison) compareInBackground() error {
 	exchange := c.lane(driver.LaneBackground)
-	ledgers, err := c.sharedHistories(c.life.open, exchange)
+	ledgers, err := c.sharedHistories(c.life.ctx, exchange)
 	if err != nil {
 		return err
 	}
-	outcome, err := c.run(c.life.open, exchange, agreement.Config{
+	outcome, err := c.run(c.life.ctx, exchange, agreement.Config{
 		Mode: agreement.Prefix, Tag: "background", Ledgers: ledgers,
 	})
 	if err != nil {
@@ -244,7 +244,7 @@ func (c *comparison) startInBackground() {
 	}
 	c.state.Lock()
 	defer c.state.Unlock()
-	if !c.inBackground && c.life.open.Err() == nil {
+	if !c.inBackground && c.life.ctx.Err() == nil {
 		c.inBackground = true
 		c.life.background.Go(c.checkInBackground)
 	}

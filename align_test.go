@@ -123,7 +123,7 @@ func TestCaptureOnOneRankFailsRegisterOnAll(t *testing.T) {
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		r.checkSum(r.World(), b)
 		if r.World().IsSymmetric(b.Memory()) {
-			r.failf("the memory was registered while a rank captured")
+			r.failf("IsSymmetric = true while a rank captures, want false")
 		}
 		if r.Rank() == 0 {
 			g, err := s.EndCapture()
@@ -133,7 +133,7 @@ func TestCaptureOnOneRankFailsRegisterOnAll(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		r.checkSum(r.World(), b)
 		if !r.World().IsSymmetric(b.Memory()) {
-			r.failf("the memory is not registered")
+			r.failf("IsSymmetric = false after Register, want true")
 		}
 	})
 }
@@ -392,7 +392,7 @@ func TestTrimReclaimsGraphMemoryAfterFault(t *testing.T) {
 		r.checkSum(g, b)
 		r.ok(b.Free())
 		if s := p.Stats(); s.Used == 0 {
-			r.failf("the memory that the graph had pinned is free before Trim: %+v", s)
+			r.failf("got %+v before Trim, want the memory that the graph had pinned to be used", s)
 		}
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Used != 0 || s.Segments != 0 {

@@ -74,7 +74,7 @@ func TestBufferMisuse(t *testing.T) {
 		}
 		// Another buffer now has this memory.
 		if err := b.Free(); err == nil {
-			r.failf("Free of a freed buffer released the memory of another buffer")
+			r.failf("Free of a freed buffer succeeded, want an error")
 		}
 		r.ok(c.Free())
 		zero := symmem.Buffer{}
@@ -83,7 +83,7 @@ func TestBufferMisuse(t *testing.T) {
 		_, err := symmem.View[float32](zero)
 		r.wantErr(err, symmem.ErrForeign)
 		if zero.Size() != 0 || zero.Address() != 0 || zero.Pool() != nil {
-			r.failf("the zero Buffer has memory")
+			r.failf("got memory from the zero Buffer, want none")
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 		}
 		r.ok(p.Register(r.ctx, r.World()))
 		if !r.World().IsSymmetric(unregistered.Memory()) {
-			r.failf("IsSymmetric = false for the second window")
+			r.failf("IsSymmetric = false for the second window, want true")
 		}
 	})
 }

@@ -79,8 +79,8 @@ func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	defer timer.Stop()
 	pending := false
 	select {
-	case <-source.open.Done():
-		first = context.Cause(source.open)
+	case <-source.ctx.Done():
+		first = context.Cause(source.ctx)
 	case <-timer.C:
 		pending = true
 	}
@@ -185,7 +185,7 @@ func (q *inquiry) unreported(cause error, all *reports) error {
 	for _, rank := range all.left {
 		activity[rank] = "has left the group without a report of its fault"
 	}
-	if late := without(all.missing, all.left); len(late) > 0 {
+	if late := difference(all.missing, all.left); len(late) > 0 {
 		return &TimeoutError{
 			Doing: "finding out why group " + q.id + " failed", Waited: all.waited, Missing: late,
 			Activity: activity, Members: q.ranks,
@@ -194,7 +194,7 @@ func (q *inquiry) unreported(cause error, all *reports) error {
 	return &DeadlockError{Doing: reportOf(cause).Doing, Elsewhere: activity, Members: q.ranks}
 }
 
-func without(ranks, others []int) []int {
+func difference(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return slices.Contains(others, r)
 	})

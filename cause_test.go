@@ -145,9 +145,9 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 				errors.Is(got, symmem.ErrAborted), errors.Is(cause, symmem.ErrAborted))
 		}
 	}
-	theirs := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
-	if got := symmem.Adopt(mismatch, theirs); !errors.Is(got, mismatch) {
-		t.Errorf("adopt(%v) = %v; want this rank's mismatch of the same call", theirs, got)
+	peerMismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
+	if got := symmem.Adopt(mismatch, peerMismatch); !errors.Is(got, mismatch) {
+		t.Errorf("adopt(%v) = %v; want this rank's mismatch of the same call", peerMismatch, got)
 	}
 	large := &symmem.DivergenceError{Message: strings.Repeat("x", 2<<20)}
 	if got := symmem.Adopt(own, large); len(got.Error()) != 64<<10 {

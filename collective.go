@@ -111,8 +111,8 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if g.calls.site.Load() != c.site {
 		g.calls.site.Store(c.site)
 	}
-	p := g.calls.kept(c)
-	if p == nil || s.borrows(c) {
+	p := g.calls.cached(c)
+	if p == nil || s.mustRecordUse(c) {
 		return g.runSlowly(ctx, s, c, p, in)
 	}
 	if g.rt.recording.active() {
@@ -152,8 +152,8 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 			return err
 		}
 	}
-	borrows := s.borrows(c)
-	if borrows && g.life.fault.Load() != resolved {
+	recordUse := s.mustRecordUse(c)
+	if recordUse && g.life.fault.Load() != resolved {
 		// Record the use first: other ranks may queue the call even if this rank refuses it.
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
 			s.useBoth(others[2], others[3])); err != nil {
@@ -175,7 +175,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 		err = g.comm.Launch(s.queue, p.plan)
 	}
 	p.submit.End(begin)
-	if borrows {
+	if recordUse {
 		s.useAgain(c.send, c.recv)
 		s.useAgain(others[0], others[1])
 		s.useAgain(others[2], others[3])

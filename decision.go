@@ -71,7 +71,7 @@ const reporterCheckInterval = 20 * time.Millisecond
 func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()
-		all.lost, all.left = common(all.missing, lost), common(all.missing, left)
+		all.lost, all.left = intersection(all.missing, lost), intersection(all.missing, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		departed := len(all.lost) > 0 || len(all.left) == len(all.missing)
 		if all.explained() || departed || all.waited >= q.limit.Get()*3/4 || q.comm.Decide(nil) != nil {
@@ -92,7 +92,7 @@ func (all *reports) explained() bool {
 	return false
 }
 
-func common(ranks, others []int) []int {
+func intersection(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return !slices.Contains(others, r)
 	})

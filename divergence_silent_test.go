@@ -144,7 +144,7 @@ func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
 		r.wantTimeout(g.Cause(r.ctx), 1)
 	})
 	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank 1") {
-		t.Errorf("the error %q does not name rank 1", text)
+		t.Errorf("got error %q, want one that names rank 1", text)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestGroupRegistrationOrderTimesOut(t *testing.T) {
 		})
 		r.wantTimeout(err, 1-r.Rank())
 		if !strings.Contains(err.Error(), groups[r.Rank()].ID()) {
-			r.failf("the error %q does not name group %s", err, groups[r.Rank()].ID())
+			r.failf("got error %q, want one that names group %s", err, groups[r.Rank()].ID())
 		}
 	})
 }
@@ -302,7 +302,7 @@ func TestTrimDeregistersFreedMemory(t *testing.T) {
 			r.failf("got %v after Trim, want deregister 0, unmap 0", order)
 		}
 		if r.World().IsSymmetric(b.Memory()) {
-			r.failf("IsSymmetric = true after Trim")
+			r.failf("IsSymmetric = true after Trim, want false")
 		}
 	})
 }

@@ -152,10 +152,10 @@ func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 		"CUDA": fmt.Errorf("launching: %w", &cuda.Error{Code: cuda.ErrOutOfMemory}),
 	} {
 		if !errors.Is(err, symmem.ErrOutOfMemory) {
-			t.Errorf("%s: errors.Is(%v, ErrOutOfMemory) = false", name, err)
+			t.Errorf("%s: errors.Is(%v, ErrOutOfMemory) = false, want true", name, err)
 		}
 	}
 	if errors.Is(cuda.ErrNotReady, symmem.ErrOutOfMemory) {
-		t.Error("errors.Is(cuda.ErrNotReady, ErrOutOfMemory) = true")
+		t.Error("errors.Is(cuda.ErrNotReady, ErrOutOfMemory) = true, want false")
 	}
 }

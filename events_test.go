@@ -153,7 +153,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 				for _, s := range program {
 					m.run(s)
 					if n := symmem.Undelivered(r.Runtime); n != 0 {
-						r.failf("%d events have not been delivered after %+v", n, s)
+						r.failf("got %d undelivered events after %+v, want 0", n, s)
 					}
 					events.compare(t, r.Runtime, m.pool)
 				}
@@ -198,7 +198,7 @@ func TestEventsRestartAfterFault(t *testing.T) {
 	for rank, all := range got {
 		at := slices.IndexFunc(all, func(e event.Event) bool { return e.Kind == event.KindRestart })
 		if at < 0 {
-			t.Fatalf("rank %d: no restart in %v", rank, all)
+			t.Fatalf("rank %d: got events %v, want a restart", rank, all)
 		}
 		got[rank] = all[at:]
 	}
@@ -236,7 +236,7 @@ func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 		r.ok(p.Trim(r.ctx, 0))
 		events.compare(t, r.Runtime, p)
 		if n := symmem.Undelivered(r.Runtime); n != 0 {
-			r.failf("%d events have not been delivered", n)
+			r.failf("got %d undelivered events, want 0", n)
 		}
 	})
 }
@@ -356,7 +356,7 @@ func TestGroupEvents(t *testing.T) {
 				r.failf("the fault event has the text %q, want %q", e.Text, want)
 			}
 		case <-time.After(20 * time.Second):
-			r.failf("no event reports the fault")
+			r.failf("got no fault event, want one")
 		}
 	})
 	for r, got := range texts {

@@ -49,7 +49,7 @@ func (pl *planner) explain(
 	e := Explanation{Operation: op.String()}
 	if op.UsesWindows() && !pl.rt.captures.any(nil) {
 		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
-		if call.SendWindow == nil && call.Count > 0 && pl.serves(send.pool) && pl.serves(recv.pool) {
+		if call.SendWindow == nil && call.Count > 0 && pl.canRegister(send.pool) && pl.canRegister(recv.pool) {
 			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
 			where = "both buffers belong to pools that the group can register"
 		}
@@ -73,7 +73,7 @@ type futureWindow struct{}
 // Deregister does nothing.
 func (futureWindow) Deregister() error { return nil }
 
-// serves reports whether the group can register a pool's memory.
-func (pl *planner) serves(p *Pool) bool {
+// canRegister reports whether the group can register a pool's memory.
+func (pl *planner) canRegister(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

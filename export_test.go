@@ -355,7 +355,7 @@ func ColdPlan(ctx context.Context, g *Group, c Call) error {
 // WarmPlan finds the plan of a call in the group's cache. If it is not there, WarmPlan plans the
 // call.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
-	if p := g.calls.kept(collectiveOf(&c)); p != nil {
+	if p := g.calls.cached(collectiveOf(&c)); p != nil {
 		return nil
 	}
 	return ColdPlan(ctx, g, c)

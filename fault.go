@@ -20,11 +20,11 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	// open is canceled by end when the group ends. Its cause is the group's first fault, which is
-	// the same on all ranks.
-	open context.Context
-	end  context.CancelCauseFunc
-	// failing is closed as soon as this rank has seen a fault, before open is canceled.
+	// ctx is canceled by end when the group ends. Its cause is the group's first fault, which is the
+	// same on all ranks.
+	ctx context.Context
+	end context.CancelCauseFunc
+	// failing is closed as soon as this rank has seen a fault, before ctx is canceled.
 	failing chan struct{}
 	// fault is unseen, seen or resolved.
 	fault atomic.Int32
@@ -34,7 +34,7 @@ type lifetime struct {
 
 func newLifetime() *lifetime {
 	l := &lifetime{failing: make(chan struct{})}
-	l.open, l.end = context.WithCancelCause(context.Background())
+	l.ctx, l.end = context.WithCancelCause(context.Background())
 	return l
 }
 
@@ -49,18 +49,18 @@ const (
 )
 
 // err returns the fault that ended the group, without waiting for it.
-func (l *lifetime) err() error { return l.noteFault(context.Cause(l.open)) }
+func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
 // cause returns the fault that ended the group, or nil if this rank has seen none. After a fault it
 // waits until the ranks have determined the cause or the context ends.
 func (l *lifetime) cause(ctx context.Context) error {
-	if l.open.Err() == nil && l.comm.Cause() != nil {
+	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
 		ranked.Waiting()
 		select {
-		case <-l.open.Done():
+		case <-l.ctx.Done():
 		case <-ctx.Done():
-			if l.open.Err() == nil {
+			if l.ctx.Err() == nil {
 				return fmt.Errorf("waiting for the cause of the fault of group %s: %w", l.id,
 					context.Cause(ctx))
 			}
@@ -80,7 +80,7 @@ func (l *lifetime) watch() {
 			l.comm.CheckPeers()
 			ticker.Reset(l.peerCheckInterval())
 		case <-l.comm.Failed():
-			if l.open.Err() == nil {
+			if l.ctx.Err() == nil {
 				close(l.failing)
 				cause := l.comm.Cause()
 				if !errors.Is(cause, ErrClosed) { // a rank that has left the group does not ask others
@@ -90,7 +90,7 @@ func (l *lifetime) watch() {
 				l.events.fault(cause)
 			}
 			return
-		case <-l.open.Done():
+		case <-l.ctx.Done():
 			return
 		}
 	}
@@ -112,7 +112,7 @@ func (l *lifetime) awaitCause(err error) error {
 		return err // a caller that was interrupted must not wait for the other ranks again
 	}
 	ranked.Waiting()
-	<-l.open.Done()
+	<-l.ctx.Done()
 	return l.err()
 }
 
@@ -185,10 +185,10 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 // close ends the group because this rank closes it. It reports whether the group had failed.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-		<-l.open.Done() // other ranks may be waiting for this one to determine the cause
+		<-l.ctx.Done() // other ranks may be waiting for this one to determine the cause
 		_ = l.noteFault(cause)
 	}
-	failed = l.open.Err() != nil
+	failed = l.ctx.Err() != nil
 	l.state.Lock() // no goroutine of the group starts after this
 	defer l.state.Unlock()
 	l.end(fmt.Errorf("group %s: %w", l.id, ErrClosed))

@@ -63,10 +63,10 @@ func ParseFormula(name string) (Formula, error) {
 // driver converts the formula for backends. f must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// computable returns an error if a group cannot compute a formula: if the formula does not support
+// checkFormula returns an error if a group cannot compute a formula: if the formula does not support
 // the number of ranks, or if no path of the backend supports even the smallest sum. All ranks get
 // the same result.
-func computable(f Formula, c driver.Communicator, ranks int) error {
+func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
 	}
@@ -82,9 +82,9 @@ func computable(f Formula, c driver.Communicator, ranks int) error {
 		"not direct: %w", envDeterministic, plain, direct)
 }
 
-// notDeterministic returns an error if reductions must be deterministic, for calls whose reductions
-// symmem does not run.
-func (o *Options) notDeterministic(what string) error {
+// refuseDeterministic returns an error if reductions must be deterministic. It is for calls whose
+// reductions symmem does not run itself.
+func (o *Options) refuseDeterministic(what string) error {
 	if o.Deterministic == FormulaAny {
 		return nil
 	}

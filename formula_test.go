@@ -142,7 +142,7 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
-	mine, err := parts.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
+	ownPart, err := parts.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
 	r.ok(err)
 	sum := symmem.Call{
 		Operation: symmem.OpAllReduce, Type: dt, Op: op, Factor: formula.Factor(op),
@@ -153,9 +153,9 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 		return // no rank has a kernel
 	}
 	r.ok(err)
-	sum.Operation, sum.Count, sum.Send, sum.Recv = symmem.OpReduceScatter, part, parts, mine
+	sum.Operation, sum.Count, sum.Send, sum.Recv = symmem.OpReduceScatter, part, parts, ownPart
 	r.ok(r.Interop().Do(r.ctx, w, sum, nil))
-	r.ok(w.AllGather(r.ctx, mine, parts, part, dt, nil))
+	r.ok(w.AllGather(r.ctx, ownPart, parts, part, dt, nil))
 	one, two := make([]byte, size), make([]byte, size)
 	r.ok(r.DefaultStream().Copy(symmem.Host(one), whole))
 	r.ok(r.DefaultStream().Copy(symmem.Host(two), parts))

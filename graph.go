@@ -62,7 +62,7 @@ func (s *Stream) beginCapture() error {
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.captureStart, s.held, s.untracked, s.groups = start, nil, nil, nil
+	s.captureStart, s.pinned, s.untracked, s.groups = start, nil, nil, nil
 	s.capturing.Store(true)
 	return nil
 }
@@ -96,8 +96,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	work, err := s.stopRecording()
-	g := &Graph{rt: s.rt, work: work, pins: s.held, pools: s.untracked, groups: s.groups}
-	s.held, s.untracked, s.groups = nil, nil, nil
+	g := &Graph{rt: s.rt, work: work, pins: s.pinned, pools: s.untracked, groups: s.groups}
+	s.pinned, s.untracked, s.groups = nil, nil, nil
 	if err != nil {
 		return nil, errors.Join(err, g.unpin())
 	}
@@ -132,14 +132,14 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	if !s.capturing.Load() {
 		return false, nil
 	}
-	for _, have := range s.held {
+	for _, have := range s.pinned {
 		if have.pool == m.pool && have.handle == m.handle {
 			return true, nil
 		}
 	}
 	err := m.pool.uses.pin(m)
 	if err == nil {
-		s.held = append(s.held, m)
+		s.pinned = append(s.pinned, m)
 	}
 	return true, err
 }

@@ -67,7 +67,7 @@ func TestLiveGraphKeepsCapturedBlocks(t *testing.T) {
 		r.ok(g.Close())
 		r.wantErr(g.Launch(r.DefaultStream()), symmem.ErrClosed)
 		if c := r.alloc(p, mib); c.Address() != b.Address() || p.Stats().Pinned != 0 {
-			r.failf("the block is not reused after Close of the graph: %+v", p.Stats())
+			r.failf("got %+v after Close of the graph, want the block reused and nothing pinned", p.Stats())
 		}
 		r.ok(r.World().Check(r.ctx))
 	})

@@ -248,7 +248,7 @@ func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 // Ended returns a channel that is closed when the group has failed or has been closed. Err then
 // returns the reason. A rank learns of the failure of another rank within seconds, even if it makes
 // no calls.
-func (g *Group) Ended() <-chan struct{} { return g.life.open.Done() }
+func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 
 // Stats returns the group's counters and settings.
 func (g *Group) Stats() GroupStats {
@@ -287,12 +287,12 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	if err := g.comparison.agree(ctx, "path "+c.String()); err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
-	before := g.router.choice.Swap(int32(c))
+	previous := g.router.choice.Swap(int32(c))
 	err := g.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
 		return g.router.prepare(ctx)
 	})
 	if err != nil {
-		g.router.choice.Store(before)
+		g.router.choice.Store(previous)
 	}
 	g.windows.revise()
 	if err != nil {

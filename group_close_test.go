@@ -76,20 +76,20 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			g, err := r.World().Split(r.ctx, 0, 0)
 			r.ok(err)
 			r.checkSum(g, b)
-			begun, ended := make(chan struct{}), make(chan error, 1)
+			begun, result := make(chan struct{}), make(chan error, 1)
 			go func() {
 				close(begun)
 				err := error(nil)
 				for err == nil {
 					err = r.sum(g, b)
 				}
-				ended <- err
+				result <- err
 			}()
 			<-begun
 			r.ok(g.Close())
 			// Either rank may close first. The other rank may then report that its peer has closed.
 			var deadlock *driver.DeadlockError
-			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
+			if err := <-result; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
 			}
 		}

@@ -36,7 +36,7 @@ func TestTwoGroupsFailAtOnce(t *testing.T) {
 			select {
 			case <-g.Ended():
 			case <-time.After(causeDeadline):
-				r.failf("group %d has no cause", i)
+				r.failf("group %d has not ended", i)
 			}
 			cause := g.Err()
 			if !errors.Is(cause, symmem.ErrAborted) {

@@ -51,7 +51,7 @@ func TestNewGroupRegistersExistingMemory(t *testing.T) {
 		r.alloc(p, 8*mib)
 		half := r.split(r.World(), r.Rank()/2)
 		if half.IsSymmetric(b.Memory()) {
-			r.failf("IsSymmetric = true in a new group")
+			r.failf("IsSymmetric = true in a new group, want false")
 		}
 		r.checkSum(half, b)
 		if n := half.Stats().Windows; n != p.Stats().Segments || half.Stats().Paths["window"] != 1 {
@@ -129,7 +129,7 @@ func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 				}
 				second := r.split(r.World(), 0)
 				if second.ID() == first.ID() {
-					r.failf("both groups have the ID %s", first.ID())
+					r.failf("both groups have ID %s, want different IDs", first.ID())
 				}
 				r.checkSum(second, b)
 				r.checkSum(r.World(), b)
@@ -197,7 +197,7 @@ func TestJoinWithDifferentRankLists(t *testing.T) {
 				})
 				r.wantErr(err, symmem.ErrInvalid)
 				if !strings.Contains(err.Error(), fmt.Sprintf("this rank %v", lists[r.Rank()])) {
-					r.failf("the error %q does not contain this rank's list %v", err, lists[r.Rank()])
+					r.failf("got error %q, want one that contains this rank's list %v", err, lists[r.Rank()])
 				}
 			})
 		})

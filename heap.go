@@ -115,12 +115,12 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 // memory. A stream that is being captured neither gets nor loses memory, because the wait would
 // become part of the graph. An adopted stream whose owner may have destroyed it loses no memory.
 func (h *heap) seize(s *Stream, bytes int64, err error) error {
-	if !errors.Is(err, ErrOutOfMemory) || s.records() {
+	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err
 	}
 	maySeize := func(number alloc.Stream) bool {
 		owner := h.streams.at(number)
-		return !owner.mayBeGone() && !owner.records()
+		return !owner.mayBeGone() && !owner.inCapture()
 	}
 	waited := map[alloc.Stream]bool{}
 	taken, failure := h.core.Seize(bytes, s.number, maySeize, func(number alloc.Stream) error {

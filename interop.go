@@ -190,7 +190,7 @@ func (Interop) Pending(p *Pool, g *Group) bool {
 // itself does not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
-		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.records())
+		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.inCapture())
 }
 
 // Call contains the arguments of Interop.Do. The methods of Group define the operations.
@@ -251,7 +251,7 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if s == nil {
 		s = i.rt.stream
 	}
-	if s.records() {
+	if s.inCapture() {
 		return fmt.Errorf("%v on group %s: waiting for it: %w", c.Operation, g.id, ErrCapturing)
 	}
 	err := c.queue(ctx, g, s, i.site)

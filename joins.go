@@ -162,7 +162,7 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := computable(g.rt.opts.Deterministic, g.comm, len(g.ranks)); err != nil {
+	if err := checkFormula(g.rt.opts.Deterministic, g.comm, len(g.ranks)); err != nil {
 		return err
 	}
 	if err := g.router.prepare(ctx); err != nil {

@@ -35,7 +35,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	}
 	err = launchList(g, s, list[0], plans)
 	for _, c := range list {
-		if s.borrows(c) {
+		if s.mustRecordUse(c) {
 			s.useAgain(c.send, c.recv)
 		}
 	}
@@ -68,14 +68,14 @@ func planList(
 	}
 	plans = make([]*collective, len(list))
 	for i, c := range list {
-		if plans[i] = g.calls.kept(c); plans[i] == nil {
+		if plans[i] = g.calls.cached(c); plans[i] == nil {
 			if plans[i], err = g.calls.check(c); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, c := range list {
-		if s.borrows(c) && g.life.fault.Load() != resolved {
+		if s.mustRecordUse(c) && g.life.fault.Load() != resolved {
 			if err := s.useBoth(c.send, c.recv); err != nil {
 				return nil, err
 			}
@@ -106,7 +106,7 @@ func choosePath(pl *planner, list []*collective) error {
 			largest, most = c, bytes
 		}
 	}
-	p := pl.kept(largest)
+	p := pl.cached(largest)
 	var call driver.Call
 	if p != nil {
 		call = *p.plan.Prepared()

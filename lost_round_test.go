@@ -41,7 +41,7 @@ var rounds = map[string]round{
 		do: launchedRound(symmem.PathDirect, bulk), killsVictim: true, direct: true,
 	},
 	"a kernel that waits for the others": {do: inKernelRound, killsVictim: true, direct: true},
-	"a kernel that has ended":            {do: afterKernelRound, killsVictim: true, direct: true},
+	"a completed kernel":                 {do: afterKernelRound, killsVictim: true, direct: true},
 	"a registration": {do: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		b, err := p.Alloc(8 * mib)
 		if err != nil {

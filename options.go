@@ -321,8 +321,8 @@ func asTimeoutError(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err
 	}
-	doing := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
-	return &TimeoutError{Doing: doing, Waited: closeTimeout(timeout)}
+	operation := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
+	return &TimeoutError{Doing: operation, Waited: closeTimeout(timeout)}
 }
 
 // messageOrder describes the order of messages, which ranks compare.

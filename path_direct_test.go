@@ -108,7 +108,7 @@ var directRows = []directRow{
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
-		"a failed request outside of windows takes the plain path",
+		"a failed request outside windows takes the plain path",
 		symmem.PathDirect, false, symmem.Sum, 16 << 10,
 		"plain", notInWindow + "; not direct: 8KiB of exchange memory" + notSupported,
 	},

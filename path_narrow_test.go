@@ -50,7 +50,7 @@ func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Gro
 	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
 	narrowed := newGroup(g.rt, &config, narrow{g.comm, plain, windowed, direct}, life)
-	life.open = g.life.open
+	life.ctx = g.life.ctx
 	narrowed.router.tuning, narrowed.router.shape = g.router.tuning, g.router.shape
 	narrowed.router.choice.Store(g.router.choice.Load())
 	narrowed.windows.table.Store(g.windows.table.Load())

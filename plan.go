@@ -87,10 +87,10 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// kept returns the kept call that is the same as c and has an up-to-date plan, or nil. Which plans
+// cached returns the kept call that is the same as c and has an up-to-date plan, or nil. Which plans
 // are kept depends on addresses and may differ between ranks, so it must not affect what a call
 // registers or whether the call is refused.
-func (pl *planner) kept(c *collective) *collective {
+func (pl *planner) cached(c *collective) *collective {
 	p := pl.plans[c.slot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
 		(c.splits != p.splits || c.norm != p.norm) && !p.sameExtras(c) {
@@ -349,7 +349,7 @@ func (pl *planner) register(
 	if !c.operation.UsesWindows() {
 		return true, nil
 	}
-	if s.records() {
+	if s.inCapture() {
 		return false, nil
 	}
 	for _, m := range [...]Memory{c.send, c.recv} {
@@ -376,7 +376,7 @@ func (m Memory) registersWith(g *Group) bool {
 		return false
 	}
 	member := g.windows.memberOf(p)
-	if member != nil && !member.pending.Load() || !g.calls.serves(p) {
+	if member != nil && !member.pending.Load() || !g.calls.canRegister(p) {
 		return false
 	}
 	return p.realigner.mustAlign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPending(member)

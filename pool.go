@@ -253,7 +253,7 @@ func (p *Pool) reserveFor(
 		}
 	}
 	for { // repeat after a realignment, which drops reservations
-		before := p.suspicion.rebuildCount()
+		rebuilds := p.suspicion.rebuildCount()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
 		}
@@ -261,7 +261,7 @@ func (p *Pool) reserveFor(
 			return nil
 		}
 		err := p.registrar.registerInCall(ctx, g)
-		if err != nil || before == p.suspicion.rebuildCount() {
+		if err != nil || rebuilds == p.suspicion.rebuildCount() {
 			return err
 		}
 	}

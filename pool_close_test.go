@@ -236,7 +236,7 @@ func TestClosingPoolRejectsWork(t *testing.T) {
 		for begin := time.Now(); !errors.Is(s.Fill(b.Memory(), 3), symmem.ErrClosed); {
 			if time.Since(begin) > 10*time.Second {
 				release()
-				r.failf("the pool accepts work while Close waits for earlier work")
+				r.failf("Fill succeeded while Close waits for earlier work, want ErrClosed")
 			}
 		}
 		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)

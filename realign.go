@@ -68,7 +68,7 @@ func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 
 // takeStock ends the uses that were recorded before a mark and returns the inventory of the pool.
 // The caller must have waited for the work before the mark.
-func (r *realigner) takeStock(before alloc.Mark) (stock, error) {
+func (r *realigner) takeStock(mark alloc.Mark) (stock, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,11 +76,11 @@ func (r *realigner) takeStock(before alloc.Mark) (stock, error) {
 	if r.heap.segments.closed {
 		return stock{}, errPoolClosed
 	}
-	if !r.heap.core.QuietSince(before) {
+	if !r.heap.core.QuietSince(mark) {
 		return stock{}, errors.New("another goroutine used or freed a buffer during the realignment")
 	}
 	for _, s := range streams {
-		r.heap.uses.synced(s, before)
+		r.heap.uses.endUses(s, mark)
 	}
 	held, err := r.heap.core.Held()
 	past := r.heap.ledger

@@ -92,11 +92,11 @@ func (r *registrar) member(g *Group) (*membership, error) {
 func (r *registrar) hasPending(m *membership) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	from := int32(0)
+	first := int32(0)
 	if m != nil {
-		from = m.next
+		first = m.next
 	}
-	return slices.ContainsFunc(r.segments.list[from:], (*segment).registrable)
+	return slices.ContainsFunc(r.segments.list[first:], (*segment).registrable)
 }
 
 // setPending marks every member as having memory to register. The caller must hold mu.

@@ -121,7 +121,7 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 		{"by a panic in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
 			defer func() {
 				if recover() != any(errTest) {
-					r.failf("With did not pass on the panic")
+					r.failf("With did not propagate the panic")
 				}
 			}()
 			r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
@@ -216,7 +216,7 @@ func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 		r.wantErr(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
 		var nilGroup *symmem.Group
 		if b := r.window(p, 4096); nilGroup.IsSymmetric(b.Memory()) {
-			r.failf("IsSymmetric = true in a nil group")
+			r.failf("IsSymmetric = true in a nil group, want false")
 		}
 		g := r.split(r.World(), 0)
 		r.checkSum(g, r.alloc(p, 4096))

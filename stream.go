@@ -40,7 +40,7 @@ type Stream struct {
 	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It is
 	// acquired before Pool.mu, and recording is acquired after Pool.mu.
 	pinning ranked.Mutex[streamPinning]
-	held    []Memory // buffers that the current capture has used; guarded by pinning
+	pinned  []Memory // buffers that the current capture has used; guarded by pinning
 	// untracked lists pools whose memory the current capture has used without tracking; guarded by
 	// pinning.
 	untracked []*Pool
@@ -167,16 +167,16 @@ func (s *Stream) WaitOnly(e *Event) error {
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	pools := s.rt.registry.allPools()
-	before := make([]alloc.Mark, len(pools))
+	marks := make([]alloc.Mark, len(pools))
 	for i, p := range pools {
-		before[i] = p.uses.mark()
+		marks[i] = p.uses.mark()
 	}
 	err := s.queue.Synchronize(ctx)
 	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return err // the work may not have ended
 	}
 	for i, p := range pools {
-		p.uses.reclaimIdle(s, before[i])
+		p.uses.reclaimIdle(s, marks[i])
 	}
 	deliverAll(s.rt)
 	return awaitStreamCause(err)
@@ -290,8 +290,8 @@ func (s *Stream) close() error {
 	return s.forget(driver.AdoptedStream.Close)
 }
 
-// records reports whether work queued on the stream now becomes part of a capture.
-func (s *Stream) records() bool { return s.capturing.Load() || s.captured() }
+// inCapture reports whether work queued on the stream now becomes part of a capture.
+func (s *Stream) inCapture() bool { return s.capturing.Load() || s.captured() }
 
 func (s *Stream) checkAndUse(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {
@@ -305,9 +305,9 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 	return s.useBoth(a, b)
 }
 
-// borrows reports whether the use of a call's buffers must be recorded, because they belong to
-// other streams or the call is captured. It is small enough to be inlined.
-func (s *Stream) borrows(c *collective) bool {
+// mustRecordUse reports whether the use of a call's buffers must be recorded, because they belong
+// to other streams or the call is captured. It is small enough to be inlined.
+func (s *Stream) mustRecordUse(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
 		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
 }

@@ -135,7 +135,7 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		e, err := r.NewEvent()
 		r.ok(err)
 		if !e.Done() {
-			r.failf("Done = false for an event that has not been recorded")
+			r.failf("Done = false for an event that has not been recorded, want true")
 		}
 		release := r.hold(first)
 		r.ok(first.Fill(a.Memory(), 1))
@@ -143,7 +143,7 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		r.ok(second.Wait(e))
 		r.ok(second.Copy(b.Memory(), a.Memory()))
 		if e.Done() {
-			r.failf("Done = true before the work has ended")
+			r.failf("Done = true before the work has completed, want false")
 		}
 		release()
 		r.ok(second.Synchronize(r.ctx))
@@ -272,7 +272,7 @@ func TestNilStreamAndEvent(t *testing.T) {
 		for _, e := range []*symmem.Event{nil, &zero} {
 			r.wantErr(e.Synchronize(r.ctx), symmem.ErrInvalid)
 			if e.Done() {
-				r.failf("Done = true for an invalid event")
+				r.failf("Done = true for an invalid event, want false")
 			}
 		}
 		r.ok(r.DefaultStream().BeginCapture())
@@ -357,7 +357,7 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAbortedStreamIsNotReused forgets a stream whose work has not ended.
+// TestMemoryOfAbortedStreamIsNotReused forgets a stream whose work has not completed.
 func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib, Capacity: 2 * mib})

@@ -69,7 +69,7 @@ func TestTraceMatchesOnEvent(t *testing.T) {
 			if !slices.ContainsFunc(readTrace(t, folder, 0).Records, func(r trace.Record) bool {
 				return r.Digest == c.Digest && r.Bytes == c.Bytes && r.Call != ""
 			}) {
-				t.Errorf("the trace has no record of call %v", c)
+				t.Errorf("got no record of call %v in the trace", c)
 			}
 		}
 		if !slices.Contains(got, want[i]) {

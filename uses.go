@@ -145,24 +145,24 @@ func (u *uses) mark() alloc.Mark {
 // reclaimIdle is called when the stream's work before a mark is complete. It frees the blocks that
 // were deferred because of that work and makes the stream's unused memory available to other
 // streams.
-func (u *uses) reclaimIdle(s *Stream, before alloc.Mark) {
+func (u *uses) reclaimIdle(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
 	case u.segments.closed:
 	case len(u.points) == 0:
-		u.core.Idle(s.number, before)
+		u.core.Idle(s.number, mark)
 	default:
-		u.synced(s, before)
+		u.endUses(s, mark)
 	}
 }
 
-// synced ends the uses by a stream that were recorded before a mark. The caller must hold mu.
-func (u *uses) synced(s *Stream, before alloc.Mark) {
-	u.core.Synced(s.number, before)
+// endUses ends the uses by a stream that were recorded before a mark. The caller must hold mu.
+func (u *uses) endUses(s *Stream, mark alloc.Mark) {
+	u.core.Synced(s.number, mark)
 	u.noteReturns()
 	for point := range u.points {
-		if point.Stream == s.number && before.Covers(point) {
+		if point.Stream == s.number && mark.Covers(point) {
 			delete(u.points, point)
 		}
 	}
