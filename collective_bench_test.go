@@ -204,6 +204,7 @@ func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 		b.Errorf("a call takes %.0f ns, want at most %d", call, maxDirect)
 	}
 	if path != symmem.PathDirect && median(overheads) > maxOverhead {
-		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d", median(overheads), maxOverhead)
+		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d",
+			median(overheads), maxOverhead)
 	}
 }

@@ -49,7 +49,8 @@ func (pl *planner) explain(
 	e := Explanation{Operation: op.String()}
 	if op.UsesWindows() && !pl.rt.captures.any(nil) {
 		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
-		if call.SendWindow == nil && call.Count > 0 && pl.canRegister(send.pool) && pl.canRegister(recv.pool) {
+		if call.SendWindow == nil && call.Count > 0 &&
+			pl.canRegister(send.pool) && pl.canRegister(recv.pool) {
 			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
 			where = "both buffers belong to pools that the group can register"
 		}

@@ -63,9 +63,9 @@ func ParseFormula(name string) (Formula, error) {
 // driver converts the formula for backends. f must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if a group cannot compute a formula: if the formula does not support
-// the number of ranks, or if no path of the backend supports even the smallest sum. All ranks get
-// the same result.
+// checkFormula returns an error if a group cannot compute a formula: if the formula does not
+// support the number of ranks, or if no path of the backend supports even the smallest sum. All
+// ranks get the same result.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil

@@ -169,7 +169,8 @@ func TestGraphReplayDuringPoolGrowth(t *testing.T) {
 			for range batch {
 				r.ok(g.Launch(s))
 			}
-			if v := read[float32](r, symmem.ForeignMemory(recv.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
+			v := read[float32](r, symmem.ForeignMemory(recv.Address(), mib))
+			if v[0] != 3 || v[mib/4-1] != 3 {
 				r.failf("got %v and %v as the first and last sums, want 3", v[0], v[mib/4-1])
 			}
 			// The pool grows and must not reuse the graph's memory.

@@ -51,15 +51,16 @@ func (rt *Runtime) JoinWith(
 	}
 	rank := slices.Index(ranks, rt.rank)
 	if len(id) > MaxGroupID {
-		return nil, invalid("joining group %.40q...: the id has %d bytes, at most %d are allowed", id, len(id),
-			MaxGroupID)
+		return nil, invalid("joining group %.40q...: the id has %d bytes, at most %d are allowed",
+			id, len(id), MaxGroupID)
 	}
 	if id == "" || rank < 0 {
 		return nil, invalid("joining group %q of ranks %v as rank %d", id, ranks, rt.rank)
 	}
 	sorted := slices.Sorted(slices.Values(ranks))
 	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
-		return nil, invalid("joining group %q: ranks %v are not distinct ranks of a world of %d", id, ranks, rt.size)
+		return nil, invalid("joining group %q: ranks %v are not distinct ranks of a world of %d",
+			id, ranks, rt.size)
 	}
 	full := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, full, ranks, limit.Get())

@@ -80,7 +80,9 @@ func (m *rankMonitor) withRanks(
 // explainLost returns the reason why a step that needs the given ranks failed: a RankLostError if
 // one of these ranks has ended and that may be the cause, or else err. It first waits a moment,
 // because the end of a rank may be detected late.
-func (m *rankMonitor) explainLost(ctx context.Context, operation string, ranks []int, err error) error {
+func (m *rankMonitor) explainLost(
+	ctx context.Context, operation string, ranks []int, err error,
+) error {
 	var lost *RankLostError
 	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
 	if seen || broken {

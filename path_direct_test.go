@@ -77,12 +77,13 @@ var directRows = []directRow{
 	},
 	{
 		"any buffers have another limit", symmem.PathDefault, false, symmem.Sum, 4 << 10,
-		"direct", notInWindow + ", and " + tableSays + "direct up to 4KiB for all operations, any buffers",
+		"direct", notInWindow + ", and " + tableSays +
+			"direct up to 4KiB for all operations, any buffers",
 	},
 	{
 		"any buffers above that limit take the plain path", symmem.PathDefault, false, symmem.Sum,
-		5 << 10, "plain", notInWindow + "; not direct: " + tableSays + "another path than direct above 4KiB for " +
-			"all operations, any buffers",
+		5 << 10, "plain", notInWindow + "; not direct: " + tableSays +
+			"another path than direct above 4KiB for all operations, any buffers",
 	},
 	{
 		"a call without a kernel takes another path", symmem.PathDefault, true,

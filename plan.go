@@ -87,9 +87,9 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// cached returns the kept call that is the same as c and has an up-to-date plan, or nil. Which plans
-// are kept depends on addresses and may differ between ranks, so it must not affect what a call
-// registers or whether the call is refused.
+// cached returns the kept call that is the same as c and has an up-to-date plan, or nil. Which
+// plans are kept depends on addresses and may differ between ranks, so it must not affect what a
+// call registers or whether the call is refused.
 func (pl *planner) cached(c *collective) *collective {
 	p := pl.plans[c.slot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
@@ -455,7 +455,9 @@ func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 
 // describeSubmitted completes a call's description for events. It describes a message from the
 // point of view of this rank.
-func describeSubmitted(call *driver.Call, d *event.Call, ranks, rank int, digest uint64) *event.Call {
+func describeSubmitted(
+	call *driver.Call, d *event.Call, ranks, rank int, digest uint64,
+) *event.Call {
 	if call.Operation.PointToPoint() {
 		*d = call.Describe()
 	}

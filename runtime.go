@@ -82,8 +82,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
-	w.Late, w.LateToLeave = opts.absenceWarner("meeting all ranks"), opts.absenceWarner("leaving, with the store "+
-		"that this rank serves for the others")
+	w.Late = opts.absenceWarner("meeting all ranks")
+	w.LateToLeave = opts.absenceWarner("leaving, with the store that this rank serves for the others")
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", asRankError(err))
