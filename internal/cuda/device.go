@@ -86,10 +86,10 @@ func (d Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer reports whether kernels and copies on this device can access the memory of other.
-func (d Device) CanAccessPeer(otherAddress Device) (bool, error) {
+// CanAccessPeer reports whether kernels and copies on this device can access the memory of peer.
+func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	can, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
-		uintptr(otherAddress.handle))
+		uintptr(peer.handle))
 	return can != 0, err
 }
 
@@ -102,17 +102,17 @@ const (
 	P2PNativeAtomicSupported P2PAttribute = 3
 )
 
-// P2PAttribute returns a property of the link from this device to another.
-func (d Device) P2PAttribute(attribute P2PAttribute, otherAddress Device) (int, error) {
+// P2PAttribute returns a property of the link from this device to peer.
+func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	value, err := getValue[int32](&d.driver.table, deviceGetP2PAttribute, uintptr(attribute),
-		uintptr(d.handle), uintptr(otherAddress.handle))
+		uintptr(d.handle), uintptr(peer.handle))
 	return int(value), err
 }
 
 // RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL use,
 // and returns it. The first call in a process creates the context, which takes several hundred
 // milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be paired
-// with one ReleasePrimary.
+// with a ReleasePrimary.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }

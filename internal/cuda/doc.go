@@ -6,11 +6,11 @@
 // calling thread unless they state otherwise, so a goroutine must call runtime.LockOSThread and
 // Driver.SetCurrent before it calls other methods. Methods of Device need no context.
 //
-// Handles are plain numbers. The caller that created a handle owns it. Nothing is reference-counted
-// or freed automatically. Methods may be called concurrently as far as CUDA permits it. For
-// example, an object must not be destroyed while another thread uses it.
+// Handles are plain numbers, each owned by the caller that created it. Nothing is reference-counted
+// or freed automatically. Methods may be called concurrently to the extent that CUDA permits it;
+// for example, an object must not be destroyed while another thread uses it.
 //
-// Calls return *Error, which matches the Code constants with errors.Is. CUDA may report the failure
-// of queued work as the error of a later, unrelated call. After errors such as ErrIllegalAddress
-// the context is unusable.
+// Errors are of type *Error, which matches the Code constants with errors.Is. CUDA may report the
+// failure of queued work as the error of a later, unrelated call. After errors such as
+// ErrIllegalAddress, the context is unusable.
 package cuda

@@ -7,12 +7,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the environment variable with the path of libcuda. If it is not set, the
+// PathVariable is the environment variable that holds the path of libcuda. If it is not set, the
 // system's libcuda is used.
 const PathVariable = "SYMMEM_CUDA"
 
 // Driver calls an initialised libcuda. Each embedded type has the functions for one kind of object.
-// Driver is immutable and safe for concurrent use.
+// A Driver is immutable and safe for concurrent use.
 type Driver struct {
 	table
 	memory
@@ -85,16 +85,17 @@ func (d *Driver) SetCurrent(context Context) error {
 }
 
 // In returns a Driver that makes a context current before each call, so that goroutines need not
-// lock their threads. SetCurrent and the call are made in one transition to C, which is much
-// cheaper than a separate SetCurrent. The Driver must not be used for calls that have to run on the
-// same thread as an earlier call.
+// lock their threads. It does so in the same transition to C as the call, which is much cheaper
+// than a separate SetCurrent. The Driver must not be used for calls that have to run on the same
+// thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
 	functions.before = d.Entry(context)
 	return newDriver(functions)
 }
 
-// Entry returns a step that makes a context current, for another library to run before a call.
+// Entry returns a step that makes a context current, which another library can run before its
+// calls.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

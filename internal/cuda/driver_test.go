@@ -176,7 +176,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dep
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
 // load builds and opens a driver whose functions record their calls. extra contains the C source of
-// further functions, which do not record calls.
+// additional functions, which do not.
 func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
 	source := dltest.Source(t, prelude+strings.Join(extra, ""), declarations)
@@ -192,7 +192,7 @@ func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.
 func TestLoadCallsInit(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	if got := recorder.Last(); got.Name != "cuInit" || got.Args[0] != 0 {
-		t.Errorf("the last call was %s%v, want cuInit(0)", got.Name, got.Args)
+		t.Errorf("Load called %s%v last, want cuInit[0]", got.Name, got.Args)
 	}
 	if filepath.Base(driver.Path()) != "libcuda.so.1" {
 		t.Errorf("Path() = %s, want a file named libcuda.so.1", driver.Path())
@@ -204,7 +204,7 @@ func TestLoadWithoutDriver(t *testing.T) {
 	t.Setenv(PathVariable, missing)
 	_, err := Load()
 	if !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), missing) {
-		t.Errorf("the error is %v, want ErrNoDriver with the path %s", err, missing)
+		t.Errorf("Load() = %v, want ErrNoDriver with the path %s", err, missing)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestLoadUsesPathVariable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if driver.Path() != path {
-		t.Errorf("loaded %s, want %s", driver.Path(), path)
+		t.Errorf("Load opened %s, want %s", driver.Path(), path)
 	}
 }
 
@@ -226,11 +226,11 @@ func TestLoadRejectsOldDriver(t *testing.T) {
 	path := dltest.Compile(t, "libcuda_old.so", dltest.Source(t, prelude, old))
 	_, err := Load(path)
 	if !errors.Is(err, ErrNoDriver) || !errors.Is(err, ErrNotSupported) {
-		t.Errorf("the error is %v, want ErrNoDriver and ErrNotSupported", err)
+		t.Errorf("Load = %v, want ErrNoDriver and ErrNotSupported", err)
 	}
 	for _, want := range []string{"has no cuMemMap:", "has no cuStreamBeginCapture_v2:"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %v, want %q in it", err, want)
+			t.Errorf("Load = %v, want an error that contains %q", err, want)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func TestLoadWithoutDevice(t *testing.T) {
 	dltest.Open(t, path).Result(100)
 	_, err := Load(path)
 	if !errors.Is(err, ErrNoDevice) || errors.Is(err, ErrNoDriver) {
-		t.Errorf("the error is %v, want ErrNoDevice", err)
+		t.Errorf("Load = %v, want ErrNoDevice", err)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 	driver, recorder := load(t, declarations)
 	recorder.Reset()
-	params := ParamsOf(&struct{ tipsAddress uintptr }{address})
+	params := ParamsOf(&struct{ pointer uintptr }{address})
 	for name, call := range map[string]func(){
 		"copy":          func() { _ = driver.MemcpyAsync(address, otherAddress, big, stream) },
 		"fill":          func() { _ = driver.MemsetD8Async(address, 1, big, stream) },
@@ -268,7 +268,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if n := testing.AllocsPerRun(1000, call); n != 0 {
-				t.Errorf("%v allocations per call, want 0", n)
+				t.Errorf("got %v allocations per call, want 0", n)
 			}
 		})
 	}

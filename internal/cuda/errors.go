@@ -39,7 +39,7 @@ func (c Code) Is(target error) bool {
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
 }
 
-// Error reports a failed call, or the failure of earlier work that CUDA reported at this call.
+// Error reports a failed call, or the failure of earlier work that CUDA reported in this call.
 type Error struct {
 	// Call is the function's name as libcuda exports it.
 	Call string
@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, int32(e.Code), e.Text)
 }
 
-// Unwrap lets errors.Is match the code.
+// Unwrap makes errors.Is match the code.
 func (e *Error) Unwrap() error { return e.Code }
 
 // MissingError is returned for a function that the installed driver lacks.
@@ -70,5 +70,5 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s has no %s: the driver is too old", e.Path, e.Function)
 }
 
-// Unwrap lets the error match ErrNotSupported.
+// Unwrap makes the error match ErrNotSupported.
 func (e *MissingError) Unwrap() error { return ErrNotSupported }

@@ -6,7 +6,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Graph is a CUDA graph (CUgraph), for example of captured work.
+// Graph is a CUDA graph (CUgraph), for example one captured from a stream.
 type Graph uintptr
 
 // GraphExec is an instantiated graph (CUgraphExec).
@@ -17,7 +17,7 @@ type Node uintptr
 
 type graphs struct{ table }
 
-// GraphInstantiate instantiates a graph. The graph may then be destroyed before the instance.
+// GraphInstantiate instantiates a graph, which may then be destroyed before the instance.
 func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
@@ -27,7 +27,7 @@ func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
 	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
 
-// GraphExecDestroy destroys an instantiated graph. Queued launches still finish.
+// GraphExecDestroy destroys an instantiated graph. Queued launches still run to completion.
 func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 	return g.call(graphExecDestroy, uintptr(exec))
 }
@@ -44,7 +44,7 @@ func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (No
 	return node, err
 }
 
-// addressOf returns the address of the first node, or 0 if there is none. The caller keeps the
+// addressOf returns the address of the first node, or 0 if there is none. The caller must keep the
 // slice alive.
 func addressOf(nodes []Node) uintptr {
 	if len(nodes) == 0 {
@@ -53,26 +53,29 @@ func addressOf(nodes []Node) uintptr {
 	return dl.AddressOf(&nodes[0])
 }
 
-// GraphAddDependencies makes to[i] depend on from[i], for all i.
-func (g *graphs) GraphAddDependencies(graph Graph, from, to []Node) error {
-	return g.dependencies(graphAddDependencies, graphAddDependencies2, graph, from, to)
+// GraphAddDependencies makes successors[i] depend on nodes[i], for all i.
+func (g *graphs) GraphAddDependencies(graph Graph, nodes, successors []Node) error {
+	return g.editDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
 }
 
-// GraphRemoveDependencies removes the dependencies of to[i] on from[i].
-func (g *graphs) GraphRemoveDependencies(graph Graph, from, to []Node) error {
-	return g.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
+// GraphRemoveDependencies removes the dependency of successors[i] on nodes[i], for all i.
+func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) error {
+	return g.editDependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, nodes,
+		successors)
 }
 
-// dependencies calls newer if the driver has it, and otherwise older. The newer function has an
-// extra argument for edge data.
-func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Node) error {
-	defer runtime.KeepAlive(from)
-	defer runtime.KeepAlive(to)
-	n := uintptr(min(len(from), len(to)))
+// editDependencies calls newer, which has an extra argument for edge data, if the driver has it,
+// and otherwise older.
+func (g *graphs) editDependencies(
+	older, newer function, graph Graph, nodes, successors []Node,
+) error {
+	defer runtime.KeepAlive(nodes)
+	defer runtime.KeepAlive(successors)
+	n := uintptr(min(len(nodes), len(successors)))
 	if g.symbols[newer] != 0 {
-		return g.call(newer, uintptr(graph), addressOf(from), addressOf(to), 0, n)
+		return g.call(newer, uintptr(graph), addressOf(nodes), addressOf(successors), 0, n)
 	}
-	return g.call(older, uintptr(graph), addressOf(from), addressOf(to), n)
+	return g.call(older, uintptr(graph), addressOf(nodes), addressOf(successors), n)
 }
 
 // userObject is a reference count with a destructor (CUuserObject).
@@ -83,9 +86,10 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd calls end once, some time after CUDA has destroyed the last object that refers to the
-// graph: the graph, its clones, their instances, parent graphs, and unfinished launches. The graph
-// may be under capture. An invalidated capture destroys it.
+// AtGraphEnd makes CUDA call end once, some time after it has destroyed the last object that refers
+// to the graph: the graph itself, its clones, their instances, parent graphs, and unfinished
+// launches. The graph may still be under capture. Invalidating the capture destroys the graph, so
+// end is called in that case as well.
 //
 // end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
 // and must not panic. It is not called if AtGraphEnd returns an error.
@@ -107,7 +111,7 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
-		work.Release() // The destructor now does nothing.
+		work.Release() // so that the destructor does nothing
 		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// userObjects implements CUDA's user objects for one graph. end_graph destroys the graph.
+// userObjects implements CUDA's user objects for one graph, which end_graph destroys.
 const userObjects = `
 static CUhostFn destructor;
 static void *argument;
@@ -43,7 +43,7 @@ func TestAtGraphEndCallsFunctionOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ended != 0 {
-		t.Fatal("AtGraphEnd called the function before the end of the graph")
+		t.Fatal("the function was called before the graph was destroyed")
 	}
 	invoke(driver, "end_graph")
 	if ended != 1 || len(hosts.work) != 0 {
@@ -58,7 +58,7 @@ func TestAtGraphEndReleasesAfterError(t *testing.T) {
 		invoke(driver, "refuse_at", call)
 		err := driver.AtGraphEnd(graph, func() { t.Errorf("%s: the function was called", name) })
 		if !errors.Is(err, ErrInvalidValue) {
-			t.Errorf("%s: got %v, want %v", name, err, ErrInvalidValue)
+			t.Errorf("%s: AtGraphEnd = %v, want %v", name, err, ErrInvalidValue)
 		}
 		if remaining := invoke(driver, "references_left"); remaining != 0 || len(hosts.work) != 0 {
 			t.Errorf("%s: %d references and %d host functions remain, want none", name, remaining,
@@ -71,6 +71,6 @@ func TestAtGraphEndWithoutUserObjects(t *testing.T) {
 	driver, _ := load(t, declarations)
 	var missing *MissingError
 	if err := driver.AtGraphEnd(graph, func() {}); !errors.As(err, &missing) {
-		t.Errorf("got %v, want a MissingError", err)
+		t.Errorf("AtGraphEnd = %v, want a MissingError", err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 // HostFunc identifies a host function that streams can run. It is invalid after Release.
 type HostFunc uintptr
 
-// hosts maps HostFuncs to Go functions. The process has only one table and one callback, because a
-// callback for C can never be freed.
+// hosts maps HostFuncs to Go functions. The process has a single table and a single callback,
+// because a callback for C can never be freed.
 var hosts struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
@@ -41,8 +41,8 @@ func takeHost(h HostFunc) func() {
 	return w.run
 }
 
-// NewHostFunc returns a HostFunc that can run any number of times, for example at each launch of a
-// graph. The caller must release it when no stream or graph uses it any more.
+// NewHostFunc returns a HostFunc that can run any number of times, for example in each launch of a
+// graph. The caller must release it once no stream or graph uses it any more.
 //
 // The function runs on a CUDA thread while the stream waits for it. It must not call CUDA or NCCL,
 // must not wait for a thread that does, and must not panic.

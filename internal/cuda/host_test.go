@@ -31,7 +31,7 @@ func TestHostFuncRuns(t *testing.T) {
 			work.Release()
 			runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			if runs != c.want || len(hosts.work) != 0 {
-				t.Errorf("after Release the function has run %d times, and %d functions remain; want %d, 0",
+				t.Errorf("after Release, the function has run %d times and %d functions remain; want %d, 0",
 					runs, len(hosts.work), c.want)
 			}
 		})

@@ -8,8 +8,8 @@ import (
 )
 
 // Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address until
-// it is mapped. Its memory is freed when every process has released all handles and removed all
-// mappings.
+// it is mapped. Its memory is freed once every process has released all of its handles and removed
+// all of its mappings.
 type Handle uint64
 
 // HandleTypes is a set of ways to share an allocation with another process
@@ -64,9 +64,9 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 
 type memory struct{ table }
 
-// Granularity returns the granularity of allocations in bytes: the minimum, or the value that the
-// driver recommends for speed. Sizes and addresses must be multiples of it. Granularity needs no
-// context.
+// Granularity returns the granularity of allocations in bytes, of which sizes and addresses must be
+// multiples: the minimum or, if recommended is set, the value that the driver recommends for speed.
+// Granularity needs no context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -78,8 +78,8 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 	return size.Take(), err
 }
 
-// AddressReserve reserves a range of addresses without memory, for all devices. align is a power of
-// two, or 0 for the driver's choice.
+// AddressReserve reserves a range of addresses without memory, for all devices. align must be a
+// power of two, or 0 to let the driver choose.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
@@ -100,7 +100,7 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	return handle.Take(), err
 }
 
-// Release releases a handle. Mappings and the memory they map are not affected.
+// Release releases a handle. Mappings of the memory are not affected.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
 // Retain returns another handle of the allocation that is mapped at an address. The caller must
@@ -109,14 +109,15 @@ func (m *memory) Retain(address uintptr) (Handle, error) {
 	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
 
-// Map maps a whole allocation at a reserved address. No device can access it before SetAccess.
+// Map maps a whole allocation at a reserved address. No device can access it until SetAccess has
+// been called.
 func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
 
-// Unmap removes a mapping; the addresses stay reserved.
+// Unmap removes a mapping, while the addresses stay reserved.
 //
-// Preconditions: all work that uses the memory has finished. Unmap does not wait for it.
+// Preconditions: all work that uses the memory has completed. Unmap does not wait for it.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
@@ -129,8 +130,8 @@ type access struct {
 
 const readWrite = 3
 
-// SetAccess lets devices read and write a mapped range. It fails for a device without peer access
-// to the device that owns the memory.
+// SetAccess allows devices to read and write a mapped range. It fails for a device without peer
+// access to the device that owns the memory.
 func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
@@ -154,8 +155,8 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for a file descriptor that another process has exported. The caller
-// keeps ownership of the descriptor and may close it afterwards.
+// ImportFD returns a handle for a file descriptor that another process exported. The caller keeps
+// ownership of the descriptor and may close it afterwards.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
@@ -166,7 +167,7 @@ func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
 		uintptr(HandleFabric), 0)
 }
 
-// ImportFabric returns a handle for a fabric handle that another process has exported.
+// ImportFabric returns a handle for a fabric handle that another process exported.
 func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
 	cell := dl.NewCell(fabric)
 	defer cell.Take()
@@ -189,15 +190,15 @@ func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the driver knows the memory at the address, as it does for
-// device memory and page-locked host memory.
+// MemRange returns an error unless the driver knows the memory at an address, which it does if that
+// is device memory or page-locked host memory.
 func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
 	return m.call(memGetAddressRange, base.Address(), 0, address)
 }
 
-// MemsetD8Async queues work that fills device memory with a byte.
+// MemsetD8Async queues work that sets all bytes of a range of device memory to a value.
 func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stream) error {
 	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
@@ -207,11 +208,11 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }
 
-// MemFreeHost frees memory that MemAllocHost has returned. It waits for queued work.
+// MemFreeHost frees memory that MemAllocHost returned. It waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
-// MemHostRegister page-locks host memory, so that copies of it are asynchronous and kernels of all
-// contexts can access it. The memory must not belong to the Go heap.
+// MemHostRegister page-locks host memory, so that it can be copied asynchronously and accessed by
+// kernels in all contexts. The memory must not belong to the Go heap.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
@@ -222,8 +223,8 @@ func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDevice returns the device address of page-locked host memory, on most machines the host
-// address.
+// MemHostDevice returns the device address of page-locked host memory, which on most machines is
+// the same as the host address.
 func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
@@ -234,7 +235,7 @@ func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }
 
-// MemFreeAsync frees memory that MemAllocAsync has returned, in stream order.
+// MemFreeAsync frees memory that MemAllocAsync returned, in stream order.
 func (m *memory) MemFreeAsync(address uintptr, stream Stream) error {
 	return m.call(memFreeAsync, address, uintptr(stream))
 }

@@ -22,7 +22,7 @@ func TestAllocationPropLayout(t *testing.T) {
 		unsafe.Offsetof(p.Usage), unsafe.Sizeof(a), unsafe.Offsetof(a.flags),
 	} {
 		if got := layout.Call(uintptr(i)); got != want {
-			t.Errorf("value %d of the layout: C has %d, Go has %d", i, got, want)
+			t.Errorf("value %d of the layout is %d in C, want %d as in Go", i, got, want)
 		}
 	}
 }
@@ -30,9 +30,9 @@ func TestAllocationPropLayout(t *testing.T) {
 func TestAllocationPropReachesDriver(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
-	// the type, the handle types and the location
-	want := append(slices.Concat(word32(1), word32(9), word32(1), word32(3)),
-		0, 0, 0, 0, 0, 0, 0, 0, // Windows only
+	want := append(
+		slices.Concat(word32(1), word32(9), word32(1), word32(3)), // type, handle types, location
+		0, 0, 0, 0, 0, 0, 0, 0, // only used on Windows
 		0, 1, 0, 0, 0, 0, 0, 0) // RDMA
 	recorder.Input(1, 32)
 	recorder.Output(0, words64(2<<20))
@@ -40,11 +40,11 @@ func TestAllocationPropReachesDriver(t *testing.T) {
 	got := recorder.Last()
 	if size != 2<<20 || err != nil || got.Name != "cuMemGetAllocationGranularity" ||
 		got.Args[2] != 1 || !slices.Equal(got.Seen[1][:32], want) {
-		t.Errorf("Granularity = %d, %v; it called %s%v with the properties %v, want %v",
+		t.Errorf("Granularity = %d, %v; it called %s%v with properties %v, want properties %v",
 			size, err, got.Name, got.Args, got.Seen[1][:32], want)
 	}
 	if _, err := driver.Granularity(prop, false); err != nil || recorder.Last().Args[2] != 0 {
-		t.Errorf("the minimum granularity: called with %v, error %v; want the option 0",
+		t.Errorf("Granularity(prop, false) passed %v and returned %v; want option 0 and nil",
 			recorder.Last().Args, err)
 	}
 	recorder.Reset()
@@ -54,14 +54,14 @@ func TestAllocationPropReachesDriver(t *testing.T) {
 	got = recorder.Last()
 	if handle != 1<<40 || err != nil || got.Name != "cuMemCreate" || got.Args[1] != big ||
 		got.Args[3] != 0 || !slices.Equal(got.Seen[2][:32], want) {
-		t.Errorf("Create = %d, %v; it called %s%v with the properties %v, want %v",
+		t.Errorf("Create = %d, %v; it called %s%v with properties %v, want properties %v",
 			handle, err, got.Name, got.Args, got.Seen[2][:32], want)
 	}
 }
 
 func TestPinnedMemoryWithoutRDMA(t *testing.T) {
 	if p := PinnedMemory(Device{}, HandlePosixFD, false); p.GPUDirectRDMACapable != 0 {
-		t.Error("GPUDirectRDMACapable is set")
+		t.Error("PinnedMemory without RDMA sets GPUDirectRDMACapable")
 	}
 }
 
@@ -73,13 +73,13 @@ func TestSetAccessPassesEachDevice(t *testing.T) {
 	want := slices.Concat(word32(1), word32(3), word32(3), word32(1), word32(5), word32(3))
 	if err != nil || got.Name != "cuMemSetAccess" || got.Args[0] != int64(address) ||
 		got.Args[1] != big || got.Args[3] != 2 || !slices.Equal(got.Seen[2][:24], want) {
-		t.Errorf("SetAccess returned %v; it called %s%v with the descriptors %v, want %v",
+		t.Errorf("SetAccess = %v; it called %s%v with descriptors %v, want descriptors %v",
 			err, got.Name, got.Args, got.Seen[2][:24], want)
 	}
 	recorder.Reset()
 	if err := driver.SetAccess(address, big); err != nil || recorder.Last().Name != "" {
-		t.Errorf("SetAccess without devices called %q and returned %v, want no call",
-			recorder.Last().Name, err)
+		t.Errorf("SetAccess without devices = %v after a call of %q, want nil without a call", err,
+			recorder.Last().Name)
 	}
 }
 
@@ -111,18 +111,19 @@ func TestErrorsAreTyped(t *testing.T) {
 	_, err := driver.Create(big, AllocationProp{})
 	var typed *Error
 	if !errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrNotReady) || !errors.As(err, &typed) {
-		t.Fatalf("the error is %v, want ErrOutOfMemory", err)
+		t.Fatalf("Create = %v, want ErrOutOfMemory", err)
 	}
 	want := Error{"cuMemCreate", ErrOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}
 	if *typed != want {
-		t.Errorf("the error is %+v, want %+v", *typed, want)
+		t.Errorf("Create = %+v, want %+v", *typed, want)
 	}
 	if want := "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; err.Error() != want {
-		t.Errorf("the text is %q, want %q", err, want)
+		t.Errorf("Error() = %q, want %q", err, want)
 	}
 	recorder.Result(12345)
-	if err := driver.Unmap(0, 0); err.Error() != "cuMemUnmap: CUDA result 12345" {
-		t.Errorf("unmapping with an unknown result returned %q", err)
+	const unknown = "cuMemUnmap: CUDA result 12345"
+	if err := driver.Unmap(0, 0); err.Error() != unknown {
+		t.Errorf("Unmap = %q, want %q", err, unknown)
 	}
 }
 
@@ -161,14 +162,14 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	seen := recorder.Last().Seen[10]
 	option := func(i int) uint64 { return binary.NativeEndian.Uint64(seen[8*i:]) }
 	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
-		t.Fatalf("the launch options are %v", seen[:40])
+		t.Fatalf("LaunchKernel passed launch options %v, want options 1, 2 and 0", seen[:40])
 	}
 	// The launch has returned this memory to the pool, and no other launch has reused it.
 	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
-		t.Errorf("the size is %d, want %d", size, len(want))
+		t.Errorf("LaunchKernel passed size %d, want %d", size, len(want))
 	}
 	if got := dl.Load[[40]byte](uintptr(option(1))); !slices.Equal(got[:len(want)], want) {
-		t.Errorf("the packed arguments are %v, want %v", got[:len(want)], want)
+		t.Errorf("LaunchKernel passed arguments %v, want %v", got[:len(want)], want)
 	}
 	defer func() {
 		if recover() == nil {

@@ -41,9 +41,9 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 
 // ModuleLoadFunctions loads all kernels of a module onto the device. Without it, each kernel is
 // loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), which may
-// wait until all kernels running in the context have ended, and forever if one of them never ends
-// (CUDA C++ Programming Guide, "Lazy Loading"). Drivers before CUDA 12.4 lack the required
-// functions; with such drivers it does nothing.
+// wait until all kernels running in the context have exited, and so forever if one of them never
+// exits (CUDA C++ Programming Guide, "Lazy Loading"). It does nothing with drivers before CUDA
+// 12.4, which lack the required functions.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -77,7 +77,7 @@ func ParamsOf[T any](structure *T) Params {
 	return Params{slices.Clone(bytes)}
 }
 
-// With returns a copy with v as the 64-bit integer at an offset.
+// With returns a copy in which the 64-bit integer at the given offset is v.
 func (p *Params) With(offset int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[offset:], v)
@@ -156,7 +156,7 @@ func (d Device) LaunchesOverlap() (bool, error) {
 }
 
 // LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch: the
-// kernel may start before its predecessor in the stream has ended, and must wait for it
+// kernel may start before its predecessor in the stream has completed, and must wait for it itself
 // (griddepcontrol.wait of PTX). LaunchesOverlap must be true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
@@ -173,7 +173,7 @@ func (m *modules) LaunchOverlapping(
 }
 
 // LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
-// the arguments before it returns. It panics if they exceed MaxParams bytes.
+// the arguments before it returns, and panics if they exceed MaxParams bytes.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

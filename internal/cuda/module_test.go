@@ -8,8 +8,8 @@ import (
 )
 
 // eagerLoading implements the functions that load kernels eagerly. The last hexadecimal digit of a
-// module's handle is its number of kernels. A kernel's handle is the module's handle plus a
-// multiple of 16. fail selects a call that fails.
+// module's handle is the module's number of kernels, and a kernel's handle is the module's handle
+// plus a multiple of 16. fail selects the call that fails.
 const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
@@ -58,7 +58,7 @@ func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 		invoke(driver, "fail", 0)
 		err := driver.ModuleLoadFunctions(Module(address) + Module(len(want)))
 		if got := loadedFunctions(driver); err != nil || !slices.Equal(got, want) {
-			t.Errorf("loaded %#x, error %v; want %#x", got, err, want)
+			t.Errorf("ModuleLoadFunctions loaded %#x and returned %v; want %#x, nil", got, err, want)
 		}
 	}
 }
@@ -72,10 +72,10 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 		err := driver.ModuleLoadFunctions(Module(address) + 2)
 		var typed *Error
 		if !errors.As(err, &typed) || typed.Call != want {
-			t.Errorf("call %d fails: the error is %v, want one from %s", i+1, err, want)
+			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s", i+1, err, want)
 		}
 		if n := invoke(driver, "calls_made"); n != uintptr(i+1) {
-			t.Errorf("call %d fails: %d calls were made, want %d", i+1, n, i+1)
+			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d", i+1, n, i+1)
 		}
 	}
 }
@@ -87,7 +87,8 @@ func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 		driver, _ := load(t, declarations, strings.ReplaceAll(eagerLoading, missing+"(", "other("))
 		err := driver.ModuleLoadFunctions(Module(address) + 2)
 		if n := invoke(driver, "calls_made"); n != 0 || err != nil {
-			t.Errorf("without %s: %d calls were made, error %v; want 0, nil", missing, n, err)
+			t.Errorf("without %s, ModuleLoadFunctions makes %d calls and returns %v; want 0, nil",
+				missing, n, err)
 		}
 	}
 }

@@ -31,13 +31,13 @@ func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 }
 
 // StreamSynchronize blocks the thread until all queued work has run. A caller that needs a deadline
-// records an event and polls it instead.
+// must instead record an event and poll it.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work on a stream wait for the work that the event has recorded. The
-// caller does not wait.
+// StreamWaitEvent makes later work on a stream wait for the point that the event marks. The caller
+// does not wait.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
@@ -46,7 +46,7 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 const waitExternal = 1
 
 // StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
-// capture. Each launch of the graph waits for the work that the event has recorded by then.
+// capture. Each launch of the graph waits for the point that the event marks at that time.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
@@ -56,7 +56,7 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so counters may wrap.
+	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so that counters may wrap.
 	WaitGreaterOrEqual WaitFlags = 0
 	// WaitEqual waits until the word has the value.
 	WaitEqual WaitFlags = 1
@@ -71,7 +71,7 @@ func (s *streams) StreamWaitValue(
 }
 
 // StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. Any
-// thread that reads the new value also sees all writes of work queued earlier.
+// thread that reads the new value also sees everything that earlier work on the stream wrote.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
@@ -120,8 +120,8 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 }
 
 // CaptureMode selects the threads on which unsafe calls fail while a stream is captured
-// (CUstreamCaptureMode). Unsafe calls, such as EventQuery and cuMemAlloc, could wait for captured
-// work. A failed call also invalidates the capture.
+// (CUstreamCaptureMode). Unsafe calls, such as EventQuery and cuMemAlloc, are those that could wait
+// for captured work. A failed call also invalidates the capture.
 type CaptureMode int32
 
 // The capture modes.
@@ -148,8 +148,9 @@ func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
-// EndCapture ends the capture and returns the graph, which the caller owns. An invalidated capture
-// also ends, without a graph and with an error such as ErrCaptureInvalidated.
+// EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
+// invalidated, EndCapture ends it, too, but returns an error such as ErrCaptureInvalidated instead
+// of a graph.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
@@ -170,7 +171,7 @@ type Capture struct {
 	Status CaptureStatus
 	// ID is unique among the captures of the process. It is 0 if the stream is not captured.
 	ID uint64
-	// Graph is the graph under capture, or 0 without an active capture. The caller does not own it,
+	// Graph is the graph under capture, or 0 if no capture is active. The caller does not own it,
 	// but may add nodes and dependencies.
 	Graph Graph
 	// Tips lists the nodes on which the stream's next work will depend.
@@ -184,7 +185,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// Without an output for edge data, the call would fail if there is any.
+		// Pass an output for edge data, because the call would otherwise fail if there is any.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {

@@ -19,8 +19,8 @@ const (
 
 var nodes = []Node{Node(address), Node(otherAddress)}
 
-// calls lists the methods that return only an error, with the C function and the expected
-// arguments. Methods that return a value are in results.
+// calls lists the methods that return only an error, with the C function that each must call and
+// the arguments that it must pass. Methods that return a value are in results.
 var calls = map[string]struct {
 	call func(d *Driver) error
 	name string
@@ -194,7 +194,7 @@ func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
 func done(ok bool, err error) error {
 	if err == nil && !ok {
-		return fmt.Errorf("the result is false")
+		return fmt.Errorf("the method returned false")
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			recorder.Result(2)
 			var typed *Error
 			if err := c.call(driver); !errors.As(err, &typed) || typed.Call != c.name {
-				t.Errorf("the error is %v, want one from %s", err, c.name)
+				t.Errorf("got error %v, want one from %s", err, c.name)
 			}
 		})
 	}

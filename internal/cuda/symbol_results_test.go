@@ -30,8 +30,8 @@ func format[T any](v T, err error) string {
 	return fmt.Sprint(v)
 }
 
-// results lists methods that return a value. index is the argument that contains the address to
-// which the C function writes output.
+// results lists methods that return a value. index is the index of the argument that holds the
+// address to which the C function writes output.
 var results = map[string]struct {
 	call   func(d *Driver) string
 	index  int
@@ -273,7 +273,7 @@ func TestDriverPrefersNewerFunctions(t *testing.T) {
 	driver, recorder := load(t, declarations+newerDeclarations)
 	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
 	if got := format(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
-		t.Errorf("the UUID is %s, want all bytes ab", got)
+		t.Errorf("UUID() = %s, want all bytes ab", got)
 	}
 	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
 		t.Errorf("called %s, want cuDeviceGetUuid_v2", got)
@@ -292,7 +292,7 @@ func TestDriverPrefersNewerFunctions(t *testing.T) {
 	} {
 		recorder.Reset()
 		if err := call(); err != nil || recorder.Last().Name != name {
-			t.Errorf("called %s, error %v; want %s", recorder.Last().Name, err, name)
+			t.Errorf("called %s with error %v, want %s with nil", recorder.Last().Name, err, name)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 type table struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
-	// before runs right before each call, on the same thread. The zero value does nothing.
+	// before runs immediately before each call, on the same thread. The zero value does nothing.
 	before dl.Step
 }
 
@@ -37,15 +37,15 @@ func (t *table) call(f function, args ...uintptr) error {
 
 // getValue calls a function whose first argument is the address of its result, and returns the
 // result.
-func getValue[T any](t *table, f function, others ...uintptr) (T, error) {
-	var none T
-	cell := dl.NewCell(none)
+func getValue[T any](t *table, f function, rest ...uintptr) (T, error) {
+	var zero T
+	cell := dl.NewCell(zero)
 	args := append(make([]uintptr, 0, 8), cell.Address())
-	err := t.call(f, append(args, others...)...)
+	err := t.call(f, append(args, rest...)...)
 	return cell.Take(), err
 }
 
-// failure returns the error of a call or, if ok is false, of the step before the call.
+// failure returns the error of a failed call or, if ok is false, of the step before the call.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return t.before.NewError(status)
@@ -53,7 +53,8 @@ func (t *table) failure(f function, status int32, ok bool) error {
 	return t.newError(f, Code(status))
 }
 
-// query calls a function and reports whether it succeeded. ErrNotReady is not an error.
+// query calls a function and reports whether it succeeded. It does not treat ErrNotReady as an
+// error.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, ok := t.symbols[f].StatusAfter(&t.before, handle)
 	switch {

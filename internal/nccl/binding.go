@@ -7,7 +7,7 @@ type binding struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
 	version int
-	// before runs right before each call, on the same thread. The zero value does nothing.
+	// before runs immediately before each call, on the same thread. The zero value does nothing.
 	before dl.Step
 }
 
@@ -50,7 +50,7 @@ func (b *binding) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// failure returns the error of a call or, if ok is false, of the step before the call.
+// failure returns the error of a failed call or, if ok is false, of the step before the call.
 func (b *binding) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return b.before.NewError(status)
@@ -72,7 +72,7 @@ func (b *binding) ErrorString(result Result) string {
 }
 
 // LastError returns the last warning that NCCL issued in this process, or "". Any thread may call
-// it. A failure on another thread may replace the text at any time.
+// it, and a failure on another thread may replace the text at any time.
 func (b *binding) LastError() string {
 	symbol := b.symbols[getLastError]
 	if symbol == 0 {

@@ -3,8 +3,8 @@ package nccl
 import "sync"
 
 // cells allocates variables to which NCCL writes handles. In a group, and for nonblocking
-// communicators, NCCL writes them after the call has returned, on another thread. Cells are
-// therefore never reused or freed. Each communicator and each window uses one cell of 8 bytes.
+// communicators, NCCL writes them after the call has returned, on another thread, so cells are
+// never reused or freed. Each communicator and each window uses one cell of 8 bytes.
 type cells struct {
 	mu     sync.Mutex
 	blocks [][]uintptr // guarded by mu; all but the last are full

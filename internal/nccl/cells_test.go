@@ -10,7 +10,7 @@ func TestCellsAreNeverReused(t *testing.T) {
 	for i := range 3*cellsPerBlock + 1 {
 		cell := c.take()
 		if seen[cell] || *cell != 0 {
-			t.Fatalf("cell %d had already been returned", i)
+			t.Fatalf("take() #%d returned a cell that is in use", i)
 		}
 		seen[cell], *cell = true, 1
 	}

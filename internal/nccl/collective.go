@@ -30,8 +30,8 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks and stores the result in recv on every rank. Send
-// and recv may be the same buffer.
+// AllReduce reduces count elements of all ranks and stores the result at recvAddress on every rank.
+// Both addresses may be the same.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -39,16 +39,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements from each rank in recv on every rank. It works in place if
-// send is this rank's part of recv.
+// AllGather concatenates count elements from each rank at recvAddress on every rank. It works in
+// place if sendAddress is that of this rank's part of the result.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces one part of count elements per rank, and stores each rank's part in its
-// recv. It works in place if recv is this rank's part of send.
+// ReduceScatter reduces one part of count elements per rank, and stores each rank's part at its
+// recvAddress. It works in place if recvAddress is that of this rank's part of the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -56,7 +56,7 @@ func (l *Library) ReduceScatter(
 		uintptr(comm))
 }
 
-// Broadcast copies count elements of the root's send into recv on every rank.
+// Broadcast copies count elements from the root's sendAddress to recvAddress on every rank.
 func (l *Library) Broadcast(
 	sendAddress, recvAddress uintptr, count int64, t DataType, root int, comm Comm,
 ) Invocation {
@@ -64,7 +64,7 @@ func (l *Library) Broadcast(
 		uintptr(comm))
 }
 
-// Reduce reduces count elements of all ranks into the root's recv.
+// Reduce reduces count elements of all ranks and stores the result at the root's recvAddress.
 func (l *Library) Reduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {
@@ -73,7 +73,8 @@ func (l *Library) Reduce(
 }
 
 // AlltoAll sends count elements to each rank and receives count elements from each. It does not
-// work in place. It needs NCCL 2.28.3; with older versions use a group of Send and Recv calls.
+// work in place. It needs NCCL 2.28.3; with older versions, use a group of Send and Recv calls
+// instead.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {

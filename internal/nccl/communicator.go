@@ -3,15 +3,16 @@ package nccl
 import "symmem/internal/dl"
 
 // UniqueID identifies a communicator to be created (ncclUniqueId). It contains the address of the
-// process that created it, so only ranks of the job should see it.
+// process that created it, so it should be kept from processes other than ranks of the job.
 type UniqueID [128]byte
 
 // Comm is one rank's handle of a communicator (ncclComm_t). When the communicator is destroyed, the
 // handle and the handles of its windows become invalid.
 type Comm uintptr
 
-// UniqueID creates an id. It is not collective: one rank calls it, sends the id to the other ranks,
-// and must stay alive until they have created their communicators, because they connect to it.
+// UniqueID creates an id. It is not collective: one rank calls it and sends the id to the other
+// ranks. That rank must stay alive until the others have created their communicators, because they
+// connect to it.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
@@ -22,8 +23,8 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // collective and blocks until all ranks have called it, without a deadline. It uses NCCL's default
 // configuration and needs NCCL 2.23.4.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// The older functions take the id by value, on the stack or by reference, depending on the
-	// architecture.
+	// Older functions take the id by value, which means on the stack or by reference, depending on
+	// the architecture.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -37,7 +38,7 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
 // AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or
-// ErrRemote after a peer was lost. Any thread may call it. It does not block.
+// an error such as ErrRemote after a peer was lost. Any thread may call it. It does not block.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
@@ -85,8 +86,8 @@ func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 // suspendMemory makes CommSuspend release memory (NCCL_SUSPEND_MEM).
 const suspendMemory = 1
 
-// CommSuspend releases the communicator's device memory until CommResume. It is collective. No work
-// of the communicator may be running.
+// CommSuspend releases the communicator's device memory until CommResume. It is collective. The
+// communicator must not have any work running.
 func (l *Library) CommSuspend(comm Comm) error {
 	if err := l.missing(commSuspend); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (l *Library) CommSuspend(comm Comm) error {
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
-// CommResume allocates the memory again that CommSuspend has released. It is collective.
+// CommResume reallocates the memory that CommSuspend released. It is collective.
 func (l *Library) CommResume(comm Comm) error {
 	if err := l.missing(commResume); err != nil {
 		return err
@@ -122,10 +123,10 @@ const windowSymmetric = 1
 // does not support windows, WindowRegister returns 0 without an error, and collectives use other
 // kernels. With versions before NCCL 2.27.3 the error is a VersionError.
 //
-// Preconditions: the memory was allocated by cuMemCreate with an exportable handle type. It is
+// Preconditions: the memory was allocated by cuMemCreate with an exportable handle type, is
 // completely mapped, and does not overlap another window of the communicator. The thread has no
-// open group, because NCCL would return the window only at GroupEnd. No stream is being captured,
-// unless NCCL is 2.30.7 or newer.
+// open group, because NCCL would not return the window before GroupEnd. No stream is being
+// captured, unless NCCL is 2.30.7 or newer.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.missing(commWindowRegister); err != nil {
 		return 0, err

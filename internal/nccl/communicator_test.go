@@ -19,7 +19,7 @@ func TestCommunicatorProperties(t *testing.T) {
 	} {
 		n, err := property(comm)
 		if got := recorder.Last(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
-			t.Errorf("%s: got %d, %v from %s%v; want 7", name, n, err, got.Name, got.Args)
+			t.Errorf("%s: got %d, %v after a call of %s%v; want 7", name, n, err, got.Name, got.Args)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestCommInitRankPassesID(t *testing.T) {
 	}
 	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || got.Args[5] != 0 ||
 		UniqueID(got.Seen[4][:128]) != id {
-		t.Errorf("called with %v and id %v, want id %v", got.Args, got.Seen[4][:128], id)
+		t.Errorf("CommInitRank passed %v and id %v, want id %v", got.Args, got.Seen[4][:128], id)
 	}
 }
 
@@ -57,18 +57,18 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	recorder.Output(0, word64(comm))
 	recorder.Result(7)
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
-		t.Errorf("CommInitRank returned %v, want ErrInProgress", err)
+		t.Errorf("CommInitRank = %v, want ErrInProgress", err)
 	}
 	recorder.Reset()
 	recorder.Output(1, word32(7))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrInProgress) {
-		t.Errorf("AsyncError returned %v, want ErrInProgress", err)
+		t.Errorf("AsyncError = %v, want ErrInProgress", err)
 	}
 }
 
 func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	for _, handle := range []uint64{otherAddress, 0} { // window 0 is legal
+	for _, handle := range []uint64{otherAddress, 0} { // 0 if windows are not supported
 		recorder.Output(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
 		got := recorder.Last()
@@ -80,7 +80,7 @@ func TestWindowRegisterReturnsHandle(t *testing.T) {
 	}
 	recorder.Reset()
 	if err := library.WindowDeregister(comm, 0); err != nil || recorder.Last().Name != "" {
-		t.Errorf("deregistering window 0 called %q and returned %v, want no call",
-			recorder.Last().Name, err)
+		t.Errorf("WindowDeregister of window 0 = %v after a call of %q, want nil without a call", err,
+			recorder.Last().Name)
 	}
 }

@@ -4,9 +4,9 @@ import "fmt"
 
 // Defect describes a known defect of some NCCL versions.
 type Defect struct {
-	// From is the first version with the defect. Below is the first later version without it.
+	// From is the first version with the defect, and Below the version that fixes it.
 	From, Below int
-	// Major is the lowest major compute capability that is affected; 0 means all GPUs.
+	// Major is the lowest major compute capability that is affected, or 0 for all GPUs.
 	Major int
 	// Effect describes what goes wrong. Workaround describes how symmem avoids it.
 	Effect, Workaround string
@@ -17,7 +17,7 @@ type Defect struct {
 // The known defects that matter to symmem.
 var (
 	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack into the
-	// pack's last word. Every fourth byte or element is then wrong.
+	// pack's last word, so that every fourth byte or element is wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -32,8 +32,8 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel occurs because NCCL checks for a suitable kernel in one way and selects
-	// the kernel in another.
+	// AverageWithoutKernel occurs because NCCL uses one condition to check whether there is a
+	// suitable kernel, and another to select the kernel.
 	AverageWithoutKernel = &Defect{
 		From: 23003, Below: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
@@ -42,7 +42,7 @@ var (
 	}
 	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
 	// but do not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel
-	// triggers their launch early, which a caller cannot find out, they read data that the previous
+	// triggers their launch early, which a caller cannot detect, they read data that the previous
 	// kernel has not written yet.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,

@@ -26,7 +26,7 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 		{KeptByAbort, 22907, 9, false},
 	} {
 		if got := c.defect.In(c.version, c.major); got != c.want {
-			t.Errorf("%q: In(%d, %d) = %v, want %v", c.defect.Effect, c.version, c.major, got, c.want)
+			t.Errorf("In(%d, %d) = %v for %q, want %v", c.version, c.major, got, c.defect.Effect, c.want)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestDefectsPageMatchesTable(t *testing.T) {
 		}
 	}
 	if want := len(Defects) + 1; rows != want {
-		t.Errorf("the page's table has %d lines, want %d", rows, want)
+		t.Errorf("the table in nccl-defects.md has %d lines, want %d", rows, want)
 	}
 	for _, d := range Defects {
 		gpus := "all"
@@ -54,7 +54,7 @@ func TestDefectsPageMatchesTable(t *testing.T) {
 			d.Versions(), gpus, d.Effect, d.Workaround, d.Source,
 		}, " | ") + " |\n"
 		if !strings.Contains(string(text), row) {
-			t.Errorf("the page lacks\n%s", row)
+			t.Errorf("nccl-defects.md lacks the row\n%s", row)
 		}
 	}
 }

@@ -2,9 +2,9 @@
 // it at run time. Names, numbers and layouts match nccl.h (src/nccl.h.in of github.com/NVIDIA/nccl)
 // from 2.27.3 to 2.32. The package needs no header and no C compiler.
 //
-// A process must use one copy of NCCL, because passing a communicator of one copy to another
-// crashes. Load therefore uses the copy that the process has already loaded, and searches for one
-// only if there is none.
+// A process must use only one copy of NCCL, because it would crash if it passed a communicator of
+// one copy to another. Load therefore uses the copy that the process has already loaded, and
+// searches for one only if there is none.
 //
 // # Threads
 //
@@ -17,15 +17,15 @@
 // # Waiting
 //
 // All ranks of a communicator must make its collective calls in the same order. Calls documented as
-// blocking wait for the other ranks without a deadline, until CommAbort from another thread ends
-// the wait. Collective operations on streams only launch a kernel. They do not block.
+// blocking wait for the other ranks without a deadline, unless another thread ends the wait with
+// CommAbort. Collective operations on streams only launch a kernel and do not block.
 //
 // # Buffers and handles
 //
 // Buffers must be on the communicator's device. Counts are in elements. NCCL may use its window
 // kernels for buffers inside a window, but it does not report which kernel it chose.
 //
-// Handles are plain numbers. The caller that created a handle owns it. Calls return *Error, which
-// matches the Result constants with errors.Is. If the library lacks a function, calls return
-// *VersionError.
+// Handles are plain numbers, each owned by the caller that created it. Errors are of type *Error,
+// which matches the Result constants with errors.Is, or of type *VersionError if the library lacks
+// a function.
 package nccl

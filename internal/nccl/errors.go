@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// ErrNoLibrary is returned by Load if there is no libnccl, or if the file found is not NCCL.
+// ErrNoLibrary is returned by Load if there is no libnccl, or if the file that it found is not
+// NCCL.
 var ErrNoLibrary = errors.New("no NCCL")
 
 // ErrUnsupported is matched by every VersionError.
@@ -45,11 +46,11 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap lets errors.Is match the result.
+// Unwrap makes errors.Is match the result.
 func (e *Error) Unwrap() error { return e.Code }
 
-// VersionError is returned for a function that the library lacks, or that has defects which make it
-// unusable.
+// VersionError is returned for a function that the library lacks, or that is unusable because of a
+// defect.
 type VersionError struct {
 	// Call is the function's name.
 	Call string
@@ -68,5 +69,5 @@ func (e *VersionError) Error() string {
 		e.Call, VersionText(e.Need), e.Path, VersionText(e.Have))
 }
 
-// Unwrap lets the error match ErrUnsupported.
+// Unwrap makes the error match ErrUnsupported.
 func (e *VersionError) Unwrap() error { return ErrUnsupported }

@@ -11,18 +11,18 @@ func TestErrorsAreTyped(t *testing.T) {
 	err := library.GroupEnd()
 	var typed *Error
 	if !errors.Is(err, ErrInvalidUsage) || errors.Is(err, ErrRemote) || !errors.As(err, &typed) {
-		t.Fatalf("the error is %v, want ErrInvalidUsage", err)
+		t.Fatalf("GroupEnd() = %v, want ErrInvalidUsage", err)
 	}
 	want := Error{"ncclGroupEnd", ErrInvalidUsage, "invalid usage", "Duplicate GPU detected"}
 	if *typed != want {
-		t.Errorf("the error is %+v, want %+v", *typed, want)
+		t.Errorf("GroupEnd() = %+v, want %+v", *typed, want)
 	}
 	if want := "ncclGroupEnd: invalid usage (5): Duplicate GPU detected"; err.Error() != want {
-		t.Errorf("the text is %q, want %q", err, want)
+		t.Errorf("Error() = %q, want %q", err, want)
 	}
 	recorder.Reset()
 	recorder.Output(1, word32(6))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrRemote) {
-		t.Errorf("AsyncError returned %v, want ErrRemote", err)
+		t.Errorf("AsyncError = %v, want ErrRemote", err)
 	}
 }

@@ -14,8 +14,8 @@ type Library struct {
 	cells  *cells
 }
 
-// newLibrary looks up all functions. Only the version function is required. Methods return an error
-// if their function is missing.
+// newLibrary looks up all functions. Only ncclGetVersion is required; methods return an error if
+// their function is missing.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	l := &Library{binding: binding{library: library}, origin: origin, cells: new(cells)}
 	for _, f := range table {
@@ -34,20 +34,20 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	return l, nil
 }
 
-// After returns a Library that runs a step before each call, on the same thread, for example to
+// WithStep returns a Library that runs a step before each call, on the same thread, for example to
 // make a context current, so that goroutines need not lock their threads. It does not support
 // groups, because NCCL keeps groups per thread.
-func (l *Library) After(step dl.Step) *Library {
-	after := *l
-	after.before = step
-	return &after
+func (l *Library) WithStep(step dl.Step) *Library {
+	copied := *l
+	copied.before = step
+	return &copied
 }
 
 // Origin describes where Load found the library.
 func (l *Library) Origin() string { return l.origin }
 
 // Windows reports whether the library can register windows, which needs NCCL 2.27.3. A communicator
-// may still lack support for windows. WindowRegister then returns 0.
+// may still lack support for windows, in which case WindowRegister returns 0.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
 // Suspends reports whether the library can suspend communicators, which needs NCCL 2.29.7.

@@ -9,15 +9,15 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestLoadPrefersResidentCopy runs in a separate process, because it loads a library with NCCL's
-// name, which cannot be unloaded.
+// TestLoadPrefersResidentCopy runs in a separate process, because the library with NCCL's name that
+// it loads cannot be unloaded.
 func TestLoadPrefersResidentCopy(t *testing.T) {
 	const childVariable = "SYMMEM_TEST_OF_COPIES"
 	if os.Getenv(childVariable) == "" {
 		c := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
 		c.Env = append(os.Environ(), childVariable+"=1")
 		if output, err := c.CombinedOutput(); err != nil {
-			t.Errorf("in a separate process: %v\n%s", err, output)
+			t.Errorf("running the test in a separate process: %v\n%s", err, output)
 		}
 		return
 	}

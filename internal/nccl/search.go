@@ -12,10 +12,10 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the environment variable with the path of the libnccl to open.
+// PathVariable is the environment variable that holds the path of the libnccl to open.
 const PathVariable = "SYMMEM_NCCL"
 
-// soname is the soname of every NCCL 2.
+// soname is the soname of all versions of NCCL 2.
 const soname = "libnccl.so.2"
 
 // wheels lists the paths of NCCL in pip's packages (nvidia-nccl-cu12 or -cu13), relative to the
@@ -27,12 +27,12 @@ var wheels = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-type place struct {
+type location struct {
 	// origin describes the location.
 	origin string
-	// resident selects the copy that the process has loaded.
+	// resident selects the copy that the process has already loaded.
 	resident bool
-	// paths lists files, or names for the loader, in the order of attempts.
+	// paths lists files, or names for the loader, in the order in which to try them.
 	paths []string
 }
 
@@ -42,29 +42,29 @@ type place struct {
 // variables that NCCL reads must be set before Load is called.
 //
 // The error matches ErrNoLibrary, lists all attempts, and suggests a remedy.
-func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.Getenv))) }
+func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// places lists the locations to search. If SYMMEM_NCCL is set, it lists only that file, so that a
-// misspelt path is an error.
-func places(getenv func(string) string, prefixes []prefix) []place {
-	places := []place{{
+// locations lists the locations to search. If SYMMEM_NCCL is set, these are only the resident copy
+// and that file, so that a misspelt path is an error.
+func locations(getenv func(string) string, prefixes []prefix) []location {
+	locations := []location{{
 		origin: "the copy that this process has loaded", resident: true,
 		paths: []string{soname},
 	}}
 	if path := getenv(PathVariable); path != "" {
-		return append(places, place{origin: "$" + PathVariable, paths: []string{path}})
+		return append(locations, location{origin: "$" + PathVariable, paths: []string{path}})
 	}
 	for _, p := range prefixes {
-		places = append(places, place{origin: p.origin, paths: p.libraries()})
+		locations = append(locations, location{origin: p.origin, paths: p.libraries()})
 	}
-	return append(places, place{origin: "the system's loader", paths: []string{soname}})
+	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
 }
 
 // prefix is the folder of a Python installation.
 type prefix struct{ origin, folder string }
 
 // libraries returns the libraries of wheels below the prefix, those of the newest Python first. If
-// there are none, it returns the pattern, for the error message.
+// there are none, it returns the pattern, so that the error message shows it.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
@@ -79,7 +79,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst orders python3.12 before python3.9: a longer path has a larger version.
+// newestFirst orders python3.12 before python3.9, because a longer path has a larger version.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -108,10 +108,10 @@ func pythonPrefixes(getenv func(string) string) []prefix {
 	return prefixes
 }
 
-// open opens the first library of all places that can be loaded.
-func open(places []place) (*Library, error) {
+// open opens the first library in locations that can be loaded.
+func open(locations []location) (*Library, error) {
 	var errs []error
-	for _, p := range places {
+	for _, p := range locations {
 		for _, path := range p.paths {
 			library, err := p.open(path)
 			if err == nil {
@@ -125,7 +125,7 @@ func open(places []place) (*Library, error) {
 		ErrNoLibrary, PathVariable, errors.Join(errs...))
 }
 
-func (p place) open(path string) (*dl.Library, error) {
+func (p location) open(path string) (*dl.Library, error) {
 	if !p.resident {
 		return dl.Open(path)
 	}

@@ -44,7 +44,7 @@ func interpreter(t *testing.T, prefix, target string) string {
 	return path
 }
 
-func TestPlacesAreInOrder(t *testing.T) {
+func TestLocationsAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
 	old, recent := wheel(t, venv, "python3.9"), wheel(t, venv, "python3.12")
@@ -67,17 +67,17 @@ func TestPlacesAreInOrder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			places := places(environment(c.variables), prefixes)
+			locations := locations(environment(c.variables), prefixes)
 			var got []string
-			for _, p := range places {
+			for _, p := range locations {
 				got = append(got, p.paths...)
 			}
 			if !slices.Equal(got, c.want) {
-				t.Errorf("the places are\n%s\nwant\n%s",
+				t.Errorf("locations returned\n%s\nwant\n%s",
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			if !places[0].resident || places[len(places)-1].resident {
-				t.Error("the resident copy is not the first place")
+			if !locations[0].resident || locations[len(locations)-1].resident {
+				t.Error("the resident copy is not the first location")
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 				got = append(got, p.folder)
 			}
 			if !slices.Equal(got, c.want) {
-				t.Errorf("the prefixes are %v, want %v", got, c.want)
+				t.Errorf("pythonPrefixes returned %v, want %v", got, c.want)
 			}
 		})
 	}
@@ -116,39 +116,39 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := wheel(t, folder, "python3.12")
-	_, err := open([]place{
+	_, err := open([]location{
 		{origin: "the resident copy", resident: true, paths: []string{"libabsent.so.2"}},
 		{origin: "a wheel", paths: []string{broken}},
 		{origin: "the loader", paths: []string{"libabsent.so.2"}},
 	})
 	if !errors.Is(err, ErrNoLibrary) {
-		t.Fatalf("the error is %v, want ErrNoLibrary", err)
+		t.Fatalf("open = %v, want ErrNoLibrary", err)
 	}
 	for _, want := range []string{
 		"the resident copy: libabsent.so.2 is not loaded", "a wheel: opening " + broken,
 		"the loader: opening libabsent.so.2", "pip install", "$" + PathVariable,
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %q, want %q in it", err, want)
+			t.Errorf("open = %q, want an error that contains %q", err, want)
 		}
 	}
 }
 
 func TestOpenSkipsBrokenLibraries(t *testing.T) {
 	broken, good := wheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
-	library, err := open([]place{{origin: "wheels", paths: []string{broken, good}}})
+	library, err := open([]location{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if library.Path() != good || library.Origin() != "wheels" {
-		t.Errorf("loaded %s from %s, want %s from wheels", library.Path(), library.Origin(), good)
+		t.Errorf("open loaded %s from %s, want %s from wheels", library.Path(), library.Origin(), good)
 	}
 }
 
 func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
-	_, err := open(singlePlace(path))
+	_, err := open(singleLocation(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
-		t.Errorf("the error is %v, want ErrNoLibrary about ncclGetVersion", err)
+		t.Errorf("open = %v, want ErrNoLibrary about ncclGetVersion", err)
 	}
 }

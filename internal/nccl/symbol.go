@@ -3,11 +3,9 @@ package nccl
 // function identifies a function of libnccl by its index in table.
 type function uint8
 
-// entry is a function's name with the version that introduced it, or 0 for functions that all NCCL
-// versions in use have.
 type entry struct {
 	name  string
-	since int
+	since int // the version that introduced the function, or 0 if all versions in use have it
 }
 
 var table []entry
@@ -18,7 +16,6 @@ func declare(name string, since int) function {
 	return function(len(table) - 1)
 }
 
-// The functions.
 var (
 	getVersion           = declare("ncclGetVersion", 0)
 	getErrorString       = declare("ncclGetErrorString", 0)

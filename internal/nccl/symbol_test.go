@@ -63,8 +63,7 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
 	ncclComm_t comm, cudaStream_t stream)`
 
-// newerDeclarations contains functions that were added in the release that introduced windows, or
-// in a later one.
+// newerDeclarations contains functions that were added together with windows or later.
 const newerDeclarations = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
@@ -74,8 +73,8 @@ ncclResult_t ncclCommResume(ncclComm_t comm)
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)`
 
-// compile builds a library that claims to be the given version of NCCL. Its functions record their
-// calls.
+// compile builds a library that claims to be the given version of NCCL, and whose functions record
+// their calls.
 func compile(t testing.TB, version, declarations string) string {
 	t.Helper()
 	return dltest.Compile(t, "libnccl_recorder.so", dltest.Source(t, prelude, declarations),
@@ -85,16 +84,15 @@ func compile(t testing.TB, version, declarations string) string {
 func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorder) {
 	t.Helper()
 	path := compile(t, version, declarations)
-	library, err := open(singlePlace(path))
+	library, err := open(singleLocation(path))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return library, dltest.Open(t, path)
 }
 
-// singlePlace returns a search list that contains just the given file.
-func singlePlace(path string) []place {
-	return []place{{origin: "the test", paths: []string{path}}}
+func singleLocation(path string) []location {
+	return []location{{origin: "the test", paths: []string{path}}}
 }
 
 const (
@@ -107,10 +105,9 @@ const (
 	anyAddress   = int64(-1 << 62) // matches any address except 0
 )
 
-// queue queues an invocation on the test's stream.
 func queue(c Invocation) error { return c.On(stream) }
 
-// calls lists methods with the C function and the arguments that each must pass.
+// calls lists methods with the C function that each must call and the arguments that it must pass.
 var calls = map[string]struct {
 	call func(l *Library) error
 	name string
@@ -220,7 +217,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			recorder.Result(5)
 			var typed *Error
 			if err := c.call(library); !errors.As(err, &typed) || typed.Call != c.name {
-				t.Errorf("the error is %v, want one from %s", err, c.name)
+				t.Errorf("got error %v, want one from %s", err, c.name)
 			}
 		})
 	}
@@ -246,7 +243,7 @@ func TestLibraryReportsItsVersion(t *testing.T) {
 		t.Errorf("Version() = %d, %s; want 22809, 2.28.9", code, text)
 	}
 	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the test" {
-		t.Errorf("loaded %s from %s, want libnccl_recorder.so from the test",
+		t.Errorf("Path() = %s, Origin() = %s; want libnccl_recorder.so, the test",
 			library.Path(), library.Origin())
 	}
 }
@@ -265,7 +262,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			call := calls[name].call
 			if n := testing.AllocsPerRun(1000, func() { _ = call(library) }); n != 0 {
-				t.Errorf("%v allocations per call, want 0", n)
+				t.Errorf("got %v allocations per call, want 0", n)
 			}
 		})
 	}

@@ -38,7 +38,7 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 				t.Errorf("Windows() = %v, want %v", library.Windows(), c.windows)
 			}
 			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
-				t.Errorf("AllReduce returned %v", err)
+				t.Errorf("AllReduce = %v, want nil", err)
 			}
 			recorder.Reset()
 			_, windowErr := library.WindowRegister(comm, address, bigCount)
@@ -50,7 +50,7 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 				if ok {
 					checkUnsupported(t, library, err, want)
 				} else if err != nil && c.windows {
-					t.Errorf("%s returned %v", call, err)
+					t.Errorf("%s = %v, want nil", call, err)
 				}
 			}
 		})
@@ -62,7 +62,7 @@ func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	t.Helper()
 	var typed *VersionError
 	if !errors.As(err, &typed) || !errors.Is(err, ErrUnsupported) {
-		t.Fatalf("the error is %v, want a VersionError", err)
+		t.Fatalf("got error %v, want a VersionError", err)
 	}
 	before, after := want, ""
 	for i := range want {
@@ -71,7 +71,7 @@ func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 		}
 	}
 	if err.Error() != before+l.Path()+after {
-		t.Errorf("the error is %q, want %q", err, want)
+		t.Errorf("got error %q, want %q", err, want)
 	}
 }
 
