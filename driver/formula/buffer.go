@@ -9,9 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the result of a reduction of the ranks' inputs, which have the same length and are
-// in group order. A single rank gets its own input, unless it is multiplied by a factor. Elements
-// have native byte order.
+// Reduce returns the result of a reduction of the ranks' inputs, which must have the same length
+// and be in group order. A single rank gets its own input, unless the reduction multiplies it by a
+// factor. Elements have native byte order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -20,7 +20,7 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	case driver.Float64:
 		return reduceElements(f, op, inputs, math.Float64frombits(0x7FFFFFFFFFFFFFFF))
 	case driver.Float32:
-		return reduceElements(f, op, inputs, canonical)
+		return reduceElements(f, op, inputs, canonicalNaN)
 	case driver.Int8:
 		return reduceElements(f, op, inputs, int8(0))
 	case driver.Uint8:
@@ -45,8 +45,9 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("no formula for " + t.String())
 }
 
-// canonical is the NaN of all float32 results. Rounding it gives the NaN of a 16-bit type.
-var canonical = math.Float32frombits(0x7FFFFFFF)
+// canonicalNaN is the NaN in all float32 results. Rounded to a 16-bit type, it gives the NaN in
+// that type's results.
+var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
 // reduceElements reduces elements of a type that Go supports, and replaces NaNs with nan.
 func reduceElements[T reduce.Number](
@@ -78,7 +79,7 @@ func reduceHalves(
 		for r := range x {
 			x[r] = round(scaled(op, widen(each[r][i])))
 		}
-		view[uint16](out)[i] = narrow(result(f, op, x, round, canonical))
+		view[uint16](out)[i] = narrow(result(f, op, x, round, canonicalNaN))
 	}
 	return out
 }
@@ -86,7 +87,7 @@ func reduceHalves(
 func views[T any](inputs [][]byte) [][]T {
 	var all [][]T
 	for _, in := range inputs {
-		all = append(all, view[T](bytes.Clone(in))) // a copy is aligned
+		all = append(all, view[T](bytes.Clone(in))) // cloned because a clone is aligned
 	}
 	return all
 }

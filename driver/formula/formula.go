@@ -1,6 +1,6 @@
 // Package formula defines the result of a reduction in a deterministic group, one element at a
-// time. Tests and "symmem verify --deterministic" compare results with it, so the code is simple
-// instead of fast. docs/reference/deterministic.md describes the formulas.
+// time. Tests and "symmem verify --deterministic" compare results with it, so its code is simple
+// rather than fast. docs/reference/deterministic.md describes the formulas.
 package formula
 
 import (
@@ -11,9 +11,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// combine combines one element of each rank, in group order. round is applied to every partial
-// result of a tree: it rounds to the element type, or returns its argument if partial results are
-// not rounded.
+// combine combines one element of each rank, in group order. In a tree, it applies round to every
+// partial result; round returns its argument if partial results are not rounded.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
 		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
@@ -31,8 +30,8 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// Factor returns the factor with which Reduce computes a reduction, which is 0 for reductions
-// without a factor. Products of the factor and small integers are exact in every type.
+// Factor returns the factor that Reduce uses for a reduction, or 0 for reductions without one.
+// Products of the factor and small integers are exact in every type.
 func Factor(op driver.ReduceOp) float64 {
 	if op.Scales() {
 		return 0.75
@@ -48,7 +47,7 @@ func scaled[T reduce.Number](op driver.ReduceOp, x T) T {
 	return x
 }
 
-// result computes the whole formula, except for the last rounding of 16-bit floats.
+// result computes the whole formula except for the final rounding of 16-bit floats.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T,
 ) T {
@@ -63,7 +62,7 @@ func result[T reduce.Number](
 }
 
 // average divides a sum by the number of ranks. If the sum is not finite, average computes it again
-// from elements scaled by a power of two, whose sum does not overflow if they are finite.
+// from elements scaled down by a power of two, whose sum does not overflow if all are finite.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

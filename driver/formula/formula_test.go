@@ -22,9 +22,9 @@ func floats(values ...float32) []byte {
 	return out
 }
 
-// TestFormulasCombineInTheirOrder compares sums with results computed by hand. 2^24 + 1 rounds to
-// 2^24.
-func TestFormulasCombineInTheirOrder(t *testing.T) {
+// TestSumsDependOnOrderOfFormula compares sums with results computed by hand, in which 2^24 + 1 is
+// rounded to 2^24.
+func TestSumsDependOnOrderOfFormula(t *testing.T) {
 	const big = 1 << 24
 	inputs := [][]byte{floats(big), floats(1), floats(1), floats(1)}
 	for f, want := range map[driver.Formula]float32{
@@ -38,16 +38,16 @@ func TestFormulasCombineInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestFloat16IsRoundedOnceOrAtEachNode(t *testing.T) {
+func TestFloat16IsRoundedOnceOrAfterEachAddition(t *testing.T) {
 	value := func(v float32) []byte {
 		return binary.NativeEndian.AppendUint16(nil, reduce.Float16Bits(v))
 	}
-	// From 2048 on float16 represents only even integers.
+	// From 2048 on, float16 represents only even integers.
 	inputs := [][]byte{value(2048), value(1), value(1), value(1)}
 	for f, want := range map[driver.Formula]float32{
 		driver.RankOrder:   2052, // 2051, halfway between 2050 and 2052, of which 2052 is even
 		driver.Tree:        2052,
-		driver.RoundedTree: 2050, // 2049 rounds to 2048, and 2 are added
+		driver.RoundedTree: 2050, // 2049 is rounded to 2048, to which 2 is added
 	} {
 		if got := formula.Reduce(f, driver.Sum, driver.Float16, inputs); !bytes.Equal(got, value(want)) {
 			t.Errorf("%v: got %x, want %x", f, got, value(want))
@@ -84,9 +84,9 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 		}
 	}
 	single := [][]byte{floats(nan)}
-	alone := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, single)
-	if !bytes.Equal(alone, single[0]) {
-		t.Errorf("a single rank got %x, want its own input", alone)
+	average := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, single)
+	if !bytes.Equal(average, single[0]) {
+		t.Errorf("a single rank got %x, want its own input", average)
 	}
 	bytesOfTwo := [][]byte{{100, 0xFF}, {100, 0xFE}}
 	sums := formula.Reduce(driver.RankOrder, driver.Avg, driver.Int8, bytesOfTwo)
@@ -95,10 +95,10 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 	}
 }
 
-// TestAveragesDoNotOverflow checks averages whose sums are not finite against results computed by
+// TestAveragesDoNotOverflow compares averages whose sums are not finite with results computed by
 // hand.
 func TestAveragesDoNotOverflow(t *testing.T) {
-	const huge, most, least = 0x1.8p127, math.MaxFloat32, math.SmallestNonzeroFloat32
+	const huge, largest, smallest = 0x1.8p127, math.MaxFloat32, math.SmallestNonzeroFloat32
 	inf := float32(math.Inf(1))
 	nan := math.Float32frombits(0x7FFFFFFF)
 	for _, c := range []struct {
@@ -110,13 +110,17 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		{driver.RankOrder, []float32{-huge, -huge, -huge}, -huge},
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge}, 0},
 		{driver.Tree, []float32{huge, huge, -huge, -huge}, 0}, // the sum without scaling is NaN
-		{driver.RankOrder, []float32{most, most, most, most}, most},
+		{driver.RankOrder, []float32{largest, largest, largest, largest}, largest},
 		{driver.RankOrder, []float32{huge, huge, -inf}, -inf},
 		{driver.RankOrder, []float32{huge, huge, -inf, inf}, nan},
 		{driver.RankOrder, []float32{huge, nan, huge}, nan},
-		// Scaled by 1/8, 4*least is half of the least number and rounds to zero; 48*least is 6*least.
-		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * least, 4 * least}, 0},
-		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 48 * least, 48 * least}, 16 * least},
+		// Scaled by 1/8, 4*smallest is half of the smallest number and is rounded to zero, and
+		// 48*smallest is 6*smallest.
+		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * smallest, 4 * smallest}, 0},
+		{
+			driver.RankOrder, []float32{huge, huge, -huge, -huge, 48 * smallest, 48 * smallest},
+			16 * smallest,
+		},
 	} {
 		var inputs [][]byte
 		for _, x := range c.x {
@@ -130,7 +134,7 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 }
 
 // TestAverageOfLargestNumbersIsFinite averages the largest elements. Because rounding is monotonic,
-// averages of other finite elements are finite, too.
+// averages of all other finite elements are then also finite.
 func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	for dt, largest := range map[driver.DataType]uint64{
 		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,
@@ -175,15 +179,15 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 				slices.Reverse(reversed)
 				share := shareOfDifferences(want, formula.Reduce(driver.RankOrder, op, dt, reversed), dt)
 				if op == driver.Sum && dt.Float() && ranks > 2 && share < 0.1 {
-					t.Errorf("%s: in reverse order only %.3f of the elements differ", name, share)
+					t.Errorf("%s: only %.3f of the elements differ in reverse order, want at least 0.1", name,
+						share)
 				}
 			}
 		}
 	}
 }
 
-// checkTrees compares in-place trees of the host backend with the formulas. The count is not a
-// multiple of a vector's length.
+// checkTrees compares in-place trees of the host backend with the formulas.
 func checkTrees(
 	t *testing.T, name string, op driver.ReduceOp, dt driver.DataType, inputs [][]byte,
 ) {

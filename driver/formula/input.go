@@ -9,10 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's input for testing a formula, identical in every run. Integers have random
-// bits. In most elements of floating-point types, two ranks have x and -x. The remaining ranks have
-// values so small that the sum depends on when x and -x cancel. The remaining elements are numbers
-// of any magnitude, random bits, or special values.
+// Input returns a rank's input for testing a formula, which is the same in every run. Integers have
+// random bits. For most elements of floating-point types, two ranks have x and -x, and the other
+// ranks have values so small that the sum depends on when x and -x cancel. The remaining elements
+// are numbers of any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -36,9 +36,9 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for tests of special values, identical in every run. Ranks 0 to 2
-// together cover all combinations of three special values, repeatedly. Ranks n+3 to n+5 have the
-// values of ranks n to n+2, shifted by one position in the table.
+// Specials returns a rank's input for testing special values, which is the same in every run. Ranks
+// 0 to 2 together cover all combinations of three special values, repeatedly. Each rank n+3 has the
+// values of rank n, shifted by one position in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
 	out := make([]byte, 0, count*int64(t.Size()))
@@ -51,14 +51,14 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, by type, the number of powers of two by which the remaining ranks' values
-// are smaller than x, so that adding one to x loses bits.
+// smallExponent holds, by type, by how many powers of two the other ranks' values are smaller than
+// x, so that adding one of them to x loses bits.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// cancelingValue returns a rank's value for an element at which two ranks cancel. draw, which must
-// be equal on all ranks, selects the two ranks and the magnitude.
+// cancelingValue returns a rank's value for an element in which the values of two ranks cancel.
+// draw, which must be the same on all ranks, selects the two ranks and the magnitude.
 func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
 	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
 	plus := int(draw >> 8 % uint64(ranks))
@@ -73,37 +73,37 @@ func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks 
 	}
 }
 
-// AppendFloat appends v, rounded to the floating-point type t.
-func AppendFloat(to []byte, t driver.DataType, v float64) []byte {
+// AppendFloat appends v, rounded to the floating-point type t, to dst.
+func AppendFloat(dst []byte, t driver.DataType, v float64) []byte {
 	switch t {
 	case driver.Float64:
-		return AppendBits(to, t, math.Float64bits(v))
+		return AppendBits(dst, t, math.Float64bits(v))
 	case driver.Float16:
-		return AppendBits(to, t, uint64(reduce.Float16Bits(float32(v))))
+		return AppendBits(dst, t, uint64(reduce.Float16Bits(float32(v))))
 	case driver.BFloat16:
-		return AppendBits(to, t, uint64(reduce.BFloat16Bits(float32(v))))
+		return AppendBits(dst, t, uint64(reduce.BFloat16Bits(float32(v))))
 	default:
-		return AppendBits(to, t, uint64(math.Float32bits(float32(v))))
+		return AppendBits(dst, t, uint64(math.Float32bits(float32(v))))
 	}
 }
 
-// AppendBits appends the low t.Size() bytes of bits in native byte order.
-func AppendBits(to []byte, t driver.DataType, bits uint64) []byte {
+// AppendBits appends the low t.Size() bytes of bits to dst, in native byte order.
+func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	switch t.Size() {
 	case 8:
-		return binary.NativeEndian.AppendUint64(to, bits)
+		return binary.NativeEndian.AppendUint64(dst, bits)
 	case 4:
-		return binary.NativeEndian.AppendUint32(to, uint32(bits))
+		return binary.NativeEndian.AppendUint32(dst, uint32(bits))
 	case 2:
-		return binary.NativeEndian.AppendUint16(to, uint16(bits))
+		return binary.NativeEndian.AppendUint16(dst, uint16(bits))
 	default:
-		return append(to, byte(bits))
+		return append(dst, byte(bits))
 	}
 }
 
-// specials holds the bit patterns of special values. For floating-point types: zeros, the smallest
-// and largest subnormal and normal numbers, one, infinities, and quiet and signaling NaNs. For
-// integer types: the values at which arithmetic wraps.
+// specials holds the bit patterns of special values. For floating-point types, these are zeros, the
+// smallest and largest subnormal and normal numbers, one, infinities, and quiet and signaling NaNs.
+// For integer types, they are the values at which arithmetic wraps.
 var specials = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

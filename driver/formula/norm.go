@@ -7,12 +7,11 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds one row of the results of AllReduceRMSNorm. Elements are bits of their type.
+// NormRow holds one row of the results of AllReduceRMSNorm. Elements are given as bits.
 type NormRow struct {
 	Residual, Output []uint16
 	Quantized        []uint8
-	// Scales holds the scales that the call computes.
-	Scales []float32
+	Scales           []float32 // only scales that the call computes
 }
 
 // Norm computes a row from the rounded sums of all ranks' inputs, the residual and the weights.
@@ -42,22 +41,22 @@ func Norm(
 	return r
 }
 
-// Lanes and warps that add up squares.
+// The shape of the computation that adds up squares.
 const (
 	packSize = driver.NormUnit
-	lanes    = 32
+	lanes    = 32 // per warp
 	warps    = 16
 )
 
-// squares adds up the squares of a row. Each of 512 threads adds the squares of its packs of 8
-// elements. Then the values of the lanes of each warp are added up, and the sums of the warps, both
-// as a tree.
+// squares adds up the squares of a row in the same order as the kernel. Each of 512 threads adds
+// the squares of its packs of 8 elements. Then the sums of the lanes in each warp are added up, and
+// after that the sums of the warps, both in the order of a tree.
 func squares(row []float32) float32 {
 	var sums [warps][lanes]float32
 	for i, v := range row {
 		thread := i / packSize % (warps * lanes)
 		sum := &sums[thread/lanes][thread%lanes]
-		// The square has at most 22 bits, so this rounds like a fused multiply-add in float32.
+		// The square has at most 22 bits, so this is rounded like a fused multiply-add in float32.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 	var totals [warps]float32
@@ -77,7 +76,6 @@ func squares(row []float32) float32 {
 	return totals[0]
 }
 
-// quantize sets the quantized row and its scales.
 func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
 	group := len(row)
 	switch q {
@@ -100,7 +98,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
 	}
 }
 
-// quantScale returns the scale of some elements.
+// quantScale returns the scale for a group of elements.
 func quantScale(part []float32) float32 {
 	largest := float32(0)
 	for _, v := range part {
@@ -112,22 +110,23 @@ func quantScale(part []float32) float32 {
 	return max(largest, float32(driver.QuantLeast)) / driver.QuantMost
 }
 
-// E4M3 rounds a number to float8 (e4m3) and to nearest even, and returns its bits. Numbers beyond
-// 448 become 448. The format has no infinities. Every NaN becomes 0x7f.
+// E4M3 rounds a number to the nearest float8 (e4m3), with ties to even, and returns its bits. The
+// format has no infinities, so numbers whose magnitude exceeds 448 become 448 or -448. Every NaN
+// becomes 0x7f.
 func E4M3(v float32) uint8 {
 	const (
-		mostBits  = 0x43e00000 // 448
-		leastBits = 0x3c800000 // 2^-6, the smallest normal number
-		biasBits  = 120 << 3   // the difference of the biases of the exponents
+		largestBits = 0x43e00000 // 448
+		normalBits  = 0x3c800000 // 2^-6, the smallest normal number
+		biasBits    = 120 << 3   // the difference between the exponents' biases
 	)
 	bits := math.Float32bits(v)
 	sign, size := uint8(bits>>24&0x80), bits&0x7fffffff
 	switch {
 	case v != v:
 		return 0x7f
-	case size >= mostBits:
+	case size >= largestBits:
 		return sign | 0x7e
-	case size < leastBits: // in units of 2^-9
+	case size < normalBits: // in units of 2^-9
 		return sign | uint8(math.RoundToEven(math.Abs(float64(v))*512))
 	}
 	return sign | uint8((size+0x7ffff+(size>>20&1))>>20-biasBits)

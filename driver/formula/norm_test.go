@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// e4m3Value returns the number that bits of float8 (e4m3) represent.
+// e4m3Value returns the number that the bits of a float8 (e4m3) represent.
 func e4m3Value(bits uint8) float32 {
 	exponent, fraction := int(bits>>3&15), float64(bits&7)
 	if exponent == 0 {
@@ -14,10 +14,11 @@ func e4m3Value(bits uint8) float32 {
 	return float32(math.Ldexp(8+fraction, exponent-10))
 }
 
-// TestE4M3RoundsToNearestEven rounds every number of the format, and the middle of each two.
+// TestE4M3RoundsToNearestEven rounds every number in the format, and every midpoint between two
+// neighboring numbers.
 func TestE4M3RoundsToNearestEven(t *testing.T) {
-	const most = 0x7e // 448
-	for bits := uint8(0); bits <= most; bits++ {
+	const largest = 0x7e // 448
+	for bits := uint8(0); bits <= largest; bits++ {
 		v := e4m3Value(bits)
 		if got := E4M3(v); got != bits {
 			t.Errorf("E4M3(%g) = %#x; want %#x", v, got, bits)
@@ -25,7 +26,7 @@ func TestE4M3RoundsToNearestEven(t *testing.T) {
 		if got := E4M3(-v); v > 0 && got != bits|0x80 {
 			t.Errorf("E4M3(%g) = %#x; want %#x", -v, got, bits|0x80)
 		}
-		if bits == most {
+		if bits == largest {
 			break
 		}
 		middle := (v + e4m3Value(bits+1)) / 2
@@ -34,7 +35,9 @@ func TestE4M3RoundsToNearestEven(t *testing.T) {
 		}
 	}
 	inf := float32(math.Inf(1))
-	for v, want := range map[float32]uint8{449: most, 1e30: most, inf: most, -inf: most | 0x80} {
+	for v, want := range map[float32]uint8{
+		449: largest, 1e30: largest, inf: largest, -inf: largest | 0x80,
+	} {
 		if got := E4M3(v); got != want {
 			t.Errorf("E4M3(%g) = %#x; want %#x", v, got, want)
 		}

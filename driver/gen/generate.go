@@ -30,7 +30,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).ParseFS(sources, "*.tmpl"))
 
-// header is the path of the C interface, of which only two enumerations are generated.
+// header is the path of the C header, in which only two enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
 // files maps each generated file to its template.
@@ -43,25 +43,26 @@ var files = map[string]string{
 
 // term describes a reduction or an operation in all languages that name it.
 type term struct {
-	// Go is the constant's name in package driver, and Name the term's in C (in capitals) and
-	// Python.
+	// Go is the name of the constant in package driver, and Name the name in Python and, in capitals,
+	// in C.
 	Go, Name string
-	// Alias is PyTorch's name, if it differs. Note describes restrictions of the term.
+	// Alias is PyTorch's name, if it differs. Note describes restrictions on the use of the term.
 	Alias, Note string
 	// Doc is the comment of the constant in package driver.
 	Doc    string
 	Number int
-	// Logical names the reduction of booleans that are stored as bytes.
+	// Logical is the name of the reduction that is used for booleans, which are stored as bytes.
 	Logical string
-	// Numbered reports whether an operation has a number in C, Tuned whether it has rules in tuning
-	// tables.
+	// Numbered reports whether an operation has a number in C, and Tuned whether tuning tables have
+	// rules for it.
 	Numbered, Tuned bool
 }
 
-// terms holds the data of the templates.
+// terms is the data passed to the templates.
 type terms struct{ Reductions, Operations []term }
 
-// generate returns the contents of all generated files, by path relative to the module's root.
+// generate returns the contents of all generated files, by path relative to root, the module's
+// root.
 func generate(root string) (map[string][]byte, error) {
 	data, err := load(filepath.Join(root, "driver"))
 	if err != nil {
@@ -118,8 +119,8 @@ func snake(name string) string {
 
 type constant struct{ name, doc string }
 
-// constants returns the constants that precede the constant last in its block.
-func constants(path, last string) ([]constant, error) {
+// constants returns the constants that precede the constant named end in its block.
+func constants(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
 		return nil, err
@@ -132,17 +133,17 @@ func constants(path, last string) ([]constant, error) {
 		var all []constant
 		for _, s := range block.Specs {
 			v := s.(*ast.ValueSpec)
-			if v.Names[0].Name == last {
+			if v.Names[0].Name == end {
 				return all, nil
 			}
 			all = append(all, constant{v.Names[0].Name, strings.TrimSpace(v.Doc.Text())})
 		}
 	}
-	return nil, fmt.Errorf("%s has no constant %s", path, last)
+	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the header with its generated enumerations replaced. Each enumeration
-// follows a comment that names the generator, and ends with "};".
+// replaceEnumerations returns the header at path with its generated enumerations replaced. Each of
+// them follows a comment that names the generator, and ends with "};".
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
