@@ -9,10 +9,10 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	getpid, _ := Default("getpid")
 	abs, _ := Default("abs")
 	memcpy, _ := Default("memcpy")
-	from, to := new([64]byte), new([64]byte)
+	src, dst := new([64]byte), new([64]byte)
 	for name, call := range map[string]func(){
 		"without arguments": func() { getpid.Call() },
-		"with arguments":    func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
+		"with arguments":    func() { memcpy.Call(AddressOf(dst), AddressOf(src), 64) },
 		"for a status":      func() { getpid.StatusAfter(&Step{}) },
 		"for a status, after a step": func() {
 			getpid.StatusAfter(&Step{Function: abs})
@@ -20,7 +20,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 		"with thirteen arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13) },
 		"with a result in a cell": func() {
 			cell := NewCell(uint64(7))
-			memcpy.Call(cell.Address(), AddressOf(from), 8)
+			memcpy.Call(cell.Address(), AddressOf(src), 8)
 			cell.Take()
 		},
 	} {
@@ -35,7 +35,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 func BenchmarkCall(b *testing.B) {
 	abs, _ := Default("abs")
 	memcpy, _ := Default("memcpy")
-	from, to := new([64]byte), new([64]byte)
+	src, dst := new([64]byte), new([64]byte)
 	prepared := abs.Prepare(&Step{Function: abs}, 1)
 	for _, c := range []struct {
 		name string
@@ -45,7 +45,7 @@ func BenchmarkCall(b *testing.B) {
 		{"abs for a status", func() { abs.StatusAfter(&Step{}, 1) }},
 		{"abs for a status after a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
 		{"abs prepared", func() { prepared.Status() }},
-		{"memcpy", func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) }},
+		{"memcpy", func() { memcpy.Call(AddressOf(dst), AddressOf(src), 64) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -10,15 +10,15 @@ import (
 // directArguments is the maximum number of arguments of a direct call.
 const directArguments = maxPrepared
 
-// stepFailed marks the status of a failed step. No status has this bit.
+// stepFailed is set in the status of a failed step. Libraries return no status with this bit.
 const stepFailed = 1 << 30
 
-// results holds result variables for reuse, so that calls do not allocate. They are not on the
-// stack, because the stack may move when C calls back.
+// results holds result variables for reuse, so that calls do not allocate. The variables cannot be
+// on the stack, because the stack may move when C calls back.
 var results = sync.Pool{New: func() any { return new(uintptr) }}
 
-// cgocall runs a C function on a system stack and informs the scheduler. The runtime guarantees the
-// name and the signature to packages that call C without cgo (go.dev/issue/67401).
+// cgocall runs a C function on a system stack and informs the scheduler. The runtime keeps the name
+// and the signature stable for packages that call C without cgo (go.dev/issue/67401).
 //
 //go:linkname cgocall runtime.cgocall
 //go:noescape

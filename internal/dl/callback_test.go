@@ -9,7 +9,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-func TestCallbacksFromForeignThreads(t *testing.T) {
+func TestCallbackRunsOnThreadsOfC(t *testing.T) {
 	path := dltest.Compile(t, "libthreads.so", `
 #include <pthread.h>
 struct job { void (*call)(void *); void *argument; };
@@ -41,6 +41,6 @@ int on_threads(int n, void (*call)(void *)) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, []int{1, 2, 3, 4, 5, 6, 7, 8}) {
-		t.Errorf("callback got arguments %v, want 1 to 8", got)
+		t.Errorf("the callback got arguments %v, want 1 to 8", got)
 	}
 }

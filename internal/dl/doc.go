@@ -1,11 +1,11 @@
 // Package dl opens shared objects at run time and calls their functions, without cgo and without a
 // C compiler. No other package of symmem imports purego.
 //
-// Callers must follow three rules to make calls into C safe:
+// Calls into C are safe only if callers follow three rules:
 //
-//   - A goroutine's stack may move while it runs, so C must never get the address of a local
-//     variable. Memory for C is in a Cell, or AddressOf determines its address. Both kinds are on
-//     the heap, where Go does not move objects.
+//   - A goroutine's stack may move while the goroutine runs, so C must never get the address of a
+//     local variable. Pass memory to C in a Cell, or take its address with AddressOf: both put it
+//     on the heap, where Go does not move objects.
 //   - Memory that C uses after the call must stay reachable from Go for as long as C uses it.
 //   - Many libraries keep state per operating system thread (the current CUDA context, NCCL's
 //     groups, dlerror). Calls that rely on such state must run between runtime.LockOSThread and

@@ -9,26 +9,26 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// noload makes dlopen return only libraries that the process has already loaded (RTLD_NOLOAD of
+// noload makes dlopen return only libraries that the process has already loaded (RTLD_NOLOAD in
 // glibc's bits/dlfcn.h; musl uses the same value).
 const noload = 0x4
 
-// linkMap makes dlinfo return a library's entry in the loader's list (RTLD_DI_LINKMAP of glibc's
+// linkMap makes dlinfo return a library's entry in the loader's list (RTLD_DI_LINKMAP in glibc's
 // dlfcn.h).
 const linkMap = 2
 
-// Library represents a shared object that the process has loaded. A Library is immutable and safe
-// for concurrent use, and stays loaded until the process ends.
+// Library is a shared object that the process has loaded. It is immutable and safe for concurrent
+// use, and stays loaded until the process exits.
 type Library struct {
 	handle uintptr
 	name   string
 	path   string
 }
 
-// Open opens the first of the named shared objects that can be loaded. The system's loader searches
-// for names without a slash. If the process has already loaded a library under one of the names,
-// Open returns it instead of loading a second copy. The error contains the loader's message for
-// each name.
+// Open opens the first of the named shared objects that can be loaded. Names without a slash are
+// searched for by the system's loader. If the process has already loaded a library under one of the
+// names, Open returns that library instead of loading a second copy. The error contains the
+// loader's message for each name.
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
@@ -47,7 +47,7 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Resident returns a shared object if the process has already loaded it. It never loads one.
+// Resident returns a shared object if the process has already loaded it. Otherwise ok is false.
 func Resident(name string) (l *Library, ok bool) {
 	handle, err := open(name, purego.RTLD_NOW|noload)
 	if err != nil {
@@ -70,8 +70,8 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf returns the path of a library's file, with links followed, so that two names of the same
-// file give the same path. If the loader does not report the path, it returns the name.
+// fileOf returns the path of a library's file with symbolic links resolved, so that two names for
+// the same file give the same path. If the loader does not report the path, it returns the name.
 func fileOf(handle uintptr, name string) string {
 	dlinfo, ok := Default("dlinfo")
 	if !ok {
@@ -94,8 +94,8 @@ func fileOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the file from which the library was loaded, with links
-// followed.
+// Path returns the absolute path of the file from which the library was loaded, with symbolic links
+// resolved. If the loader did not report it, Path returns the library's name.
 func (l *Library) Path() string { return l.path }
 
 // Name returns the name under which the library was opened.
@@ -104,7 +104,7 @@ func (l *Library) Name() string { return l.name }
 // Find returns a function that the library or one of its dependencies exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// Default returns a function of the libraries that every program loads, such as libc.
+// Default returns a function from the libraries that every program loads, such as libc.
 func Default(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
 func find(handle uintptr, name string) (Symbol, bool) {

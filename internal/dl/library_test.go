@@ -74,7 +74,7 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 
 func TestOpenRefusesEmptyNames(t *testing.T) {
 	for name, names := range map[string][]string{
-		"no names": nil, "an empty name, which means the program to dlopen": {""},
+		"no names": nil, "an empty name, for which dlopen returns the program": {""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := dl.Open(names...); err == nil {
@@ -89,28 +89,28 @@ func TestOpenedLibraryIsResident(t *testing.T) {
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
 	if _, ok := dl.Resident(path); ok {
-		t.Fatal("the library is resident before Open")
+		t.Fatal("the library was resident before Open")
 	}
 	opened, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The soname is now enough, although no file has this name.
+	// Open now accepts the soname, although no file has this name.
 	resident, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if resident.Path() != opened.Path() {
-		t.Errorf("resident library has path %s, want %s", resident.Path(), opened.Path())
+		t.Errorf("the resident library has path %s, want %s", resident.Path(), opened.Path())
 	}
 	a, _ := opened.Find("answer")
 	b, _ := resident.Find("answer")
 	if a != b || a.Call() != 42 {
-		t.Errorf("Find = %#x and %#x, want the same address twice", a, b)
+		t.Errorf("Find = %#x in the opened library, %#x in the resident one; want the same", a, b)
 	}
 }
 
-func TestPathOfLinkIsItsTarget(t *testing.T) {
+func TestPathResolvesSymlinks(t *testing.T) {
 	path := dltest.Compile(t, "libfile.so", "int answer(void) { return 42; }")
 	link := filepath.Join(t.TempDir(), "liblink.so")
 	if err := os.Symlink(path, link); err != nil {

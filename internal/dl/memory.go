@@ -9,18 +9,18 @@ import (
 // slotBytes is the size of the largest value that fits into a Cell.
 const slotBytes = 128
 
-// slot is reusable heap memory for the arguments of calls. It consists of words, so that it is
-// aligned for all types.
+// slot is reusable heap memory for arguments of calls. It consists of words so that it is aligned
+// for all types.
 type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
 
 // Cell holds a value of type T that C reads or writes. Take releases the cell for reuse. It must be
-// called after C's last use of the memory, and at most once. A cell that is never released is
-// garbage-collected.
+// called at most once, after C has used the memory for the last time. A cell that is never released
+// is garbage-collected.
 //
-// T consists of numbers, or of arrays and structures of numbers. It must not contain Go pointers,
-// because the collector does not see them in a cell.
+// T must be a number, or consist of arrays and structures of numbers. It must not contain Go
+// pointers, because the garbage collector does not see them in a cell.
 type Cell[T any] struct{ address *slot }
 
 // NewCell returns a cell that holds a value. It panics if T has more than 128 bytes.
@@ -38,16 +38,16 @@ func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 // Address returns the address of the value for C.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
-// Take returns the value and releases the cell. A Take after the call into C also keeps the cell
-// reachable during the call.
+// Take returns the value and releases the cell. Calling it after the call into C also keeps the
+// cell reachable during that call.
 func (c Cell[T]) Take() T {
 	value := *c.value()
 	slots.Put(c.address)
 	return value
 }
 
-// never is always false, but the compiler assumes that it may be true and sink may be assigned, so
-// arguments of AddressOf escape.
+// never is always false, but the compiler must assume that it may be true and that sink may be
+// assigned, so arguments of AddressOf escape.
 var (
 	never bool
 	sink  unsafe.Pointer
@@ -83,7 +83,7 @@ func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointer(address)), length)
 }
 
-// GoString returns a copy of C's zero-terminated string at an address, or "" for address 0.
+// GoString returns a copy of the zero-terminated string at an address of C, or "" for address 0.
 func GoString(address uintptr) string {
 	if address == 0 {
 		return ""

@@ -2,5 +2,5 @@
 
 package dl
 
-// poolKeepsItems is true if sync.Pool keeps all items. Under the race detector it drops some.
+// poolKeepsItems reports whether sync.Pool keeps all items. Under the race detector, it drops some.
 const poolKeepsItems = false

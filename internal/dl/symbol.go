@@ -10,20 +10,20 @@ import (
 // MaxArguments is the maximum number of arguments of a call.
 const MaxArguments = 32
 
-// Symbol is the address of a C function. It stays valid until the process ends.
+// Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// lists holds argument lists for reuse, because purego lets them escape to the heap.
+// lists holds argument lists for reuse, because they escape to the heap when passed to purego.
 var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 // Call calls the function with the C calling convention and returns the result register. If the
 // result is narrower than 64 bits, only the low bits are meaningful. Call blocks the thread while C
 // runs. It does not allocate.
 //
-// Preconditions: the arguments match the function's declaration. All are integers or addresses,
-// because floating-point numbers use other registers. Addresses of Go memory are from Cell or
-// AddressOf. A violation is undefined behaviour, as in C. Call panics if there are more than
-// MaxArguments arguments.
+// Preconditions: the arguments match the function's declaration. All of them are integers or
+// addresses, because floating-point numbers are passed in other registers. Addresses of Go memory
+// come from a Cell or AddressOf. A violation is undefined behavior, as in C. Call panics if there
+// are more than MaxArguments arguments.
 func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return direct(s, args)
@@ -43,7 +43,7 @@ func general(s Symbol, args []uintptr) uintptr {
 }
 
 // Step describes a call that must precede another call, for example to make a context current on
-// the thread. The function has one argument and returns a status, which is 0 on success. The zero
+// the thread. Its function takes one argument and returns a status, which is 0 on success. The zero
 // value describes no call.
 type Step struct {
 	Function Symbol
@@ -52,12 +52,13 @@ type Step struct {
 	NewError func(status int32) error
 }
 
-// StatusAfter makes a step and then calls a function that returns a status of 32 bits, on the same
-// thread. It enters C only once, so it takes little more time than a single call. If the step
-// fails, StatusAfter returns the step's status and false, and does not call the function.
+// StatusAfter makes a step and then calls a function that returns a 32-bit status, on the same
+// thread. It enters C only once, so it takes little longer than a single call. If the step fails,
+// StatusAfter returns the step's status and false, and does not call the function.
 //
 // Preconditions: those of Call. No status of the step or the function is negative or has bit 30
-// set. The step does not call back into Go, because that could move the stack with the arguments.
+// set. The step does not call back into Go, because that could move the stack that holds the
+// arguments.
 func (s Symbol) StatusAfter(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-func TestCallsOfLibc(t *testing.T) {
+func TestCallReturnsResult(t *testing.T) {
 	if got := int(libc(t, "getpid").Call()); got != os.Getpid() {
 		t.Errorf("getpid() = %d, want %d", got, os.Getpid())
 	}
@@ -53,11 +53,11 @@ func TestTooManyArgumentsPanic(t *testing.T) {
 }
 
 func TestCWritesGoMemory(t *testing.T) {
-	from, to := bytes.Repeat([]byte("symmem"), 9), make([]byte, 54)
-	libc(t, "memcpy").Call(dl.AddressOf(&to[0]), dl.AddressOf(&from[0]), 54)
-	runtime.KeepAlive(from)
-	if !bytes.Equal(from, to) {
-		t.Errorf("memcpy copied %q, want %q", to, from)
+	src, dst := bytes.Repeat([]byte("symmem"), 9), make([]byte, 54)
+	libc(t, "memcpy").Call(dl.AddressOf(&dst[0]), dl.AddressOf(&src[0]), 54)
+	runtime.KeepAlive(src)
+	if !bytes.Equal(src, dst) {
+		t.Errorf("memcpy copied %q, want %q", dst, src)
 	}
 }
 
@@ -93,7 +93,7 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("Call: C's results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("Call: results are %#x, want 0xee928bdf and 42", got)
 	}
 	go func() {
 		out, other := dl.NewCell(uint32(0)), uint32(41)
@@ -101,7 +101,7 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("StatusAfter: C's results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("StatusAfter: results are %#x, want 0xee928bdf and 42", got)
 	}
 }
 
@@ -168,28 +168,28 @@ int called(void) { return calls; }`)
 				}
 			}
 			if (called.Call() > before) != c.ok {
-				t.Errorf("called the function: %v, want %v", !c.ok, c.ok)
+				t.Errorf("function was called: %v, want %v", !c.ok, c.ok)
 			}
 		})
 	}
 }
 
-func TestCellHoldsItsValue(t *testing.T) {
+func TestCellHoldsValue(t *testing.T) {
 	type pair struct {
 		a uint64
 		b int32
 	}
-	step := dl.NewCell(pair{1, 2})
+	first := dl.NewCell(pair{1, 2})
 	second := dl.NewCell([128]byte{127: 9})
-	if step.Address() == second.Address() || step.Address()%8 != 0 {
+	if first.Address() == second.Address() || first.Address()%8 != 0 {
 		t.Errorf("cells are at %#x and %#x, want different aligned addresses",
-			step.Address(), second.Address())
+			first.Address(), second.Address())
 	}
-	if got := dl.Load[pair](step.Address()); got != (pair{1, 2}) {
-		t.Errorf("first cell = %v, want {1 2}", got)
+	if got := dl.Load[pair](first.Address()); got != (pair{1, 2}) {
+		t.Errorf("the first cell holds %v, want {1 2}", got)
 	}
-	if a, b := step.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
-		t.Errorf("Take = %v and %v, want {1 2} and 9 as the last byte", a, b)
+	if a, b := first.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
+		t.Errorf("Take = %v, %v; want {1 2} and an array whose last byte is 9", a, b)
 	}
 	defer func() {
 		if recover() == nil {

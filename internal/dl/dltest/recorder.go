@@ -10,8 +10,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C code that records the last call and stores the values that the next call
-// returns.
+// recorder is the C code that records the last call and holds the values that the next call is to
+// return.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -55,9 +55,10 @@ void *recorder_last_call(void) { return &last_call; }
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C source of a recorder. prelude contains the types that the declarations use,
-// and any extra C functions. declarations contains declarations of functions that return an int,
-// copied from the header. Each declaration starts on a new line and may be wrapped after a comma.
+// Source returns the C source of a recorder. prelude contains the types that the declarations use
+// and any extra C functions that the test needs. declarations contains declarations of functions
+// that return an int, copied from the header, each of which starts on a new line and may be wrapped
+// after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -96,7 +97,8 @@ func wordExpressions(params string) string {
 	return strings.Join(all, ", ")
 }
 
-// Recorder accesses a shared object built from a Source. It is not safe for concurrent use.
+// Recorder accesses a shared object that was built from a Source. It is not safe for concurrent
+// use.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
