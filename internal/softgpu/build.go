@@ -16,25 +16,25 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of the software driver and of the software NCCL. The driver includes the
-// kernels of package kernels. If the libraries are not in the user's cache yet, Build compiles them
+// Build returns the paths of the software driver, which includes the kernels of package kernels,
+// and of the software NCCL. If the libraries are not yet in the user's cache, Build compiles them
 // with gcc and g++ from the sources in this folder.
 //
-// NCCL finds the driver by its soname. Therefore a process must load cuda before nccl, and must not
+// A process must load cuda before nccl, because NCCL finds the driver by its soname, and must not
 // load any other driver.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cached(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
 }
 
-// The sonames, and file names, of the libraries.
+// The sonames of the libraries, which are also their file names.
 const (
 	cudaName = "libcuda.so.1"
 	ncclName = "libnccl.so.2"
 )
 
-// cached returns a folder of the user's cache. The folder depends on the embedded sources, the
-// flags and the extra sources. If the folder does not exist, fill creates its contents.
+// cached returns the folder in the user's cache for the embedded sources, the flags and the extra
+// sources. If the folder does not exist, fill creates its contents.
 func cached(flags []string, fill func(dir string) error, extra ...fs.FS) (string, error) {
 	root, err := userCache()
 	if err != nil {
@@ -49,8 +49,8 @@ func cached(flags []string, fill func(dir string) error, extra ...fs.FS) (string
 
 // build compiles the libraries into dir with additional flags, such as those of a sanitizer.
 func build(dir string, flags ...string) error {
-	for target, from := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
-		if err := unpack(target, from); err != nil {
+	for target, source := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
+		if err := unpack(target, source); err != nil {
 			return fmt.Errorf("unpacking the software GPU: %w", err)
 		}
 	}
@@ -65,9 +65,8 @@ func build(dir string, flags ...string) error {
 	return compile(dir, "nccl", ncclName, append(needs, flags...))
 }
 
-// unpack writes embedded sources to dir.
-func unpack(dir string, from embed.FS) error {
-	return fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
+func unpack(dir string, source embed.FS) error {
+	return fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -75,7 +74,7 @@ func unpack(dir string, from embed.FS) error {
 		if d.IsDir() {
 			return os.MkdirAll(target, 0o755)
 		}
-		data, err := from.ReadFile(name)
+		data, err := source.ReadFile(name)
 		if err != nil {
 			return err
 		}
@@ -83,8 +82,8 @@ func unpack(dir string, from embed.FS) error {
 	})
 }
 
-// compile builds a library from a folder of sources. flags are last, because they may name
-// libraries.
+// compile builds a library from a folder of C sources. It puts flags last on the command line,
+// because they may name libraries.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -98,8 +97,9 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// run runs a compiler on a part and returns its output. The compiler creates its temporary files in
-// dir. They are removed with dir even if the compiler is killed.
+// run runs a compiler and returns its output. part names what is compiled, for the error. The
+// compiler creates its temporary files in dir, so that they are removed along with dir even if the
+// compiler is killed.
 func run(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {

@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// recipe holds the code that compiles the libraries. A change of this code requires a new build.
+// recipe holds the code that compiles the libraries, because a change to it requires a new build.
 //
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache manages a folder of compiled libraries. It has one folder for each set of sources and
-// flags. Killed tests leave files only there, and later tests need not compile.
+// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags. It
+// saves later tests from compiling, and it is the only place where killed tests leave files.
 type cache struct{ dir string }
 
 const (
-	// unfinishedPrefix prefixes the names of incomplete folders.
+	// unfinishedPrefix begins the names of incomplete folders.
 	unfinishedPrefix = "unfinished-"
-	// completeMark names the last file that is written to a folder.
+	// completeMark is the name of the file that is written to a folder last.
 	completeMark = "complete"
-	// unusedTime is the time after which an unused folder is removed.
-	unusedTime = 7 * 24 * time.Hour
-	// compileTimeout limits the wait for another process that compiles.
+	// maxUnused is the time after which an unused folder is removed.
+	maxUnused = 7 * 24 * time.Hour
+	// compileTimeout limits the wait for another process that is compiling.
 	compileTimeout = 10 * time.Minute
 )
 
 // userCache returns the cache of this user. If the user's home directory is missing or read-only,
-// the cache is in the folder for temporary files. There it must belong to this user.
+// the cache is in the folder for temporary files, where it must belong to this user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -58,10 +58,11 @@ func userCache() (cache, error) {
 	return c, nil
 }
 
-// writable is W_OK of access(2).
+// writable is W_OK in access(2).
 const writable = 2
 
-// folder returns the folder of a key. If the folder is missing, fill creates its contents.
+// folder returns the subfolder for a key. If there is none, folder creates it and fill creates its
+// contents.
 func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -104,7 +105,7 @@ func (c cache) lock() (unlock func(), err error) {
 	case err := <-locked:
 		return func() { _ = f.Close() }, err
 	case <-time.After(compileTimeout):
-		return nil, fmt.Errorf("waited %v for another process that compiles the software GPU",
+		return nil, fmt.Errorf("waited %v for another process that is compiling the software GPU",
 			compileTimeout)
 	}
 }
@@ -117,39 +118,40 @@ func flock(f *os.File) error {
 	}
 }
 
-// clean removes folders that were not used recently, and unfinished folders of processes that were
-// killed. If a compiler still writes to a folder, the folder may remain until a later call.
+// clean removes folders that have not been used recently, and unfinished folders left by processes
+// that were killed. If a compiler is still writing to a folder, the folder may remain until a later
+// call.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
 		info, err := e.Info()
 		stale := err == nil && e.IsDir() &&
-			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > unusedTime)
+			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > maxUnused)
 		if stale {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
 		}
 	}
 }
 
-// keyOf returns a key for sources, the installed compilers, and flags.
+// keyOf returns a key that depends on the sources, the flags and the installed compilers.
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	sum := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
 		for _, option := range []string{"--version", "-dumpmachine"} {
-			answer, err := run("", compiler, compiler, []string{option})
+			output, err := run("", compiler, compiler, []string{option})
 			if err != nil {
 				return "", err
 			}
-			fmt.Fprintf(sum, "%q\n", answer)
+			fmt.Fprintf(sum, "%q\n", output)
 		}
 	}
 	fmt.Fprintf(sum, "%q\n", flags)
-	for _, from := range sources {
-		err := fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
+	for _, source := range sources {
+		err := fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
-			data, err := fs.ReadFile(from, name)
+			data, err := fs.ReadFile(source, name)
 			fmt.Fprintf(sum, "%q %q\n", name, data)
 			return err
 		})

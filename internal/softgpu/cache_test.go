@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// filler fills folders with one file. It counts the folders.
-type filler struct{ times atomic.Int32 }
+// filler writes one file to each folder that it fills, and counts the folders.
+type filler struct{ filled atomic.Int32 }
 
 func (f *filler) fill(dir string) error {
-	f.times.Add(1)
+	f.filled.Add(1)
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// checkFolder fails the test unless a folder of the cache has exactly the file and the mark. It
-// also fails the test unless the given number of folders were filled.
-func (c cache) checkFolder(t *testing.T, f *filler, key string, times int32) {
+// checkFolder checks that a folder in the cache contains exactly the library and the mark, and that
+// f has filled the given number of folders by then.
+func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
 	t.Helper()
 	dir, err := c.folder(key, f.fill)
 	if err != nil {
@@ -34,14 +34,14 @@ func (c cache) checkFolder(t *testing.T, f *filler, key string, times int32) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("folder = %v, %v; want the library and the mark", entries, err)
 	}
-	if n := f.times.Load(); n != times {
-		t.Errorf("folders were filled %d times, want %d", n, times)
+	if n := f.filled.Load(); n != filled {
+		t.Errorf("%d folders were filled, want %d", n, filled)
 	}
 }
 
-// TestCacheWithoutHome uses the folder for temporary files. A folder to which other users can write
-// must be refused.
-func TestCacheWithoutHome(t *testing.T) {
+// TestCacheWithoutHomeDirectory uses the folder for temporary files, where userCache must refuse a
+// folder that other users can write to.
+func TestCacheWithoutHomeDirectory(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")
 	t.Setenv("TMPDIR", t.TempDir())
@@ -54,7 +54,7 @@ func TestCacheWithoutHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := userCache(); err == nil {
-		t.Error("userCache accepted a folder to which all users can write")
+		t.Error("userCache accepted a folder that all users can write to")
 	}
 }
 
@@ -91,7 +91,7 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	}
 	c.checkFolder(t, f, "key", 1)
 	if _, err := os.Stat(unfinished); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the unfinished folder exists: %v", err)
+		t.Errorf("Stat of the unfinished folder = %v, want ErrNotExist", err)
 	}
 }
 
@@ -104,14 +104,14 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 	}
 	remaining, err := os.ReadDir(c.dir)
 	if err != nil || len(remaining) != 1 || remaining[0].Name() != "lock" {
-		t.Errorf("found %v, %v, want only the lock", remaining, err)
+		t.Errorf("found %v, error %v; want only the lock", remaining, err)
 	}
 	c.checkFolder(t, f, "key", 2)
 }
 
 func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
-	old := time.Now().Add(-unusedTime - time.Hour)
+	old := time.Now().Add(-maxUnused - time.Hour)
 	c.checkFolder(t, f, "used", 1)
 	c.checkFolder(t, f, "unused", 2)
 	for _, key := range []string{"used", "unused"} {
@@ -122,7 +122,7 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c.checkFolder(t, f, "used", 2)
 	c.checkFolder(t, f, "another", 3)
 	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder exists: %v", err)
+		t.Errorf("Stat of the unused folder = %v, want ErrNotExist", err)
 	}
 	c.checkFolder(t, f, "used", 3)
 }

@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// kernelsIn returns the folder to which the sources of kernels are unpacked.
+// kernelsIn returns the folder to which the sources of the kernels are unpacked.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// kernelFlags returns the flags for compiling kernels. The header that emulates the device precedes
-// the kernels' header of the same name. Arithmetic is not contracted, as on the device. An
-// unaligned access ends the process. Warnings are disabled, because builds for GPUs report them.
+// kernelFlags returns the flags for compiling kernels. They make the header that emulates the
+// device take precedence over the kernels' header of the same name, disable contraction, as on the
+// device, and make unaligned accesses kill the process. Warnings are disabled, because builds for
+// GPUs report them.
 func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
@@ -25,7 +26,8 @@ func kernelFlags(dir string) []string {
 	}
 }
 
-// compileKernels compiles all kernels and a table of them. It returns the path of the object file.
+// compileKernels compiles all kernels together with a table of them, and returns the path of the
+// object file.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
@@ -59,12 +61,13 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// mark precedes each kernel in the output of the preprocessor, after macros have created the names.
+// mark precedes each kernel in the output of the preprocessor. The table is made from this output,
+// because macros generate the kernels' names.
 const mark = "SOFTGPU_KERNEL"
 
 var kernelName = regexp.MustCompile(`\b` + mark + `\s+(\w+)\s*\(`)
 
-// tableOf returns the source of a table of the kernels in preprocessed sources.
+// tableOf returns the C++ source of a table of the kernels in preprocessed sources.
 func tableOf(expanded string) string {
 	var b strings.Builder
 	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")

@@ -13,13 +13,14 @@ import (
 	"testing"
 )
 
-// libraries represents the libraries built with one set of flags, and programs linked to them.
+// libraries is a set of libraries built with the same flags, and of programs linked to them.
 type libraries struct {
 	dir   string
 	flags []string
 }
 
-// plain holds the libraries that Build builds. Tests share them, because compiling takes seconds.
+// plain is the set of libraries built without additional flags. Tests share it, because compiling
+// takes seconds.
 var plain libraries
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
@@ -32,7 +33,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// make builds the libraries, with additional kernels of testdata, and the programs.
+// make builds the libraries, including the additional kernels in testdata, and the programs.
 func (l *libraries) make() (err error) {
 	l.dir, err = cached(l.flags, func(dir string) error {
 		target := filepath.Join(kernelsIn(dir), "src")
@@ -54,10 +55,10 @@ func (l *libraries) make() (err error) {
 //go:embed softgpu_test.go
 var thisTest embed.FS
 
-// compilePrograms compiles the programs of testdata.
+// compilePrograms compiles the programs in testdata.
 func compilePrograms(dir string, flags []string) error {
 	compiled := map[string]bool{}
-	for _, s := range scenes {
+	for _, s := range programRuns {
 		name := s.program
 		if compiled[name] || s.long && len(flags) > 0 {
 			continue
@@ -80,11 +81,10 @@ func compilePrograms(dir string, flags []string) error {
 	return nil
 }
 
-// program returns the path of a program of testdata.
 func (l libraries) program(name string) string { return filepath.Join(l.dir, name+".run") }
 
-// includingKernels returns flags for programs that include the kernels' headers. The flags disable
-// warnings about these headers.
+// includingKernels returns flags for programs that include the kernels' headers, without warnings
+// about these headers.
 func includingKernels(dir string) []string {
 	return []string{
 		"-std=c++17", "-Wno-missing-field-initializers", "-Wno-unused-function",
@@ -93,16 +93,16 @@ func includingKernels(dir string) []string {
 	}
 }
 
-// scenes lists the runs of the programs. A comment at the beginning of each program describes what
+// programRuns lists the runs of the programs. A comment at the beginning of each program says what
 // the program tests.
-var scenes = []struct {
+var programRuns = []struct {
 	name, program string
 	args, env     []string
 	long          bool // excluded from runs under a sanitizer
 }{
 	{name: "memory has handles, mappings and access", program: "memory.c"},
 	{name: "streams, events and captures follow CUDA's rules", program: "stream.c"},
-	{name: "delayed work is still in order", program: "stream.c", env: []string{"SOFTGPU_LAG=200"}},
+	{name: "delayed work stays in order", program: "stream.c", env: []string{"SOFTGPU_LAG=200"}},
 	{name: "user objects live as long as their holders", program: "object.c"},
 	{name: "collectives match NCCL's, including wrong results", program: "collective.c"},
 	{
@@ -168,12 +168,12 @@ var scenes = []struct {
 	},
 }
 
-// promptEnd shortens the sleep at the end of programs under the thread sanitizer, by default a
-// second. Threads that still run then are not checked.
-const promptEnd = "TSAN_OPTIONS=atexit_sleep_ms=10"
+// shortExitSleep shortens the sleep at the end of programs under the thread sanitizer, which is a
+// second by default and gives threads that are still running time to exhibit races.
+const shortExitSleep = "TSAN_OPTIONS=atexit_sleep_ms=10"
 
-func runScenes(t *testing.T, b libraries) {
-	for _, s := range scenes {
+func runPrograms(t *testing.T, b libraries) {
+	for _, s := range programRuns {
 		if s.long && len(b.flags) > 0 {
 			continue
 		}
@@ -181,16 +181,16 @@ func runScenes(t *testing.T, b libraries) {
 			before := sharedNames(t)
 			scratch := t.TempDir()
 			c := exec.Command(b.program(s.program), s.args...)
-			c.Env = slices.Concat(os.Environ(), s.env, []string{"TMPDIR=" + scratch, promptEnd})
+			c.Env = slices.Concat(os.Environ(), s.env, []string{"TMPDIR=" + scratch, shortExitSleep})
 			if text, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
 			if remaining, _ := os.ReadDir(scratch); len(remaining) > 0 {
-				t.Errorf("%s remains in TMPDIR", remaining[0].Name())
+				t.Errorf("the program left %s in TMPDIR", remaining[0].Name())
 			}
 			for name := range sharedNames(t) {
 				if !before[name] {
-					t.Errorf("%s remains in /dev/shm", name)
+					t.Errorf("the program left %s in /dev/shm", name)
 				}
 			}
 		})
@@ -213,23 +213,24 @@ func sharedNames(t *testing.T) map[string]bool {
 	return names
 }
 
-func TestScenes(t *testing.T) { runScenes(t, plain) }
+func TestPrograms(t *testing.T) { runPrograms(t, plain) }
 
-// TestScenesWithoutRaces runs the programs of TestScenes under the thread sanitizer. A program
-// fails at its first race.
-func TestScenesWithoutRaces(t *testing.T) {
+// TestProgramsHaveNoRaces runs the programs under the thread sanitizer, which makes a program fail
+// at its first race.
+func TestProgramsHaveNoRaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles everything a second time")
 	}
-	checked := libraries{flags: []string{"-fsanitize=thread", "-Wno-tsan"}}
-	if err := checked.make(); err != nil {
+	sanitized := libraries{flags: []string{"-fsanitize=thread", "-Wno-tsan"}}
+	if err := sanitized.make(); err != nil {
 		t.Fatal(err)
 	}
-	runScenes(t, checked)
+	runPrograms(t, sanitized)
 }
 
-// TestInjectedFailure makes only the second allocation fail. The program must report its error.
-func TestInjectedFailure(t *testing.T) {
+// TestInjectedFailureIsReturned makes only the second allocation fail, whose error the program must
+// report.
+func TestInjectedFailureIsReturned(t *testing.T) {
 	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
 	text, err := c.CombinedOutput()
@@ -245,8 +246,8 @@ var (
 		`\[0\] NCCL INFO AllReduce: 400012 Bytes -> Algo RING proto SIMPLE channel`)
 )
 
-// TestLog checks that rank 0 logs both paths, and that no other rank does.
-func TestLog(t *testing.T) {
+// TestOnlyRankZeroLogs checks that rank 0 logs both paths and that no other rank logs anything.
+func TestOnlyRankZeroLogs(t *testing.T) {
 	pattern := filepath.Join(t.TempDir(), "log-%p")
 	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,TUNING",
@@ -259,10 +260,10 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !symmetric.Match(log) || !ring.Match(log) {
-		t.Errorf("a path is missing in\n%s", log)
+		t.Errorf("the log lacks one of the paths:\n%s", log)
 	}
 	if strings.Contains(string(log), "[1] NCCL INFO") {
-		t.Error("rank 1 has written to the log")
+		t.Error("rank 1 wrote to the log")
 	}
 }
 
@@ -270,6 +271,6 @@ func TestBuildErrorContainsCompilerOutput(t *testing.T) {
 	err := build(t.TempDir(), "-fno-such-thing")
 	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {
-		t.Errorf("got %v, want an error with the output of gcc", err)
+		t.Errorf("got %v, want an error with the output of the compiler", err)
 	}
 }
