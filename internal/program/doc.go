@@ -1,3 +1,3 @@
-// Package program contains code of random programs. The command "symmem verify" and package chaos
-// use it.
+// Package program contains code that the random programs of "symmem verify" and of package chaos
+// share.
 package program

@@ -9,20 +9,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library acts as a second GPU library in the process, such as PyTorch. It creates
-// its streams, graphs and memory by calling CUDA directly, not through symmem.
+// Library acts as a second GPU library in the process, such as PyTorch. It creates its streams,
+// graphs and memory by calling CUDA directly, bypassing symmem.
 type Library struct {
-	// Streams lists the library's streams. A Runtime has adopted them.
+	// Streams lists the library's streams, which the Runtime has adopted.
 	Streams []*symmem.Stream
 
-	// gpu makes the device's primary context current for each call.
-	gpu     *cuda.Driver
+	gpu     *cuda.Driver // makes the device's primary context current for each call
 	device  cuda.Device
 	handles []cuda.Stream
 	interop symmem.Interop
 }
 
-// NewLibrary returns a library with a number of streams on the GPU of rt.
+// NewLibrary returns a library with the given number of streams on the GPU of rt.
 func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	gpu, err := cuda.Load()
 	if err != nil {
@@ -45,7 +44,6 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	return l, nil
 }
 
-// addStream creates a stream and makes the Runtime adopt it.
 func (l *Library) addStream(rt *symmem.Runtime) error {
 	handle, err := l.gpu.StreamCreate()
 	if err != nil {
@@ -81,7 +79,7 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 	return m, free, errors.Join(err, l.gpu.StreamSynchronize(stream))
 }
 
-// LibraryGraph represents a graph captured by the library.
+// LibraryGraph is a graph captured by a Library.
 type LibraryGraph struct {
 	library *Library
 	source  cuda.Graph
@@ -89,9 +87,8 @@ type LibraryGraph struct {
 }
 
 // Capture captures the work that record queues on some of the library's streams. The capture begins
-// on the first stream. The other streams fork from the first stream and join it at the end. Capture
-// uses the capture mode of PyTorch. In this mode a capture must end on the thread on which it
-// began.
+// on the first stream, from which the other streams fork and which they join at the end. Capture
+// uses PyTorch's capture mode, in which a capture must end on the thread on which it began.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -120,7 +117,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
-// follow makes the follower stream wait for the current work of the leader stream.
+// follow makes the follower stream wait for the work queued so far on the leader stream.
 func (l *Library) follow(follower, leader cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package scatter draws random offsets for segments. It simulates a GPU driver, which may choose
-// any address, chooses differently on every rank, and does not reuse addresses. Backends use it to
+// Package scatter draws random offsets for segments. It simulates a GPU driver that chooses
+// arbitrary addresses, different ones on every rank, and does not reuse them. Backends use it to
 // show what goes wrong if placement depends on addresses.
 package scatter
 
@@ -30,8 +30,8 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 	return s
 }
 
-// tries limits the attempts of a Draw, which may therefore fail in an arena that is nearly full.
-const tries = 1000
+// maxTries limits the attempts of a Draw, which may therefore fail in an arena that is nearly full.
+const maxTries = 1000
 
 // Draw returns an offset for a new segment in an arena of space bytes at address base. Without a
 // seed it returns the given offset.
@@ -42,17 +42,17 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	places := (space-bytes)/s.granule + 1
-	for try := 0; try < tries && places > 0; try++ {
-		at := s.draws.Int64N(places) * s.granule
-		if s.take(base+uintptr(at), bytes) {
-			return at, nil
+	for try := 0; try < maxTries && places > 0; try++ {
+		drawn := s.draws.Int64N(places) * s.granule
+		if s.take(base+uintptr(drawn), bytes) {
+			return drawn, nil
 		}
 	}
 	return 0, fmt.Errorf("no free range of %d bytes in an arena of %d bytes", bytes, space)
 }
 
-// take claims all granules of a range and reports whether all of them were free. Otherwise it
-// claims none. Granules are never released, because a driver does not reuse an address soon either.
+// take claims all granules of a range if all of them are free, and reports whether it did. Granules
+// are never released, because a driver does not reuse an address soon either.
 func (s *Scatter) take(base uintptr, bytes int64) bool {
 	for b := int64(0); b < bytes; b += s.granule {
 		if s.taken[base+uintptr(b)] {

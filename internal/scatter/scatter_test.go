@@ -2,40 +2,41 @@ package scatter
 
 import "testing"
 
-func TestDrawWithoutASeedReturnsTheOffset(t *testing.T) {
+func TestDrawWithoutSeedReturnsGivenOffset(t *testing.T) {
 	for _, s := range []*Scatter{{}, New(0, 3, 64)} {
-		if at, err := s.Draw(1<<20, 1<<12, 128, 64); at != 128 || err != nil {
-			t.Errorf("Draw = %d, %v; want 128", at, err)
+		if offset, err := s.Draw(1<<20, 1<<12, 128, 64); offset != 128 || err != nil {
+			t.Errorf("Draw = %d, %v; want 128", offset, err)
 		}
 	}
 }
 
 func TestSegmentsNeverOverlapAndRanksDiffer(t *testing.T) {
 	const space, bytes, granule = 1 << 16, 256, 64
-	var places [2][]int64
-	for rank := range places {
+	var offsets [2][]int64
+	for rank := range offsets {
 		s := New(7, rank, granule)
 		seen := map[int64]bool{}
 		for range 40 {
-			at, err := s.Draw(1<<20, space, 0, bytes)
-			if err != nil || at%granule != 0 || at < 0 || at+bytes > space {
-				t.Fatalf("rank %d: Draw = %d, %v; want a multiple of %d in the arena", rank, at, err, granule)
+			offset, err := s.Draw(1<<20, space, 0, bytes)
+			if err != nil || offset%granule != 0 || offset < 0 || offset+bytes > space {
+				t.Fatalf("rank %d: Draw = %d, %v; want a multiple of %d in the arena", rank, offset, err,
+					granule)
 			}
-			for g := at; g < at+bytes; g += granule {
+			for g := offset; g < offset+bytes; g += granule {
 				if seen[g] {
 					t.Fatalf("rank %d: two segments overlap at offset %d", rank, g)
 				}
 				seen[g] = true
 			}
-			places[rank] = append(places[rank], at)
+			offsets[rank] = append(offsets[rank], offset)
 		}
 	}
-	if places[0][0] == places[1][0] && places[0][1] == places[1][1] {
-		t.Errorf("both ranks drew offsets %d, %d", places[0][0], places[0][1])
+	if offsets[0][0] == offsets[1][0] && offsets[0][1] == offsets[1][1] {
+		t.Errorf("both ranks drew offsets %d, %d; want different ones", offsets[0][0], offsets[0][1])
 	}
 }
 
-func TestDrawFailsInAFullArena(t *testing.T) {
+func TestDrawFailsInFullArena(t *testing.T) {
 	s := New(7, 0, 64)
 	if _, err := s.Draw(1<<20, 128, 0, 256); err == nil {
 		t.Error("Draw for a segment larger than the arena succeeded")
