@@ -23,8 +23,8 @@ file's name is the rank. In a directory, diff reads all files except those that 
 
 Pools and segments are matched across ranks. diff prints the first request (allocation, free or
 collective) that differs and the first place (segment and offset) that differs, with stacks and the
-five preceding requests; whether this one difference explains the rest; and where symmem would have
-placed the same requests. Where the files do not determine something, it says so.
+five preceding requests; whether this one difference explains the rest; and where the same requests
+would be placed by symmem. Where the files do not determine something, it says so.
 
 If there are MemPools, only these are compared, because other memory is expected to differ between
 ranks; --all-pools compares everything. The fields of --json are listed in docs/reference/json.md.

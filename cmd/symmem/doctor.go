@@ -18,8 +18,8 @@ import (
 const doctorLong = `doctor checks this machine for problems and suggests fixes.
 
 It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
-between GPUs, resource limits, the system calls that symmem needs, the environment, the launcher's
-variables and the tuning table.
+between GPUs, resource limits, the required system calls, the environment, the launcher's variables
+and the tuning table.
 
 Then it runs a trial: it starts ranks that open the backend, register one segment and all-reduce
 4 KiB and then 16 MiB of it on each path: window, plain and, on GPUs, direct. It checks the sums,

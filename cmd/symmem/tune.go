@@ -81,7 +81,7 @@ func newTuneCommand() *cobra.Command {
 		Example: tuneExample,
 		Args:    cobra.NoArgs,
 		Annotations: map[string]string{
-			noSharingAnnotation: "a table of times is for ranks with a GPU each",
+			noSharingAnnotation: "a tuning table must be measured with a GPU for each rank",
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(cmd.Flags()); err != nil {

@@ -172,12 +172,12 @@ func isRandom(flags *pflag.FlagSet) bool {
 }
 
 func checkFlagKinds(flags *pflag.FlagSet) error {
-	names, scope := randomFlags, "random programs: give --for, such as --for 20m"
+	names, scope := randomFlags, "random programs, which run with --for or --from-round"
 	if isRandom(flags) {
-		names, scope = caseFlags, "the cases of a verify without --for and --from-round"
+		names, scope = caseFlags, "cases, which run without --for and --from-round"
 	}
 	if i := slices.IndexFunc(names, flags.Changed); i >= 0 {
-		return fmt.Errorf("--%s is for %s", names[i], scope)
+		return fmt.Errorf("--%s applies only to %s", names[i], scope)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestChooseBackendMatchesOpen(t *testing.T) {
+func TestBackendIsChosenAsOpenDoes(t *testing.T) {
 	gpus := []GPU{{}}
 	for name, tt := range map[string]struct {
 		facts Facts
