@@ -53,7 +53,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// batch describes the programs that a test runs.
 type batch struct {
 	// programs is the default number of programs.
 	programs int
@@ -64,7 +63,6 @@ type batch struct {
 	run func(ctx context.Context, first, programs int) error
 }
 
-// newDraws returns a program's source of random numbers.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }

@@ -28,7 +28,6 @@ const (
 	maxSamples     = 400
 )
 
-// measure takes samples until the process exits.
 func (s *starvation) measure() {
 	for {
 		s.sample()

@@ -83,7 +83,6 @@ func (g *generator) drawWork() op {
 	return o
 }
 
-// drawGraph draws a graph of one to three collectives and copies.
 func (g *generator) drawGraph(capturedByOp bool) {
 	drawn := graph{stream: g.IntN(streams), capturedByOp: capturedByOp, body: make([]op, 1+g.IntN(3))}
 	for i := range drawn.body {
@@ -129,7 +128,6 @@ func (g *generator) addOrdered(o op) {
 	}
 }
 
-// add adds an op without preceding waits.
 func (g *generator) add(o op) {
 	g.counts[o.stream]++
 	if o.recvStream != o.stream {
@@ -161,7 +159,6 @@ func (g *generator) waitFor(stream int, previous access) {
 	}
 }
 
-// record adds a record of a new event and returns the event's index.
 func (g *generator) record(stream int) int {
 	g.marks = append(g.marks, g.seen[stream])
 	g.add(op{kind: record, stream: stream, recvStream: stream, event: g.p.events})
@@ -203,7 +200,6 @@ func (o *op) before(next *op, unordered bool) bool {
 	return o.group == next.group && a.tag == b.tag && a.dst == b.dst && (a.src == b.src || a.anySource)
 }
 
-// parts holds the counts and offsets of an AllToAllV.
 type parts struct {
 	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
@@ -214,8 +210,7 @@ type parts struct {
 	wide bool
 }
 
-// pairBytes is the maximum number of bytes that one rank sends to another.
-const pairBytes = 64 << 20
+const maxPairBytes = 64 << 20
 
 // drawParts draws parts for a number of ranks. Often all parts of a rank have the same length.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
@@ -239,7 +234,7 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 		x.counts = append(x.counts, row)
 	}
 	if large {
-		n := pairBytes / x.bytes()
+		n := maxPairBytes / x.bytes()
 		x.counts[d.IntN(ranks)][d.IntN(ranks)] = n - d.Int64N(n/2)
 	}
 	for r := range ranks {
@@ -282,7 +277,6 @@ func (p *parts) bytes() int64 {
 	return 1
 }
 
-// bufferBytes returns the size of each buffer in bytes, which is the same on all ranks.
 func (p *parts) bufferBytes() int {
 	elements := int64(1)
 	for a, row := range p.counts {

@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// graphs describes programs that replay graphs, which symmem or another library captured.
 var graphs = kind{
 	perWorld: 5, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {

@@ -53,8 +53,7 @@ type job struct {
 	// limit is the time after which the job counts as hung and its ranks print their goroutines.
 	limit time.Duration
 	// machines is the number of machines on which the ranks appear to run, or 0.
-	machines int
-	// variables are added to the environment of the ranks.
+	machines  int
 	variables []string
 	// onLine is called for each line that ranks write to standard output. Calls do not overlap.
 	onLine func(line string)
@@ -65,7 +64,6 @@ type job struct {
 	folder string
 }
 
-// errHang means that a job did not end in time.
 var errHang = errors.New("program hangs")
 
 func (j *job) environment() ([]string, error) {
@@ -87,7 +85,6 @@ func (j *job) environment() ([]string, error) {
 		taskVariable+"="+string(task), jobVariable+"="+j.id), nil
 }
 
-// run starts the ranks and waits until all of them have exited.
 func (j *job) run(ctx context.Context) (launch.Result, error) {
 	j.id = rand.Text()
 	env, err := j.environment()
@@ -130,14 +127,12 @@ func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Size, err = strconv.Atoi(os.Getenv("WORLD_SIZE")); err != nil {
 		return o, err
 	}
-	o.Store = "unix:@" + store(os.Getenv(jobVariable))
+	o.Store = "unix:@" + storeSocket(os.Getenv(jobVariable))
 	return o, errors.Join(os.Unsetenv(rendezvous.EnvStore), os.Unsetenv(rendezvous.EnvToken))
 }
 
-// store returns the socket name of the store that rank 0 serves.
-func store(job string) string { return "symmem-chaos-" + job }
+func storeSocket(job string) string { return "symmem-chaos-" + job }
 
-// dumpTime is the time that ranks have to print their goroutines.
 const dumpTime = 5 * time.Second
 
 // watch waits until the job has ended. If the job hangs, watch makes its ranks print their
@@ -160,7 +155,6 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 // stateTime is the time within which a process must stop after the signal.
 const stateTime = 30 * time.Second
 
-// awaitStopped waits until a process is in the stopped state.
 func awaitStopped(pid int) error {
 	for deadline := time.Now().Add(stateTime); time.Now().Before(deadline); {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -23,10 +23,8 @@ type kind struct {
 	limit    time.Duration
 	// world draws the size of a world and the options of its ranks.
 	world func(*task) (ranks int, o symmem.Options)
-	// open prepares a rank after its world has been opened.
-	open func(context.Context, *symmem.Runtime, *task) (performer, error)
-	// show returns a program, to be printed after a failure.
-	show func(*task, int) fmt.Stringer
+	open  func(context.Context, *symmem.Runtime, *task) (performer, error)
+	show  func(*task, int) fmt.Stringer
 	// kills, if set, reports whether the last program of a world kills a rank.
 	kills func(*task) bool
 }
@@ -42,8 +40,7 @@ type task struct {
 	Seed            uint64
 	First, Programs int
 	PerWorld        int
-	// GPU selects the GPU backend.
-	GPU bool
+	GPU             bool
 	// Machines is the number of machines on which the ranks appear to run.
 	Machines int
 	// MaxBytes is the maximum size of a sum in programs with graphs. It is 0 for other programs.
@@ -55,12 +52,10 @@ func (t *task) last() int { return t.First + t.Programs - 1 }
 // worldDraws returns the random numbers that all programs of a world share.
 func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.PerWorld) }
 
-// performer runs programs as one rank.
 type performer interface {
 	// run runs a program. reported lists the errors that symmem returned. bad lists wrong results,
 	// unexpected errors and missing errors.
 	run(number int) (reported, bad []string)
-	// close closes the Runtime and releases everything else.
 	close() error
 }
 

@@ -54,8 +54,8 @@ func (j *job) findLeftovers(before []string) string {
 	if err != nil {
 		return err.Error()
 	}
-	if strings.Contains(string(sockets), store(j.id)) {
-		leftovers = append(leftovers, "socket "+store(j.id))
+	if strings.Contains(string(sockets), storeSocket(j.id)) {
+		leftovers = append(leftovers, "socket "+storeSocket(j.id))
 	}
 	return strings.Join(leftovers, ", ")
 }

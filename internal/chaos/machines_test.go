@@ -12,7 +12,6 @@ var machinesFlag = flag.Int("machines", 1,
 	"number of machines on which the ranks of a world on GPUs appear to run")
 
 const (
-	// machinesVariable holds the number of machines on which the ranks of a job appear to run.
 	machinesVariable = "SYMMEM_CHAOS_MACHINES"
 	// hostVariable names a rank's machine for NCCL and symmem.
 	hostVariable = "NCCL_HOSTID"

@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// messages describes programs that send messages between collectives.
 var messages = kind{
 	perWorld: 10, limit: 4 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {
@@ -118,5 +117,4 @@ func (g *generator) drawForwarded(o *op) *op {
 // correct, and no call may return an error.
 func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }
 
-// TestMessagesOnAGPU runs the programs of TestMessages on GPUs, with 2 to 4 ranks.
 func TestMessagesOnAGPU(t *testing.T) { messages.testOnAGPU(t, 20, task{Kind: "messages"}) }

@@ -19,14 +19,11 @@ type mistakeKind int
 
 const (
 	none mistakeKind = iota
-	// killNow kills the process before the call.
+	// killNow and abortNow act before the call, and killLater and abortLater some time after it.
 	killNow
-	// killLater kills the process some time after the call.
 	killLater
-	// abortNow aborts the group before the call, and abortLater some time after it.
 	abortNow
 	abortLater
-	// cancelRegistration cancels a registration instead of making the call.
 	cancelRegistration
 	// wrongCount passes a different count to the call, and wrongType a different type.
 	wrongCount

@@ -8,7 +8,6 @@ import (
 	"symmem"
 )
 
-// mistakes describes programs of collectives and copies in which one rank makes a mistake.
 var mistakes = kind{
 	perWorld: 1, limit: 60 * time.Second,
 	world: (*task).mistakesWorld,
@@ -40,7 +39,6 @@ func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 	return p.ranks, o
 }
 
-// mistakesOps is the number of ops in a program, without records and waits.
 const mistakesOps = 24
 
 func (t *task) mistakes(number int) (*program, mistake) {

@@ -61,16 +61,14 @@ type model struct {
 	p    *program
 	m    mistake
 	// data holds the contents of all buffers, by rank.
-	data [][]contents
-	// undefined marks buffers with undefined contents, by rank.
+	data      [][]contents
 	undefined [][]bool
 	// lastWrite is the op that last wrote to each buffer, by rank, or -1.
 	lastWrite [][]int
 	// streamFailsAt is the first op that must fail on each stream, by rank, or never.
 	streamFailsAt [][maxStreams]int
 	// recordOp is the op that recorded each event.
-	recordOp []int
-	// eventFails marks the events, by rank, that must carry an error.
+	recordOp   []int
 	eventFails [][]bool
 	// groupFailsAt is the first op that must fail in each group, by rank, or never.
 	groupFailsAt [][]int
@@ -78,8 +76,7 @@ type model struct {
 	// messagesUncertain is set if the program has a mistake and messages. The model then does not
 	// predict the results of messages, because a Send may succeed although its receiver has failed.
 	messagesUncertain bool
-	// tallies counts the tallies on each buffer.
-	tallies []int32
+	tallies           []int32
 	// rank is the rank whose results the model predicts. sources holds, by op, the group ranks
 	// whose messages arrived at a Recv from AnySource. received counts these messages by group and
 	// world rank.
@@ -110,7 +107,6 @@ func newModel(seed uint64, p *program, m mistake) *model {
 	return v
 }
 
-// run performs all ops with an index below end.
 func (m *model) run(end int) {
 	for i := range m.p.ops[:end] {
 		o := &m.p.ops[i]

@@ -109,7 +109,7 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if err != nil {
 		return err
 	}
-	if index := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); index >= 0 {
+	if index := firstDifference(got, slices.Repeat([]float32{pageSum}, pageElements)); index >= 0 {
 		return fmt.Errorf("before the fault: element %d is %v, want %v", index, got[index], pageSum)
 	}
 	if paths := c.group.Stats().Paths; paths[c.path.String()] != 1 {
@@ -118,7 +118,6 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return fill()
 }
 
-// ownValue returns the value of this rank's elements before the sum.
 func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
 func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, error) {
@@ -130,7 +129,6 @@ func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call runs the collective, or launches the graph that contains it.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -138,7 +136,6 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-// queueFollower makes the follower stream wait for the collective and copy its result.
 func (c *cell) queueFollower() error {
 	return errors.Join(c.stream.Record(c.event), c.follower.Wait(c.event),
 		c.follower.Copy(c.result, c.memory))

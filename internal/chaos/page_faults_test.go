@@ -21,8 +21,7 @@ type fault struct {
 	// victim resumes only after it.
 	late bool
 	// stops is set if the victim stops itself. Unless late is also set, it resumes after pageDelay.
-	stops bool
-	// wantSuccess is set if all results must be correct and no call may return an error.
+	stops       bool
 	wantSuccess bool
 	// level is the only check level at which the fault is tested on GPUs, unless -all-cells is set.
 	level string
@@ -134,7 +133,6 @@ func stopSelf(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
-// lateVerdict checks that err is a TimeoutError naming the victim.
 func lateVerdict(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {

@@ -30,7 +30,6 @@ type pageRank struct {
 	reader *symmem.Stream
 }
 
-// pageReport lists what failed on a rank in one cell.
 type pageReport struct {
 	Rank int
 	Cell string
@@ -56,7 +55,6 @@ func pageRankMain(text []byte) error {
 
 func (p *pageRank) isVictim() bool { return p.rt.Rank() == pageVictim }
 
-// prepare opens the world, sets up and rehearses the cells, and then waits for the other ranks.
 func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	// The world's timeout may be too short for these preparations.
 	ctx, cancel := context.WithTimeout(p.ctx, pageTimeout)
@@ -86,7 +84,6 @@ func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	return err
 }
 
-// shareVictim broadcasts the victim's process ID.
 func (p *pageRank) shareVictim(ctx context.Context) error {
 	pool, err := p.rt.NewPool(symmem.PoolOptions{Domain: p.rt.World()})
 	if err != nil {
@@ -165,7 +162,6 @@ func (l *failureList) add(format string, args ...any) {
 	*l = append(*l, fmt.Sprintf(format, args...))
 }
 
-// check waits for a cell's work and returns the failed checks.
 func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
 	errs := p.collectErrors(c)
 	switch {
@@ -188,7 +184,6 @@ func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 	return failures
 }
 
-// collectErrors waits for a cell's work and returns its errors by source.
 func (p *pageRank) collectErrors(c *cell) map[string]error {
 	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(p.ctx)}
 	if p.world.followingWorkEnds || p.fault.wantSuccess {

@@ -26,13 +26,11 @@ type pageTask struct {
 }
 
 const (
-	// pageRanks is the size of the world.
 	pageRanks = 3
 	// pageVictim is the rank with the fault.
 	pageVictim = 2
 )
 
-// pageLimit is the time limit of a task.
 const pageLimit = time.Minute
 
 var pageLevels = []string{"off", "registration", "every"}

@@ -126,7 +126,6 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
-// send queues this rank's side of a message.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	self, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {

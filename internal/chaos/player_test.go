@@ -52,7 +52,6 @@ type player struct {
 	sources map[int]int // guarded by mu
 }
 
-// launchable is a graph of symmem or of another library.
 type launchable interface {
 	Launch(*symmem.Stream) error
 	Close() error
@@ -83,7 +82,6 @@ func openPlayer(
 	}
 }
 
-// newPlayer prepares a rank, except for its groups.
 func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err error) {
 	r = &player{ctx: ctx, rt: rt, task: t}
 	n := streams
@@ -147,7 +145,6 @@ func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
 	return v, nil
 }
 
-// prepare allocates buffers and captures graphs, and then waits for the other ranks.
 func (r *player) prepare() error {
 	if r.library != nil {
 		if err := r.rt.World().SetPath(r.ctx, r.p.path); err != nil {
@@ -300,7 +297,6 @@ func (r *player) record(number int, s *symmem.Stream) error {
 	return nil
 }
 
-// makesWrongCall reports whether this rank passes wrong arguments to a call.
 func (r *player) makesWrongCall() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
@@ -328,7 +324,6 @@ func (r *player) queueAll(v *verdict) int {
 	return len(r.p.ops)
 }
 
-// deviate makes the mistake and reports whether it replaces the op.
 func (r *player) deviate(o *op) (replaced bool) {
 	group := r.groups[r.p.body(o)[r.m.body].group]
 	switch r.m.kind {

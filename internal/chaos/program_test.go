@@ -103,7 +103,6 @@ type graph struct {
 	branches int
 }
 
-// layout describes the ranks and groups that a world's programs share.
 type layout struct {
 	ranks  int
 	groups [][]int // world ranks of each group; the first group is the world
@@ -113,7 +112,6 @@ type layout struct {
 	unordered bool
 }
 
-// program lists the ops of a world's ranks.
 type program struct {
 	layout
 	buffers []buffer
@@ -182,7 +180,6 @@ func (p *program) body(o *op) []op {
 	return []op{*o}
 }
 
-// order returns the indices of a rank's ops in the order in which it queues them.
 func (p *program) order(rank int) []int {
 	if p.orders != nil {
 		return p.orders[rank]

@@ -13,7 +13,6 @@ import (
 	"symmem"
 )
 
-// recoveriesTimeout is the world's Options.Timeout.
 const recoveriesTimeout = 20 * time.Second
 
 // recoveries describes programs in which a group fails and the ranks continue in another group.
@@ -28,7 +27,6 @@ var recoveries = kind{
 	kills: func(t *task) bool { return t.recovery(t.last()).mistake.kind == killNow },
 }
 
-// recoveryWay selects how ranks continue after a failure.
 type recoveryWay int
 
 const (

@@ -38,7 +38,6 @@ type signalTask struct {
 	Store bool
 }
 
-// The calls in which ranks get signals.
 const (
 	callOpen         = "Open"
 	callSplit        = "Split"
@@ -48,7 +47,6 @@ const (
 	anyCall          = "any call"
 )
 
-// signalPlan determines which ranks get which signals, and when.
 type signalPlan struct {
 	ranks, victim int
 	// secondVictim is stopped before the victim is killed, and is itself killed afterwards. It is
@@ -68,12 +66,10 @@ type signalPlan struct {
 	call        string
 	round       int
 	signalDelay time.Duration
-	// delays holds each rank's delay before that call.
-	delays []time.Duration
+	delays      []time.Duration
 }
 
 const (
-	// shortestStop is the shortest time for which a rank is stopped.
 	shortestStop = time.Second
 	// longTimeout is Options.Timeout. It exceeds both the time for which a rank is stopped and the
 	// time until an error names a killed rank.
@@ -210,7 +206,6 @@ func TestStopsOnAGPU(t *testing.T) {
 	signalTask{Longest: *longestFlag, GPU: true}.test(t, 4, gpuVariables(t))
 }
 
-// test draws programs from the task's fields and runs them.
 func (s signalTask) test(t *testing.T, programs int, env []string) {
 	t.Helper()
 	batch{programs: programs, perWorld: 1, run: func(ctx context.Context, number, _ int) error {
@@ -251,7 +246,6 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	return fmt.Errorf("program %d: %v: %w\n%s", task.Program, p, errors.Join(bad...), x.text())
 }
 
-// signaller sends the signals of a plan and collects the lines that the ranks write.
 type signaller struct {
 	plan    *signalPlan
 	pending sync.WaitGroup // goroutine that sends the signals
@@ -317,7 +311,6 @@ func (s *signaller) signal(victim, secondVictim int) {
 	}
 }
 
-// verdict returns the checks that failed on the ranks' lines.
 func (s *signaller) verdict(victimDied bool) (bad []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

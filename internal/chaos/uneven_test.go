@@ -8,7 +8,6 @@ import (
 	"symmem"
 )
 
-// uneven describes programs that call AllToAllV.
 var uneven = kind{
 	perWorld: 10, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {

@@ -11,7 +11,6 @@ import (
 	"symmem"
 )
 
-// verdict compares a rank's results with the model.
 type verdict struct {
 	*player
 	*model
@@ -32,7 +31,6 @@ func (v *verdict) add(format string, args ...any) {
 	v.bad = append(v.bad, fmt.Sprintf(format, args...))
 }
 
-// check waits for all work and compares errors and results with the model.
 func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
 	v.mu.Lock()
@@ -92,14 +90,13 @@ func (v *verdict) compare(b int) {
 		return
 	}
 	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
-		index := differs(got, want)
+		index := firstDifference(got, want)
 		v.add("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: op %d", b,
 			got[index:min(index+8, n)], index, want[index:min(index+8, n)], v.lastWrite[self][b])
 	}
 }
 
-// differs returns the first index at which two slices differ, or -1.
-func differs[T byte | float32](got, want []T) int {
+func firstDifference[T byte | float32](got, want []T) int {
 	for i := range want {
 		if got[i] != want[i] {
 			return i
@@ -142,7 +139,6 @@ func (v *verdict) wasRecorded(event int) bool {
 	})
 }
 
-// groupEnds reports whether a group fails before ctx is done.
 func groupEnds(ctx context.Context, g *symmem.Group) bool {
 	select {
 	case <-g.Ended():

@@ -65,7 +65,6 @@ func signalsRank(text []byte) error {
 	return json.NewEncoder(os.Stdout).Encode(line)
 }
 
-// warnAfter is the ranks' Options.WarnAfter.
 const warnAfter = 200 * time.Millisecond
 
 type logBuffer struct {
@@ -112,7 +111,6 @@ const joinedRounds = 2
 // stopRest is how long the ranks continue after a stop.
 const stopRest = 200 * time.Millisecond
 
-// work opens the world and runs rounds until one fails or is the last.
 func (w *worker) work(o symmem.Options) (err error) {
 	w.enter(callOpen, w.plan.round)
 	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
@@ -169,8 +167,7 @@ func (w *worker) allocate() error {
 	return nil
 }
 
-// begin records the start of a call and the duration of the previous one.
-func (w *worker) begin(format string, args ...any) {
+func (w *worker) beginCall(format string, args ...any) {
 	if took := time.Since(w.callStart); w.call != "" && took > w.took {
 		w.slowest, w.took = w.call, took
 	}
@@ -180,7 +177,7 @@ func (w *worker) begin(format string, args ...any) {
 // enter begins a call. If this is the call in which the victim gets its signal, the victim
 // announces the call, and the other ranks delay it.
 func (w *worker) enter(call string, round int) {
-	w.begin("%s of round %d", call, round)
+	w.beginCall("%s of round %d", call, round)
 	if call != w.plan.call || round != w.plan.round {
 		return
 	}
@@ -259,7 +256,7 @@ func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
 // runCalls makes some collectives and messages and checks their results. last is set if rank 0 has
 // ended the program.
 func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, err error) {
-	w.begin("collectives of %s of round %d", name, round)
+	w.beginCall("collectives of %s of round %d", name, round)
 	n := int64(workElements)
 	for turn := range 3 {
 		for i := range w.own {
