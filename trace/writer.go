@@ -187,7 +187,7 @@ func (w *Writer) text(s string) uint32 {
 	if s == "" {
 		return 0
 	}
-	s = s[:min(len(s), maxText)]
+	s = s[:min(len(s), maxTextBytes)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n, ok := w.numbers[s]; ok {
@@ -208,8 +208,7 @@ func (w *Writer) text(s string) uint32 {
 	return n
 }
 
-// maxText limits the length of a text, in bytes.
-const maxText = 4096
+const maxTextBytes = 4096
 
 // sourceBits returns the bits by which a head identifies the source that the given text names.
 func (w *Writer) sourceBits(text string) uint64 {

@@ -167,7 +167,6 @@ var (
 	flagName    = regexp.MustCompile(`^"[a-z][a-z-]+"$`)
 )
 
-// flagsOf returns the names of the flags that commands define.
 func flagsOf(files []*file) []string {
 	var names []string
 	for _, f := range files {

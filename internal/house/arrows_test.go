@@ -60,7 +60,6 @@ func TestArrowsUp(t *testing.T) {
 	}
 }
 
-// arrowsOf returns the references between the files of a package.
 func arrowsOf(p *packages.Package) []arrow {
 	found := map[arrow]bool{}
 	for _, f := range p.Syntax {

@@ -66,7 +66,6 @@ func TestLostTestsAreFound(t *testing.T) {
 	}
 }
 
-// testCommands returns the arguments of each go test command on a page.
 func testCommands(text string) (all []string) {
 	text = wrapped.ReplaceAllStringFunc(text, func(span string) string {
 		return strings.Join(strings.Fields(span), " ")

@@ -12,7 +12,6 @@ import (
 	"testing"
 )
 
-// binding implements the C interface.
 const binding = "cmd/libsymmem/internal/binding"
 
 // place identifies code that must list every entry of an extension point. It is a declaration in a
@@ -327,13 +326,11 @@ func namesBackend(n ast.Node) bool {
 	return false
 }
 
-// isBackend reports whether an expression is the name of a backend.
 func isBackend(e ast.Expr) bool {
 	literal, ok := e.(*ast.BasicLit)
 	return ok && (literal.Value == `"host"` || literal.Value == `"nccl"`)
 }
 
-// list returns the entries of an extension point.
 func (p *point) list(t *testing.T, files []*file) []string {
 	t.Helper()
 	f, node := p.entries.find(t, files)
@@ -371,7 +368,6 @@ func (p place) knows(text, entry string) bool {
 	return regexp.MustCompile(`(\b|[A-Z]_)` + word + `\b`).MatchString(text)
 }
 
-// text returns the source of a place.
 func (p place) text(t *testing.T, files []*file, all pages) string {
 	t.Helper()
 	if p.name != "" {
@@ -437,7 +433,6 @@ func receiverOf(d *ast.FuncDecl) string {
 	return receiverName(d.Recv.List[0].Type)
 }
 
-// cut returns the source text of a node.
 func (f *file) cut(n ast.Node) string {
 	return f.source[f.set.Position(n.Pos()).Offset:f.set.Position(n.End()).Offset]
 }

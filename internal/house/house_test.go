@@ -17,10 +17,8 @@ import (
 	"testing"
 )
 
-// module is the import path of the module.
 const module = "symmem"
 
-// file is a Go file of the module.
 type file struct {
 	path   string // slash-separated, relative to the module's root
 	source string
@@ -54,11 +52,9 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
-// rule describes a rule for the whole module.
 type rule struct {
-	name string
-	why  string
-	// check returns the violations.
+	name  string
+	why   string
 	check func(files []*file) []finding
 	// bad lists small modules, each of which violates the rule. good lists modules that comply.
 	bad, good []map[string]string
@@ -110,7 +106,6 @@ func TestRulesFindViolations(t *testing.T) {
 	}
 }
 
-// load reads and parses the Go files of the module.
 func load(t *testing.T) []*file {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -146,7 +141,6 @@ func isIgnored(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 
-// parse parses sources, which are given by path.
 func parse(t *testing.T, sources map[string]string) []*file {
 	t.Helper()
 	set := token.NewFileSet()

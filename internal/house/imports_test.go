@@ -7,7 +7,6 @@ import (
 	"strings"
 )
 
-// link describes an import.
 type link struct {
 	file *file
 	spec *ast.ImportSpec
@@ -66,7 +65,6 @@ var rootUsers = []string{"internal/chaos", "internal/program"}
 // driver.
 var planePackages = []string{"internal/control"}
 
-// rootImports lists the packages that the root package may import.
 var rootImports = append([]string{
 	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/live",
 	"internal/ranked", "internal/spin", "internal/tuning", "trace",

@@ -17,7 +17,6 @@ var stillLarge = map[string]size{
 	".Group": {52, 3}, // 44 are exported; one for each operation
 }
 
-// methods describes the methods of a type.
 type methods struct {
 	name  string // the folder, a dot and the type
 	count int
@@ -99,7 +98,6 @@ func (s size) within(limit size) bool {
 	return s.methods <= limit.methods && s.files <= limit.files
 }
 
-// allowed returns the maximum size of a type.
 func allowed(name string) size {
 	if s, listed := stillLarge[name]; listed {
 		return s

@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 )
 
-// pages maps the paths of documents and sources to their texts.
 type pages map[string]string
 
 // pageRule describes a rule for documents.

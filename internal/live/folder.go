@@ -58,13 +58,11 @@ func createFolder(path string) error {
 
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
-	// tokenName is the name of the file that contains the job's token.
-	tokenName = "token"
+	tokenName                  = "token"
 	// maxSocketPath is the kernel's limit on the path of a socket, in bytes.
 	maxSocketPath = 107
 )
 
-// socketPath returns the path of a rank's socket.
 func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }

@@ -69,7 +69,6 @@ func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-// readRanks reads the ranks' states from their sockets concurrently.
 func readRanks(ctx context.Context, folder string, ranks []int, events int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

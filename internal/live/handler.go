@@ -19,8 +19,7 @@ const (
 	metricsPath = "/metrics"
 	statusPath  = "/status"
 	dataPath    = "/data.bin"
-	// cookieName is the name of the cookie that holds the token.
-	cookieName = "symmem-token"
+	cookieName  = "symmem-token"
 )
 
 // reader returns the state of some ranks, with at most the given number of the latest events of

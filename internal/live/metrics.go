@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// writeMetrics writes the metrics of ranks in the format that the client prefers.
 func writeMetrics(w http.ResponseWriter, r *http.Request, m Machine) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(&collector{m}); err != nil {
@@ -23,7 +22,6 @@ func writeMetrics(w http.ResponseWriter, r *http.Request, m Machine) {
 	}).ServeHTTP(w, r)
 }
 
-// metric describes the series that have the same name.
 type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -216,7 +214,6 @@ func (r *rankMetrics) sendTimes(m metric, t Times, labels []string) {
 	}
 }
 
-// sendInspector sends a series with the labels of NCCL Inspector.
 func (r *rankMetrics) sendInspector(m metric, value float64, g *Group, c *Calls) {
 	gpu := "unknown"
 	if r.rank.GPU >= 0 {

@@ -14,7 +14,6 @@ type poolKey struct {
 	rank   int // -1 if the pool has a domain
 }
 
-// member is the part of a pool on one rank.
 type member struct {
 	rank int // index in Machine.Ranks
 	*Pool
@@ -23,10 +22,8 @@ type member struct {
 // end returns the position after the latest event.
 func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
 
-// at returns the event at a position.
 func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
 
-// pools adds all pools and their windows to the page.
 func (r *reporter) pools() {
 	var order []poolKey
 	members := map[poolKey][]member{}
@@ -53,7 +50,6 @@ func (r *reporter) pools() {
 	}
 }
 
-// pool adds a pool and its windows to the page.
 func (r *reporter) pool(title string, members []member) {
 	s := page.Sequence{Title: title, Notes: []string{}, Differences: []page.Difference{}}
 	begin := uint64(0)
@@ -161,7 +157,6 @@ func (p Placement) diffKind(o Placement) string {
 	return "other call"
 }
 
-// text describes the event.
 func (p Placement) text() string {
 	e := event.Event{
 		Kind: event.Kind(p[0]), Stream: uint32(p[1]), Segment: int32(p[2]), Offset: p[3], Size: p[4],
@@ -170,7 +165,6 @@ func (p Placement) text() string {
 	return e.String()
 }
 
-// kinds maps event kinds to the kinds that the page shows.
 var kinds = map[event.Kind]page.Kind{
 	event.KindAlloc: page.Alloc, event.KindFree: page.Free, event.KindPark: page.Free,
 	event.KindDefer: page.Free, event.KindReturn: page.FreeDone,
@@ -180,7 +174,6 @@ var kinds = map[event.Kind]page.Kind{
 // spot identifies a block by its segment and offset.
 type spot struct{ segment, offset int64 }
 
-// trackBuilder converts a pool's events to a track.
 type trackBuilder struct {
 	track    *page.Track
 	segments map[int64]int32 // index in the track, by ordinal

@@ -16,7 +16,6 @@ import (
 // pageEvents is the number of events of each pool that the page shows.
 const pageEvents = 4096
 
-// writeShell writes the page, which then fetches its data.
 func writeShell(w http.ResponseWriter) {
 	var text bytes.Buffer
 	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
@@ -51,7 +50,6 @@ type reporter struct {
 	page    *page.Page
 }
 
-// newReport returns a page about the ranks of a machine.
 func newReport(m *Machine) *page.Page {
 	r := &reporter{m, &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
@@ -70,7 +68,6 @@ func newReport(m *Machine) *page.Page {
 	return r.page
 }
 
-// rank adds a rank's waits, faults and calls.
 func (r *reporter) rank(index int, s *Snapshot) {
 	rank := page.Rank{
 		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
@@ -99,7 +96,6 @@ func (r *reporter) rank(index int, s *Snapshot) {
 	}
 }
 
-// group adds the fault and the calls of a rank's group.
 func (r *reporter) group(rank int, g *Group) {
 	if g.Fault != "" {
 		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{rank}, Group: g.ID, Text: g.Fault})
@@ -130,7 +126,6 @@ func (r *reporter) path(group, operation, path string) *page.Path {
 	return &r.page.Paths[len(r.page.Paths)-1]
 }
 
-// verdict summarizes the page in one sentence.
 func (r *reporter) verdict() string {
 	silent := 0
 	for i := range r.machine.Ranks {

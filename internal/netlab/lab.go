@@ -131,7 +131,6 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.ports[public] = l.router.ports[private]
 }
 
-// hosts returns the contents of /etc/hosts on each machine.
 func (cfg *Config) hosts() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	for i := range cfg.Machines {

@@ -25,7 +25,6 @@ type Machine struct {
 	devices []*os.File
 }
 
-// newMachine creates a machine and its namespaces.
 func newMachine(index int, cfg *Config, hosts string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)

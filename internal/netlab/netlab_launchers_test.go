@@ -106,7 +106,6 @@ func (l *launcherLab) checkEmpty() {
 	}
 }
 
-// processes lists the processes on a machine.
 func (l *launcherLab) processes(m *Machine) (found []string) {
 	var namespace string
 	err := m.Do(func() (err error) {

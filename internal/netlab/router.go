@@ -27,7 +27,6 @@ type port struct {
 	cut     bool // whether to drop all packets; guarded by router.mu
 }
 
-// router forwards packets between the devices of all machines.
 type router struct {
 	mu     sync.Mutex
 	random *rand.Rand           // guarded by mu

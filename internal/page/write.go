@@ -25,10 +25,8 @@ var (
 	style string
 )
 
-// location holds the offset and length of a column, in bytes.
 type location [2]int
 
-// trackHeader describes a track in the page's header.
 type trackHeader struct {
 	Rank     int                 `json:"rank"`
 	First    int                 `json:"first"`

@@ -77,7 +77,6 @@ func parse(args []string, errs io.Writer) (*config, error) {
 	return c, nil
 }
 
-// run builds and measures both checkouts and prints the comparison.
 func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 	folder, err := os.MkdirTemp("", "against-")
 	if err != nil {
@@ -119,7 +118,6 @@ func build(ctx context.Context, source, program string) error {
 	return nil
 }
 
-// measure runs the benchmark of one program and adds the results to the table.
 func (c *config) measure(ctx context.Context, program string, index int, t *table) error {
 	r, err := runBench(ctx, program, []string{
 		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.ops, "--sizes", c.sizes,

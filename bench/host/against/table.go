@@ -30,7 +30,6 @@ func (t *table) add(index int, r *report.Result) {
 	both[index] = append(both[index], r.Median)
 }
 
-// ratios returns the ratio of the old to the new time for each pair.
 func (t *times) ratios() (ratios []float64) {
 	for i := range min(len(t[0]), len(t[1])) {
 		if t[1][i] > 0 {
@@ -40,7 +39,6 @@ func (t *times) ratios() (ratios []float64) {
 	return ratios
 }
 
-// write writes the table as Markdown.
 func (t *table) write(out io.Writer) error {
 	r := results.Result{Columns: []string{
 		"figure", "old, ns", "new, ns", "old over new", "10th to 90th percentile", "pairs",

@@ -110,7 +110,6 @@ func (l *launches) sections() []section {
 	return parsed
 }
 
-// table writes all sections as Markdown.
 func table(l *launches, out io.Writer) error {
 	for _, s := range l.sections() {
 		text, err := s.result.Markdown()
@@ -128,7 +127,6 @@ func table(l *launches, out io.Writer) error {
 	return err
 }
 
-// write writes a result file for each section.
 func write(l *launches, folder string, origin results.Run) error {
 	for _, s := range l.sections() {
 		s.result.Runs = []results.Run{origin}

@@ -172,7 +172,6 @@ func (b *Browser) receive(pipe *os.File) {
 	}
 }
 
-// markExited records that the browser has exited.
 func (b *Browser) markExited(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

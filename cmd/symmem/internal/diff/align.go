@@ -21,7 +21,6 @@ const (
 	maxEdits = 1000
 )
 
-// edit describes one difference between two ranks.
 type edit struct {
 	kind             string
 	reference, other int // indexes of the requests
@@ -115,7 +114,6 @@ func allocsBefore(v *view, i int) int32 {
 	return 0
 }
 
-// pairBlocks pairs the blocks of two allocations.
 func (a *aligner) pairBlocks(ri, dj int) {
 	if ri < len(a.reference.keys) && dj < len(a.other.keys) &&
 		a.reference.keys[ri].action == history.Alloc && a.other.keys[dj].action == history.Alloc {
@@ -243,7 +241,6 @@ func (a *aligner) substitution(i, j int) string {
 	return KindOrder
 }
 
-// callDifference names the difference between two calls.
 func callDifference(r, d string) string {
 	if firstWord(r) == firstWord(d) {
 		return KindSize

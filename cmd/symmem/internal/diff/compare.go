@@ -50,7 +50,6 @@ func byFormat(ranks []*history.Rank) [][]*history.Rank {
 	return all
 }
 
-// compare compares ranks whose files have the same format.
 func (r *Report) compare(ranks []*history.Rank, o Options) {
 	matches, notes := matchSequences(ranks, o)
 	r.Notes = append(r.Notes, notes...)
@@ -70,7 +69,6 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 	}
 }
 
-// comparison compares one pool or group.
 type comparison struct {
 	match   *match
 	members []int // indexes of ranks
@@ -139,7 +137,6 @@ next:
 	return groups
 }
 
-// ranks returns the rank numbers of a group.
 func (c *comparison) ranks(g group) []int {
 	var all []int
 	for _, i := range g {
@@ -161,7 +158,6 @@ func (c *comparison) blamed(groups []group) []int {
 	return blamed
 }
 
-// requestDifference describes the first request that differs.
 func (c *comparison) requestDifference(at int) *Difference {
 	groups := c.groupsAt(func(i, j int) bool {
 		a, b := c.views[i], c.views[j]

@@ -7,7 +7,6 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// place is where an allocation was placed.
 type place struct {
 	segment int32
 	offset  int64

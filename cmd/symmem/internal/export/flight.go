@@ -52,7 +52,6 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 	return calls, messages, err
 }
 
-// flight writes one rank's dump.
 type flight struct {
 	traces          *Traces
 	log             *trace.Log
@@ -93,7 +92,6 @@ func (f *flight) write(w io.Writer) error {
 	return p.finish()
 }
 
-// groupDescription is the description of every group in a dump.
 const groupDescription = "symmem"
 
 // elements matches the number and type of the elements in the text of a call.
@@ -147,7 +145,6 @@ func (f *flight) entry(p *pickler, r *trace.Record) {
 	f.calls++
 }
 
-// flightName returns the name by which the analyzer knows a call.
 func flightName(operation, text string) string {
 	name, ok := flightNames[operation]
 	if !ok || strings.Contains(text, ", first of the list (") {

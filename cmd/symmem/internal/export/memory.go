@@ -16,13 +16,11 @@ type memory struct {
 	next    int64   // the next address
 }
 
-// poolKey identifies a rank's pool.
 type poolKey struct {
 	group string
 	pool  uint64
 }
 
-// pool holds the state of a pool.
 type pool struct {
 	title string
 	// number numbers the pools with a domain from 1, in the order of their first use, which is the
@@ -33,7 +31,6 @@ type pool struct {
 	allocated, mapped int64
 }
 
-// segment describes a mapped segment.
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
@@ -60,7 +57,6 @@ const (
 
 func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, next: firstAddress} }
 
-// poolOf returns the pool to which a record belongs.
 func (m *memory) poolOf(r *trace.Record) *pool {
 	key := poolKey{r.Group, r.Pool}
 	p := m.pools[key]

@@ -105,7 +105,6 @@ func newManifest(t *Traces, version string) manifest {
 	return m
 }
 
-// chromeEvent holds an event in Chrome's format.
 type chromeEvent struct {
 	Phase    string         `json:"ph"`
 	Name     string         `json:"name"`
@@ -166,7 +165,6 @@ func writeChrome(w io.Writer, l *trace.Log) error {
 	return c.err
 }
 
-// processName returns the name of a rank's process in the viewer.
 func processName(l *trace.Log) string {
 	if l.Host == "" {
 		return fmt.Sprintf("rank %d (process %d)", l.Rank, l.Process)
@@ -186,7 +184,6 @@ func (c *chrome) write(e *chromeEvent) {
 	_, _ = c.w.Write(append(b, '\n'))
 }
 
-// name names a process or a thread.
 func (c *chrome) name(kind string, thread int, name string) {
 	c.write(&chromeEvent{
 		Phase: "M", Name: kind, Process: c.process, Thread: thread, Args: map[string]any{"name": name},
@@ -223,7 +220,6 @@ func (c *chrome) record(r *trace.Record) {
 	c.write(e)
 }
 
-// arguments returns the details of an event for the viewer.
 func arguments(r *trace.Record) map[string]any {
 	a := map[string]any{"number": r.Number}
 	if r.Site != "" {

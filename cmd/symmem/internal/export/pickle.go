@@ -88,7 +88,6 @@ func (p *pickler) text(s string) {
 	}
 }
 
-// number writes the argument of an opcode.
 func (p *pickler) number(n uint32) {
 	p.code(binary.LittleEndian.AppendUint32(nil, n)...)
 }
@@ -114,7 +113,6 @@ func (p *pickler) integerItem(key string, value int64) {
 	p.integer(value)
 }
 
-// falseItem writes a key with the value False.
 func (p *pickler) falseItem(key string) {
 	p.key(key)
 	p.code(0x89)

@@ -28,7 +28,6 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshot writes one rank's snapshot.
 type snapshot struct {
 	*pickler
 	memory *memory
@@ -109,7 +108,6 @@ func (s *snapshot) free(p *pool, address int64, old block, r *trace.Record) {
 	}
 }
 
-// entry writes an event to the device's trace.
 func (s *snapshot) entry(action string, p *pool, address, size int64, r *trace.Record) {
 	s.events++
 	s.item()

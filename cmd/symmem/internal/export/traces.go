@@ -163,7 +163,6 @@ func (g *group) add(rank int) {
 // worldID is the id of the group of all ranks.
 const worldID = "world"
 
-// isMessage reports whether a record is a Send or a Recv.
 func isMessage(r *trace.Record) bool {
 	return r.Kind == event.KindCollective &&
 		(strings.HasPrefix(r.Call, "Send ") || strings.HasPrefix(r.Call, "Recv "))

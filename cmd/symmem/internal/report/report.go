@@ -146,7 +146,6 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 	return append(all, p)
 }
 
-// kinds maps actions to the page's kinds.
 var kinds = map[history.Action]page.Kind{
 	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeDone: page.FreeDone,
 	history.Segment: page.SegmentAdd, history.SegmentFree: page.SegmentRemove,

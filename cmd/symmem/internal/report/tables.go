@@ -12,10 +12,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// pathKey identifies a row of the table of paths.
 type pathKey struct{ group, operation, path string }
 
-// count adds a rank's calls to the table of paths.
 func (b *builder) count(s *diff.Sequence, m *diff.Member) {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
@@ -94,7 +92,6 @@ func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Ro
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
 }
 
-// windowKey identifies a row of the table of windows.
 type windowKey struct {
 	group, pool string
 	segment     int32

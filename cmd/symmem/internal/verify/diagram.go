@@ -12,7 +12,6 @@ import (
 	"symmem/driver"
 )
 
-// diagram draws the differences between ranks.
 type diagram struct{ *symmem.DivergenceError }
 
 // side is an observation, labelled with a letter, and the ranks that made it.

@@ -31,7 +31,6 @@ func makeGroups(
 	return groups, nil
 }
 
-// inGroup reports whether rank belongs to group k in a world of n ranks.
 func inGroup(k, rank, n int) bool {
 	return k == 0 || (rank-(k-1)%n+n)%n < n/2+1
 }

@@ -44,7 +44,6 @@ func (c *Config) setFormula(w *row, i int) {
 	w.elements = w.elements * elementBytes / int64(w.dataType.Size())
 }
 
-// input returns a rank's contribution in a group of the given number of ranks.
 func (r *row) input(rank, ranks int) []byte {
 	if r.formula != driver.AnyFormula {
 		return formula.Input(r.dataType, r.seed, rank, ranks, r.elements)
@@ -53,7 +52,6 @@ func (r *row) input(rank, ranks int) []byte {
 	return bytes.Repeat(part, int(r.elements))
 }
 
-// expected returns the sum of the contributions of n ranks.
 func expected(value float64, n int) float64 { return value * float64(n) * float64(n+1) / 2 }
 
 func (r *row) compare(got []byte, ranks int) finding {

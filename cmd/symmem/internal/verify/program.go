@@ -173,7 +173,6 @@ func (c *composer) freeRest() {
 	}
 }
 
-// alloc adds a step that allocates a buffer in the next slot, and returns the slot.
 func (c *composer) alloc(elements int64) int {
 	slot := c.program.slots
 	c.program.slots++

@@ -169,7 +169,6 @@ func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 	return r.rt.DefaultStream().Synchronize(ctx)
 }
 
-// reduce runs a row's all-reduce in place and checks every element.
 func (r *runner) reduce(ctx context.Context, s *step) error {
 	w := &r.program.rows[s.row]
 	g := r.groups[w.group]

@@ -13,7 +13,6 @@ const (
 	liveMessages = 16
 )
 
-// buffers holds a round's pools and live buffers.
 type buffers struct {
 	draws   *draws
 	streams []*symmem.Stream

@@ -102,7 +102,6 @@ func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, er
 	return memory.Slice(offset, memory.Bytes()-offset)
 }
 
-// burstCalls is the maximum number of calls in a burst.
 const burstCalls = 4
 
 // burst queues several calls on random streams, frees some of the buffers, and waits for the calls.

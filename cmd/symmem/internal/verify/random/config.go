@@ -71,7 +71,6 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// levels returns the check levels through which rounds cycle.
 func (c *Config) levels() []symmem.CheckLevel {
 	if c.Check != symmem.CheckDefault {
 		return []symmem.CheckLevel{c.Check}

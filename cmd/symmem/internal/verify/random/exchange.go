@@ -13,8 +13,7 @@ type exchange struct {
 	workload.Transfer
 	// inputStream writes the input, and stream makes the call.
 	inputStream, stream *symmem.Stream
-	// input is the buffer that contains the input.
-	input symmem.Buffer
+	input               symmem.Buffer
 	// want is the expected output, or nil if the call does not write to this rank's memory.
 	want []byte
 }

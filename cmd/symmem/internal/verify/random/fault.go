@@ -111,7 +111,6 @@ func takesDirectPath(e *exchange) (bool, error) {
 	return x.Path == "direct", err
 }
 
-// sumGraph captures a float32 all-reduce and a copy of its result.
 func (f *faults) sumGraph(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {

@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// liveGraphs is the maximum number of graphs in a round.
 const liveGraphs = 3
 
 type graphs struct {

@@ -6,16 +6,14 @@ import (
 	"symmem"
 )
 
-// liveGroups is the maximum number of groups in a round.
 const liveGroups = 4
 
 // groups holds a round's groups, the first of which is the world. Groups without this rank are nil.
 type groups struct {
-	draws *draws
-	world *symmem.Group
-	tally *Tally
-	all   []*symmem.Group
-	// manyMachines reports whether the ranks of the world run on several machines.
+	draws        *draws
+	world        *symmem.Group
+	tally        *Tally
+	all          []*symmem.Group
 	manyMachines bool
 }
 

@@ -23,7 +23,6 @@ type recording struct {
 	retained  []symmem.Buffer // the calls' buffers that have not been freed yet
 }
 
-// graph is a graph of symmem or of the other library.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error

@@ -11,7 +11,6 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// round runs one round on one rank.
 type round struct {
 	world   *world
 	config  *Config
@@ -257,7 +256,6 @@ func (r *round) replacePool(ctx context.Context) error {
 	return err
 }
 
-// abort makes one rank abort a group during a collective, unless blocks are placed by address.
 func (r *round) abort(ctx context.Context) error {
 	if r.byAddress() {
 		return nil
@@ -265,7 +263,6 @@ func (r *round) abort(ctx context.Context) error {
 	return r.faults.abort(ctx)
 }
 
-// breakReplays makes one rank break a group during replays, unless blocks are placed by address.
 func (r *round) breakReplays(ctx context.Context) error {
 	if r.byAddress() {
 		return nil
