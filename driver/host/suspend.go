@@ -62,7 +62,7 @@ func (s *segment) Resume() error {
 			return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
 		}
 		if err := s.memory.Protect(true); err != nil {
-			return err
+			return errors.Join(err, sys.Discard(s.file, 0, s.Bytes()))
 		}
 		copy(s.contents(), saved)
 	}

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -83,7 +84,7 @@ func SealSize(f *os.File) error {
 // zeros afterwards.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-	if err := unix.Fallocate(int(f.Fd()), punch, offset, bytes); err != nil {
+	if err := allocateFile(f, punch, offset, bytes); err != nil {
 		return fmt.Errorf("discarding %d bytes of shared memory: %w", bytes, err)
 	}
 	return nil
@@ -91,7 +92,8 @@ func Discard(f *os.File, offset, bytes int64) error {
 
 // Refill allocates the pages of a memfd that Discard has freed. A memfd backed by huge pages has
 // lost their reservation, so an access could otherwise raise SIGBUS. For other files Refill does
-// nothing: the system allocates their pages at the first access.
+// nothing, because the system allocates their pages at the first access. After an error, the file
+// has no pages, as after Discard.
 func Refill(f *os.File, bytes int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -100,10 +102,31 @@ func Refill(f *os.File, bytes int64) error {
 	if st.Blksize < PageSize {
 		return nil
 	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, bytes); err != nil {
-		return fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
+	return fill(f, bytes)
+}
+
+// fill implements Refill for huge pages. The kernel allocates them one by one and keeps those that
+// it has allocated before an error.
+func fill(f *os.File, bytes int64) error {
+	if err := allocateFile(f, 0, 0, bytes); err != nil {
+		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
+		return errors.Join(err, Discard(f, 0, bytes))
 	}
 	return nil
+}
+
+// fallocate allocates or frees pages of a file. Tests replace it.
+var fallocate = unix.Fallocate
+
+// allocateFile calls fallocate until no signal interrupts it. The Go runtime sends signals to
+// threads to preempt goroutines, and an interrupted fallocate of huge pages returns EINTR.
+func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
+	for {
+		err := fallocate(int(f.Fd()), mode, offset, bytes)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // AllocatedBytes returns the size of the pages that a file occupies.

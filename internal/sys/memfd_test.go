@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMemfdHasSizeAndZeros(t *testing.T) {
@@ -70,5 +72,33 @@ func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	if err == nil {
 		check(t, f.Close())
 		t.Error("HugeMemfd with twice the machine's memory returned no error")
+	}
+}
+
+// TestFailedFillKeepsNoPages lets the system run out of memory in the middle of an allocation,
+// after a signal has interrupted it.
+func TestFailedFillKeepsNoPages(t *testing.T) {
+	const bytes = 8 * 4096
+	f := newMemory(t, bytes)
+	calls := 0
+	fallocate = func(fd int, mode uint32, offset, length int64) error {
+		if mode != 0 {
+			return unix.Fallocate(fd, mode, offset, length)
+		}
+		if calls++; calls == 1 {
+			return unix.EINTR
+		}
+		check(t, unix.Fallocate(fd, 0, offset, length/2))
+		return unix.ENOSPC
+	}
+	t.Cleanup(func() { fallocate = unix.Fallocate })
+	if err := fill(f, bytes); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("fill = %v, want ENOSPC", err)
+	}
+	if left, err := AllocatedBytes(f); err != nil || left != 0 {
+		t.Errorf("AllocatedBytes = %d, %v after a failed fill, want 0", left, err)
+	}
+	if calls != 2 {
+		t.Errorf("fill has called fallocate %d times, want 2", calls)
 	}
 }
