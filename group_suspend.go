@@ -78,7 +78,6 @@ func (s *groupSuspender) Resume(ctx context.Context) error {
 // Suspended reports whether the group is suspended on this rank.
 func (s *groupSuspender) Suspended() bool { return s.suspension.Load() != poolOpen }
 
-// suspend implements Group.Suspend.
 func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	g := s.group
 	comm, ok := g.comm.(driver.SuspendableCommunicator)
@@ -127,7 +126,7 @@ func (s *groupSuspender) prepare(
 
 // agree checks that all ranks make the same call, runs prepare and exchanges refusals. Because
 // prepare runs after all ranks have begun the call, it finds all messages that they sent before.
-// Group.mu is held.
+// The caller must hold Group.mu.
 func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
 	if err := s.group.aligner.meet(ctx, &meeting{tag: tag}); err != nil {
 		return err
@@ -135,7 +134,6 @@ func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() e
 	return agreeOnRefusal(ctx, s.group, prepare())
 }
 
-// resume implements Group.Resume.
 func (s *groupSuspender) resume(ctx context.Context) error {
 	g := s.group
 	g.mu.Lock()

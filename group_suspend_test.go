@@ -8,7 +8,6 @@ import (
 	"symmem"
 )
 
-// suspendGroup suspends a group.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	r.t.Helper()
 	released, err := g.Suspend(r.ctx)
@@ -19,7 +18,6 @@ func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	return released
 }
 
-// resumeGroup resumes a group.
 func resumeGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
 	r.ok(g.Resume(r.ctx))

@@ -71,25 +71,25 @@ var errPoolSuspended = &refusalError{
 	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
 }
 
-// begin changes the state. It returns false without an error if the state is already done.
-func (s *suspender) begin(from, to, done int32) (bool, error) {
+// begin changes the state from old to next. It returns false without an error if the state is
+// already done.
+func (s *suspender) begin(old, next, done int32) (bool, error) {
 	switch {
 	case s.pool.isClosed():
 		return false, errPoolClosed
-	case s.state.CompareAndSwap(from, to):
+	case s.state.CompareAndSwap(old, next):
 	case s.state.Load() == done:
 		return false, nil
 	default:
-		return false, &refusalError{"another goroutine suspends or resumes the pool", ErrBusy}
+		return false, &refusalError{"another goroutine is suspending or resuming the pool", ErrBusy}
 	}
 	if s.pool.closing.Load() {
-		s.state.Store(from)
+		s.state.Store(old)
 		return false, errPoolClosed
 	}
 	return true, nil
 }
 
-// suspend implements Pool.Suspend.
 func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspension, err error) {
 	if begun, err := s.begin(poolOpen, poolSuspending, poolSuspended); !begun {
 		return Suspension{}, err
@@ -163,7 +163,7 @@ func (s *suspender) release(
 }
 
 // agree compares the pool's history and exchanges refusals between ranks. If any rank refuses,
-// agree returns the first refusal. The domain's Group.mu is held.
+// agree returns the first refusal. The caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.meet(ctx, &meeting{
 		tag: tag, pools: []*Pool{s.pool},
@@ -175,8 +175,8 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 	return agreeOnRefusal(ctx, g, refusal)
 }
 
-// workLimit limits how long Suspend waits for unfinished work on streams. The wait allows Suspend
-// to succeed if the work is about to end. It is also needed for idle streams, because CUDA takes
+// workLimit limits how long Suspend waits for unfinished work on streams. The wait lets Suspend
+// succeed if the work is about to complete, and is needed even for idle streams, because CUDA takes
 // some time to reach an event there.
 const workLimit = time.Second
 
@@ -226,7 +226,6 @@ func (s *suspender) suspendWindows() error {
 	return errors.Join(errs...)
 }
 
-// resume implements Pool.Resume.
 func (s *suspender) resume(ctx context.Context) error {
 	if begun, err := s.begin(poolSuspended, poolResuming, poolOpen); !begun {
 		return err
@@ -243,9 +242,8 @@ func (s *suspender) resume(ctx context.Context) error {
 	return err
 }
 
-// mapAgain maps the memory of this rank and reports whether it has done so. It does not if some
-// rank has too little memory or if the ranks differ. A fault of the domain does not prevent the
-// mapping.
+// mapAgain maps the memory of this rank again, unless some rank has too little memory or the ranks
+// differ, and reports whether it has done so. A fault of the domain does not prevent the mapping.
 func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	g := s.pool.domain
 	var fault error

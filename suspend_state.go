@@ -43,7 +43,6 @@ func (s *suspender) hold() []*segment {
 	return s.segments.hold(0, func(*segment) bool { return true })
 }
 
-// setRefusing makes the pool refuse or permit allocations.
 func (s *suspender) setRefusing(refuses bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,27 +131,27 @@ type refusalMessage struct {
 }
 
 // agreeOnRefusal sends this rank's refusal, or nil, to the other ranks. If any rank refuses, all
-// ranks return the first refusal in group order. Group.mu is held.
+// ranks return the first refusal in group order. The caller must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
-	var mine []byte
+	var encoded []byte
 	if refusal != nil {
 		m := refusalMessage{Text: refusal.Error()}
 		m.Text = m.Text[:min(len(m.Text), driver.MaxPayload/8)] // JSON may encode a byte as six
 		m.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)
 		}))
-		mine, _ = json.Marshal(m) // cannot fail
+		encoded, _ = json.Marshal(m) // cannot fail
 	}
-	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
+	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return g.life.awaitCause(err)
 	}
-	for r, theirs := range got {
-		if len(theirs) == 0 {
+	for r, reply := range replies {
+		if len(reply) == 0 {
 			continue
 		}
 		var m refusalMessage
-		if err := json.Unmarshal(theirs, &m); err != nil || m.Kind >= len(refusalKinds) || m.Kind < 0 {
+		if err := json.Unmarshal(reply, &m); err != nil || m.Kind >= len(refusalKinds) || m.Kind < 0 {
 			return fmt.Errorf("decoding the refusal of rank %d: %w", g.ranks[r], err)
 		}
 		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[r]}, g.ranks), m.Text)
