@@ -211,8 +211,8 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	return nil
 }
 
-// Detach deregisters this rank's windows and leaves the communicator to its owner. Detach does not
-// wait for other ranks. After Detach or Forget it does nothing.
+// Detach deregisters this rank's windows and leaves the communicator to its owner. It does not wait
+// for other ranks, and does nothing after Detach or Forget.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
@@ -223,8 +223,8 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator that is destroyed, or is about to be. The windows end with
-// the communicator. After Detach or Forget, Forget does nothing.
+// Forget ends the use of a communicator that is destroyed, or is about to be, together with its
+// windows. It does nothing after Detach or Forget.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)

@@ -99,7 +99,7 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
 		allocateDifferently(r, r.pool())
-		// At this level barriers compare nothing. Only the background check can end the loop.
+		// At this level, barriers compare nothing, so only the background check can end the loop.
 		var err error
 		for err == nil && r.ctx.Err() == nil {
 			if err = r.World().Barrier(r.ctx, nil); err == nil {

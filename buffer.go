@@ -8,8 +8,8 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Buffer refers to a block that Pool.Alloc has returned. Copies of a Buffer refer to the same
-// block. The zero Buffer refers to no block.
+// Buffer refers to a block that Pool.Alloc has returned, as do all copies of the Buffer. The zero
+// Buffer refers to no block.
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
@@ -18,7 +18,7 @@ type Buffer struct{ memory Memory }
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
 	handle alloc.Handle // of the buffer's block
-	// start keeps a Go slice reachable. The garbage collector ignores pointers to device memory.
+	// start keeps a Go slice reachable; the garbage collector ignores pointers to device memory.
 	start  unsafe.Pointer
 	extent extent
 }
@@ -158,7 +158,7 @@ func (m Memory) Pool() *Pool { return m.pool }
 // Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element lists the Go types of elements. Float16 and BFloat16 elements are uint16.
+// Element lists the Go types of elements. Elements of Float16 and BFloat16 are uint16.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }

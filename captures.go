@@ -115,7 +115,7 @@ func (c *captures) note(s *Stream, mayCapture bool) {
 	c.set(s, mayCapture)
 }
 
-// set implements note. The caller must hold mu.
+// set implements note for a caller that holds mu.
 func (c *captures) set(s *Stream, mayCapture bool) {
 	if slices.Contains(c.adopted, s) == mayCapture {
 		return

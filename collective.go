@@ -51,7 +51,7 @@ func (g *Group) Broadcast(
 }
 
 // Reduce combines count elements of every rank's send and stores the result in the root's recv.
-// Every rank passes a recv. Only the root's recv is written.
+// Every rank must pass a recv, although only the root's is written.
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {

@@ -57,7 +57,7 @@ func (c *creation) join(
 	}, nil
 }
 
-// close prevents further calls. It returns false if it has been called before.
+// close prevents further calls, and returns false if it has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

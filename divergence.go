@@ -32,7 +32,7 @@ const (
 // first event that differs and what each rank did there. Every rank of the group returns the same
 // error.
 //
-// All ranks are world ranks. A DivergenceError survives a round trip through JSON.
+// All ranks are world ranks. A DivergenceError can be encoded as JSON without loss.
 type DivergenceError struct {
 	// Group is the id of the group whose ranks have diverged.
 	Group string `json:"group"`
@@ -64,7 +64,7 @@ type DivergenceError struct {
 	// Why suggests the cause of a DivergedPlacement, such as "extra event", or is "unknown" if the
 	// histories suggest none.
 	Why string `json:"why"`
-	// Message describes the divergence in one paragraph. It is the same on every rank.
+	// Message describes the divergence in one paragraph, which is the same on every rank.
 	Message string `json:"message"`
 }
 
@@ -90,7 +90,7 @@ func (d *DivergenceError) Error() string {
 	return d.Message
 }
 
-// Ranks maps each world rank to its observation. The ranks in Others and Absent are not included.
+// Ranks maps each world rank to its observation, except for the ranks in Others and Absent.
 func (d *DivergenceError) Ranks() map[int]Side {
 	all := make(map[int]Side)
 	for _, side := range d.Sides {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// manyErrors wraps several errors, as errors.Join does. It may be empty.
+// manyErrors wraps several errors, or none, as errors.Join does.
 type manyErrors []error
 
 func (m manyErrors) Error() string   { return "several" }

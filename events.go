@@ -101,8 +101,8 @@ func (o *outbox) begin() []event.Event {
 	return o.next()
 }
 
-// next returns the delivering goroutine's next batch. If the batch is empty, the delivery has
-// ended.
+// next returns the delivering goroutine's next batch, or nil once the queue is empty, which ends
+// the delivery.
 func (o *outbox) next() []event.Event {
 	if o.taken == o.count {
 		o.taken, o.count, o.delivering = 0, 0, false

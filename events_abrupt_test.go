@@ -92,8 +92,8 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// TestPanicsInOnEventDoNotNest queues many events while one event is delivered. OnEvent panics for
-// each of them.
+// TestPanicsInOnEventDoNotNest queues many events while one event is delivered, and panics in
+// OnEvent for each of them.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const events = 4000
 	blocked, release := make(chan struct{}), make(chan struct{})

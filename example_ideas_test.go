@@ -34,7 +34,7 @@ func ExampleGroup_AllToAllV() {
 	// Output: [10 11 30 31 32 33]
 }
 
-// A receiver can accept messages from any rank. The tag distinguishes them from other messages.
+// A receiver can accept messages from any rank; the tag distinguishes them from other messages.
 func ExampleGroup_SendTagged() {
 	const results = 7
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -54,7 +54,7 @@ func ExampleGroup_SendTagged() {
 	// Output: got [1]
 }
 
-// An event marks a position in a stream. Other streams and the host can wait for it.
+// An event marks a position in a stream, for which other streams and the host can wait.
 func ExampleEvent() {
 	rt, err := symmem.Open(context.Background(), symmem.Options{Size: 1, Backend: "host"})
 	if err != nil {

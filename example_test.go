@@ -144,7 +144,7 @@ func ExampleGroup_Split() {
 	// Output: group world/1.0: ranks [1 0], this is number 1
 }
 
-// A stream can capture work as a graph. The graph can be launched many times.
+// A stream can capture work as a graph, which can then be launched many times.
 func ExampleStream_BeginCapture() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		v := []int32{1}

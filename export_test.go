@@ -361,7 +361,7 @@ func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	return ColdPlan(ctx, g, c)
 }
 
-// collectiveOf returns the collective of a call. It ignores the tag and the splits.
+// collectiveOf returns the collective of a call, without the tag and the splits.
 func collectiveOf(c *Call) *collective {
 	return &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,

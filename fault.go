@@ -105,8 +105,8 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitCause returns the cause of a fault that the backend has returned. It waits until the ranks
-// have determined the cause. It returns any other error unchanged.
+// awaitCause waits until the ranks have determined the cause of a fault that the backend has
+// returned, and returns that cause. It returns any other error unchanged.
 func (l *lifetime) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.owns(err) {
 		return err // a caller that was interrupted must not wait for the other ranks again
@@ -182,7 +182,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the group because this rank closes it. It reports whether the group had failed.
+// close ends the group because this rank closes it, and reports whether the group had failed.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may be waiting for this one to determine the cause

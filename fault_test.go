@@ -94,7 +94,7 @@ func TestErrDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestInterruptedCallReturnsErrInterrupted checks the error of an interrupted call. It must wrap
+// TestInterruptedCallReturnsErrInterrupted checks that the error of an interrupted call wraps
 // ErrInterrupted and the error of Options.Interrupted.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")

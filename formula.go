@@ -10,8 +10,8 @@ import (
 // memory and the path; see docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. FormulaRankOrder and those after it make reductions deterministic. Reductions that
-// cannot be deterministic are then refused; see Options.Deterministic.
+// The formulas. FormulaRankOrder and those after it make reductions deterministic, and reductions
+// that cannot be deterministic are then refused; see Options.Deterministic.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
+// Group is a set of ranks that communicate, numbered from 0 in group order.
 //
 // A Group is open until a rank sees a fault or closes it. After a fault on any rank, every call
 // returns the group's first fault, which is the same on every rank. A Group is safe for concurrent
@@ -75,8 +75,8 @@ func (g *Group) SetTimeout(d time.Duration) error {
 }
 
 // Split creates a group of the ranks that pass the same color, ordered by key and then by rank. It
-// is collective over g. Colors must not be negative. A rank that joins no group calls SkipSplit
-// instead. The new group gets the timeout of g.
+// is collective over g; a rank that joins no group calls SkipSplit instead. Colors must not be
+// negative. The new group gets the timeout of g.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
@@ -156,8 +156,8 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 	return ranks, slices.Index(selected, me)
 }
 
-// Abort fails the group on all its ranks. Waiting calls then return ErrAborted. Abort does not
-// wait.
+// Abort fails the group on all its ranks, so that waiting calls return ErrAborted. Abort itself
+// does not wait.
 func (g *Group) Abort() {
 	g.life.abort()
 	_ = g.life.noteFault(g.comm.Cause())
@@ -217,7 +217,7 @@ func (g *Group) Check(ctx context.Context) error {
 }
 
 // IsSymmetric reports whether memory of this rank lies in a single window of the group. It takes no
-// lock and does not communicate. If g is nil, it returns false.
+// lock, does not communicate, and returns false if g is nil.
 func (g *Group) IsSymmetric(m Memory) bool {
 	return g != nil && g.windows.contain(m.Address(), m.Bytes())
 }
@@ -345,7 +345,7 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // collective and another rank begins a step without having launched that collective, all ranks
 // report this at once, as a fault of the group.
 //
-// SYMMEM_STEP_GUARD=0, on all ranks, disables the comparison. Step then returns Cause.
+// SYMMEM_STEP_GUARD=0, on all ranks, disables the comparison, so that Step only returns Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }

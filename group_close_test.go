@@ -34,8 +34,8 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 	})
 }
 
-// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. Then the two ranks must
-// realign their pools.
+// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted, after which the two ranks
+// must realign their pools.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	aborted := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

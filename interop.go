@@ -79,7 +79,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 // ValueCall contains the arguments of Interop.Value. The methods of Group define the operations.
 type ValueCall struct {
 	Operation ValueOperation
-	// Name is the name of the value. ValueStep ignores it.
+	// Name is the name of the value, which ValueStep ignores.
 	Name string
 	// Value is this rank's value. For ValueAny and ValueAll, 0 is false and any other value true.
 	Value int64
@@ -195,7 +195,7 @@ func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) b
 
 // Call contains the arguments of Interop.Do. The methods of Group define the operations.
 type Call struct {
-	// Operation, Type and Op select the collective. Op is used by reductions only.
+	// Operation, Type and Op select the collective. Only reductions use Op.
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
@@ -211,7 +211,7 @@ type Call struct {
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when the message of a Recv has arrived.
-	// The stream waits for Arrived, so it must return soon. It must not call symmem. A panic in
+	// Because the stream waits for Arrived, it must return soon and must not call symmem. A panic in
 	// Arrived fails the group.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.

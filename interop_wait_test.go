@@ -35,8 +35,8 @@ func TestCallWaitsForResult(t *testing.T) {
 	})
 }
 
-// TestCallWaitsForEarlierWork queues work before a call that waits. The call must wait for that
-// work. A call that fails must return the failure and leave the stream usable.
+// TestCallWaitsForEarlierWork queues work before a call that waits, and checks that the call waits
+// for that work. A call that fails must return the failure and leave the stream usable.
 func TestCallWaitsForEarlierWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)

@@ -157,7 +157,7 @@ func newGroup(
 	return g
 }
 
-// agreeOnStart prepares a new group for calls. It is collective.
+// agreeOnStart is collective and prepares a new group for calls.
 func (g *Group) agreeOnStart(ctx context.Context) error {
 	suspect, err := g.agreeOnSettings(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"symmem/internal/live"
 )
 
-// watchedVariable marks a process as a rank of TestLiveViewSurvivesKilledRanks. Its value is the
+// watchedVariable marks a process as a rank of TestLiveViewSurvivesKilledRanks, and holds the
 // address of the live view.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 

@@ -18,7 +18,7 @@ import (
 // round describes an operation that all ranks repeat until the victim dies in the middle of it.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-	// killsVictim reports whether do kills the victim. If not, another goroutine kills it.
+	// killsVictim reports whether do kills the victim, so that no other goroutine needs to.
 	killsVictim bool
 	// direct reports whether the round needs the direct path.
 	direct bool

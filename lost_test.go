@@ -112,7 +112,7 @@ func work(ctx context.Context) (*lossReport, error) {
 	return report, checkNewGroup(ctx, rt, survivors)
 }
 
-// untilLost runs rounds until one fails. The victim dies in the middle of a round.
+// untilLost runs rounds until one fails because the victim has died in the middle of it.
 func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	roundName := os.Getenv(roundVariable)
 	var done atomic.Int64
@@ -246,7 +246,7 @@ func loseRank(
 	}
 }
 
-// startRank starts this program as a rank. Stdout and Stderr share a buffer.
+// startRank starts this program as a rank whose Stdout and Stderr share a buffer.
 func startRank(
 	t *testing.T, store, roundName string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {

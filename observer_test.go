@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// abruptEnds holds user functions that do not return. The keys are words of the resulting errors.
+// abruptEnds holds user functions that do not return, by words of the resulting errors.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,

@@ -63,9 +63,9 @@ func parseName[T ~int | ~uint8](name string, names []string, kind string) (T, er
 
 // Options configures Open. The zero value reads all settings from the environment.
 type Options struct {
-	// Rank is the rank of this process. Size is the number of ranks. If Size is 0, both are read
-	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of
-	// these, the process is the only rank.
+	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read from
+	// the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of these, the
+	// process is the only rank.
 	Rank, Size int
 	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks on that
 	// machine. If LocalSize is 0, they default to Rank and Size.
@@ -109,7 +109,7 @@ type Options struct {
 	// panic as an error, Logger receives it with its stack. nil selects slog.Default(). The handler
 	// must not call symmem, which may hold the lock of a pool or a group while it logs.
 	Logger *slog.Logger
-	// OnLate, if set, receives warnings instead of the Logger. Each call runs on a new goroutine.
+	// OnLate, if set, receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
 	// OnEvent, if set, is called for every event on this rank. It runs on the goroutine that caused
 	// the event, before the call that caused the event returns, unless another goroutine is already

@@ -92,7 +92,8 @@ func kernelNames(t *testing.T) (names []string) {
 	return names
 }
 
-// maxCallBytes is the size of the largest buffer. It suffices for the bulk kernels of four ranks.
+// maxCallBytes is the size of the largest buffer, which suffices for the bulk kernels of four
+// ranks.
 const maxCallBytes = 12 << 20
 
 // kernelCalls makes calls on symmetric memory that together launch all kernels for the group's

@@ -9,7 +9,7 @@ const (
 	// on every rank that makes the same requests.
 	PlaceByCreation Placement = iota
 	// PlaceByAddress selects the block with the lowest address, as PyTorch did up to 2.11. Addresses
-	// differ between ranks, so placements may differ, too. It exists to demonstrate that, and to
+	// differ between ranks, so placements may differ, too. It exists to demonstrate this, and to
 	// replay traces.
 	PlaceByAddress
 )

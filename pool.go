@@ -52,7 +52,7 @@ type Pool struct {
 	mu     ranked.Spin[poolMu] // guards fields of the structs below
 	core   *alloc.Core         // guarded by mu
 	ledger *ledger.Ledger      // guarded by mu
-	// frees counts freed buffers. It is written with mu held and read without.
+	// frees counts freed buffers. It is written with mu held but read without it.
 	frees atomic.Uint64
 	// calls counts the calls that use the pool's memory. It is closed once Close has begun, and while
 	// the pool is suspended.

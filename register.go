@@ -150,7 +150,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		err = r.registerAll(ctx, m, pending)
 	}
 	if err != nil {
-		// Unregistered segments stay pending. The next call then returns the fault, too.
+		// Unregistered segments stay pending, so that the next call returns the fault, too.
 		m.setPending()
 		return err
 	}

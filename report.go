@@ -19,7 +19,7 @@ type report struct {
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch has no Call. Doing contains its text.
+	// Mismatch has no Call, whose text is in Doing.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
 	// Interrupted reports whether the rank's caller interrupted its wait.

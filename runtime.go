@@ -17,8 +17,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Runtime represents this process as a rank, with its device, groups, pools and streams. Close ends
-// all of them. A Runtime is safe for concurrent use.
+// Runtime represents this process as a rank, with its device, groups, pools and streams, all of
+// which Close ends. A Runtime is safe for concurrent use.
 type Runtime struct {
 	opts      Options
 	source    string
@@ -190,7 +190,7 @@ func (rt *Runtime) Size() int { return rt.size }
 // Source returns how the ranks were configured, such as "torchrun".
 func (rt *Runtime) Source() string { return rt.source }
 
-// World returns the group of all ranks. It is closed with the Runtime.
+// World returns the group of all ranks, which is closed with the Runtime.
 func (rt *Runtime) World() *Group { return rt.registry.world }
 
 // Device describes the device.
@@ -269,7 +269,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	return joinDistinct(errs...)
 }
 
-// NewStream creates a stream. It is closed with the Runtime.
+// NewStream creates a stream, which is closed with the Runtime.
 func (rt *Runtime) NewStream() (*Stream, error) {
 	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
 		queue, err := rt.device.NewStream()
@@ -280,7 +280,7 @@ func (rt *Runtime) NewStream() (*Stream, error) {
 // DefaultStream returns the stream that calls use if their stream is nil.
 func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
 
-// NewEvent creates an event. It counts as done until a stream records it.
+// NewEvent creates an event, which counts as done until a stream records it.
 func (rt *Runtime) NewEvent() (*Event, error) {
 	if err := rt.creation.usable(); err != nil {
 		return nil, err

@@ -64,8 +64,8 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// TestCloseEndsPendingJoin closes a Runtime during a Join. The Join must return ErrClosed and
-// release everything.
+// TestCloseEndsPendingJoin closes a Runtime during a Join, which must return ErrClosed and release
+// everything.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	waiting := make(chan struct{})
 	var once sync.Once

@@ -16,7 +16,7 @@ import (
 type segment struct {
 	memory driver.Segment
 	start  unsafe.Pointer
-	// ordinal numbers the segments of the pool from 0. Ordinals are not reused.
+	// ordinal numbers the segments of the pool from 0, and is never reused.
 	ordinal int32
 	bytes   int64
 	stream  uint32 // the pool's number of the stream that it was mapped for
@@ -172,8 +172,8 @@ func closedOnce(err error) error {
 }
 
 // close unmaps the segments of a closed pool that have no live buffers, and releases the pool's
-// addresses if there are no such buffers. live counts the live buffers by segment. All segments are
-// deregistered. The caller must hold mu.
+// addresses if there are no live buffers at all. live counts the live buffers by segment. All
+// segments must have been deregistered.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
 	for _, s := range t.mapped() {

@@ -12,13 +12,13 @@ type PoolStats struct {
 	Cached int64 `json:"cached"`
 	// LargestFree is the size of the largest free block.
 	LargestFree int64 `json:"largest_free"`
-	// Deferred is the size of freed blocks that other streams may still use. It is part of Used.
+	// Deferred is the part of Used in freed blocks that other streams may still use.
 	Deferred int64 `json:"deferred"`
-	// Pinned is the size of blocks that graphs use. It is part of Used.
+	// Pinned is the part of Used in blocks that graphs use.
 	Pinned int64 `json:"pinned"`
 	// Segments is the number of segments.
 	Segments int `json:"segments"`
-	// Windows is the number of windows. Each group that registers a segment adds one.
+	// Windows is the number of windows, one for each segment and each group that has registered it.
 	Windows int `json:"windows"`
 	// Events is the number of events in the ledger.
 	Events uint64 `json:"events"`

@@ -157,8 +157,8 @@ func (s *Stream) WaitOnly(e *Event) error {
 	return s.queue.WaitOnly(e.mark)
 }
 
-// Synchronize waits until the stream is idle and returns the first error of its work. The stream
-// then runs work again. For a fault of a group, Synchronize returns the group's error. While the
+// Synchronize waits until the stream is idle and returns the first error of its work, after which
+// the stream runs work again. For a fault of a group, it returns the group's error. While the
 // stream is being captured, it returns ErrCapturing. Only ctx bounds the wait.
 //
 // Synchronize affects the history of every pool: buffers that were freed before the call while this

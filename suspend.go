@@ -18,7 +18,7 @@ type Suspension = driver.Suspension
 type Contents int
 
 const (
-	// DiscardContents discards the contents. After Resume the memory contains zeros.
+	// DiscardContents discards the contents, so that the memory contains zeros after Resume.
 	DiscardContents Contents = iota
 	// KeepContents copies all mapped memory of the pool to pageable host memory. Resume copies it
 	// back.

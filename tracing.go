@@ -55,7 +55,7 @@ func (r *recording) connect(box *outbox) {
 	r.boxes = append(r.boxes, weak.Make(box))
 }
 
-// close ends the trace. Later events are not recorded. The caller holds no lock.
+// close ends the trace, so that later events are not recorded. The caller holds no lock.
 func (r *recording) close() error {
 	if r.trace == nil {
 		return nil

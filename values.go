@@ -276,7 +276,7 @@ type valueName struct {
 	calls  uint64         // guarded by mu
 }
 
-// byName returns the valueName for a name. It takes no lock if the name is known.
+// byName returns the valueName for a name, without a lock if the name is known.
 func (v *values) byName(name string) (*valueName, error) {
 	if n := v.known()[name]; n != nil {
 		return n, nil

@@ -14,8 +14,7 @@ import (
 	"symmem"
 )
 
-// agreeingVariable marks the second process of BenchmarkAgree. Its value is the address of the
-// store.
+// agreeingVariable marks the second process of BenchmarkAgree, and holds the address of the store.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
 // openPair opens a rank of a world of two processes.

@@ -74,7 +74,7 @@ func (r valueReport) encode() []byte {
 	}
 }
 
-// decodeValueReport decodes another rank's report. It returns an empty report if that fails.
+// decodeValueReport decodes another rank's report, or returns an empty report if that fails.
 func decodeValueReport(text []byte) (r valueReport) {
 	if json.Unmarshal(text, &r) != nil {
 		return valueReport{}
