@@ -12,13 +12,13 @@ import (
 )
 
 var awaitContracts = []contract{
-	{"Await returns at once if the work has ended", testAwaitEnded},
-	{"a wait ends with its work", testAwaitEnds},
+	{"Await returns immediately if the work has completed", testAwaitEnded},
+	{"a wait ends when its work completes", testAwaitEnds},
 	{"a wait ends with its context, and the plane stays open", testAwaitCancelled},
 	{"work that all ranks have submitted may take longer than the timeout", testLongWork},
 	{"a fault of a peer does not end work that needs no other rank", testOwnWork},
-	{"Diagnose returns at once, and does not fail the plane", testDiagnose},
-	{"work that a peer had submitted before it failed may still end", testGrace},
+	{"Diagnose returns immediately and does not fail the plane", testDiagnose},
+	{"work that a peer had submitted before it failed may still complete", testGrace},
 	{"the result of Why replaces the fault of a peer", testWhy},
 }
 
@@ -31,7 +31,8 @@ func testAwaitEnded(t *testing.T, join Join) {
 	must(t, w.planes[0].Await(ctx, ended))
 }
 
-// testAwaitEnds has work end after up to 5000 polls, so that the longest wait sleeps between polls.
+// testAwaitEnds waits for work that completes after up to 5000 polls, so that the longest wait
+// sleeps between polls.
 func testAwaitEnds(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	w.each(t, func(_ int, p control.Plane) error {
@@ -95,8 +96,7 @@ func testOwnWork(t *testing.T, join Join) {
 
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
-		// Diagnose lets other goroutines run.
-		_ = p.Diagnose(endlessWork(0), time.Now())
+		_ = p.Diagnose(endlessWork(0), time.Now()) // lets other goroutines run
 	}
 }
 

@@ -6,9 +6,9 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures the operations on the launch path. In "crowded" the two ranks are goroutines of
-// one process, and the times include the Go scheduler. In "processes" the second rank runs in
-// another process.
+// Bench measures the operations on the launch path. In the "crowded" benchmarks the two ranks are
+// goroutines of one process, so that the times include the Go scheduler. In the "processes"
+// benchmarks the second rank runs in another process.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -37,13 +37,13 @@ func Bench(b *testing.B, join Join) {
 	}
 }
 
-func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
+func benchShared(b *testing.B, join Join, wait func(control.Plane) error) {
 	w := newWorld(b, join, 2, patience)
 	b.ReportAllocs()
 	b.ResetTimer()
 	w.each(b, func(_ int, p control.Plane) error {
 		for range b.N {
-			if err := once(p); err != nil {
+			if err := wait(p); err != nil {
 				return err
 			}
 		}
@@ -68,7 +68,8 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 		}
 	}
 	must(b, leave())
-	if o := other.await("outcome"); o.Kind != "deadlock" { // this rank has left
-		b.Errorf("the outcome of the other process is %+v, want a deadlock", o)
+	// The other process must notice that this rank has left.
+	if o := other.await("outcome"); o.Kind != "deadlock" {
+		b.Errorf("outcome of the other process = %+v, want a deadlock", o)
 	}
 }

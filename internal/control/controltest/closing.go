@@ -13,8 +13,8 @@ import (
 var closingContracts = []contract{
 	{"a closed plane returns ErrClosed", testClosed},
 	{"closing ends the waits of the rank", testCloseEndsWaits},
-	{"TrySubmit allocates no ticket that a rank has left without", testLeftWithoutTicket},
-	{"a rank that has submitted all tickets before it left is not missing", testLeftAfterwards},
+	{"TrySubmit allocates no ticket that a rank left without submitting", testLeftWithoutTicket},
+	{"a rank that submitted all tickets before it left is not missing", testLeftAfterwards},
 	{"a rank that left and withdrew its submissions is missing", testWithdrawn},
 	{"ranks can close in any order", testCloseOrder},
 }
@@ -51,9 +51,8 @@ func testLeftWithoutTicket(t *testing.T, join Join) {
 	peer.Submit()
 	peer.Submit()
 	must(t, peer.Close())
-	// Diagnose lets other goroutines run.
 	for p.Diagnose(endlessWork(3), time.Now()) == nil {
-		_ = p.Diagnose(endlessWork(0), time.Now())
+		_ = p.Diagnose(endlessWork(0), time.Now()) // lets other goroutines run
 	}
 	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
 		t.Errorf("TrySubmit = %d, %v, want 2, which the peer has submitted", ticket, ok)
@@ -95,8 +94,8 @@ func testCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// testWithdrawn has a rank leave after it has submitted two collectives. The other rank has
-// submitted only the first, which can still end.
+// testWithdrawn makes a rank leave after submitting two collectives, of which the other rank has
+// submitted only the first. That collective can still complete.
 func testWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p, peer := w.planes[0], w.planes[1]
@@ -128,7 +127,7 @@ func testLeftAfterwards(t *testing.T, join Join) {
 	wait := endlessWork(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	polls := 0
-	// By then the wait has checked for faults several times.
+	// After 5000 polls, the wait has checked for faults several times.
 	wait.Done = func() bool {
 		if polls++; polls == 5000 {
 			cancel()

@@ -12,10 +12,10 @@ import (
 
 var compareContracts = []contract{
 	{"tickets count from 1, and submitting does not allocate", testTickets},
-	{"equal calls compare equal, repeatedly", testEqual},
-	{"calls that differ are an error on every rank, which names the others", testDiffering},
+	{"identical calls pass the comparison repeatedly", testEqual},
+	{"if calls differ, every rank gets an error that lists the differing ranks", testDiffering},
 	{"ranks may launch without comparing", testUncompared},
-	{"a rank gets the mismatch even if a peer fails because of it first", testMismatchBeforeFault},
+	{"a rank gets the mismatch even if a peer fails first because of it", testMismatchBeforeFault},
 }
 
 func testTickets(t *testing.T, join Join) {
@@ -88,12 +88,12 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	}
 	if m.Number != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
 		!slices.Equal(m.Others, world) {
-		return fmt.Errorf("got %w (%+v), want ticket 3, call %+v and ranks %v",
+		return fmt.Errorf("got %w (%+v); want ticket 3, call %+v and ranks %v",
 			err, m.Call, call, world)
 	}
 	<-p.Failed()
 	if !errors.As(p.Cause(), &m) {
-		return fmt.Errorf("the cause is %w, want the MismatchError", p.Cause())
+		return fmt.Errorf("Cause() = %w; want the MismatchError", p.Cause())
 	}
 	return nil
 }
@@ -108,8 +108,8 @@ func testUncompared(t *testing.T, join Join) {
 	})
 }
 
-// testMismatchBeforeFault has every rank abort as soon as Compare returns the mismatch. Slower
-// ranks must still get the mismatch, not a peer's fault.
+// testMismatchBeforeFault makes every rank abort as soon as Compare returns the mismatch. Slower
+// ranks must still get the mismatch rather than a peer's fault.
 func testMismatchBeforeFault(t *testing.T, join Join) {
 	for range 20 {
 		w := newWorld(t, join, 3, patience)

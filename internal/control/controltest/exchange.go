@@ -9,7 +9,7 @@ import (
 
 var exchangeContracts = []contract{
 	{"an exchange ends with its context, and the plane with it", testExchangeCancelled},
-	{"the rank of a group of one receives its own payload", testAlone},
+	{"in a group of one, the rank receives its own payload", testAlone},
 }
 
 func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
@@ -26,7 +26,7 @@ func testExchangeCancelled(t *testing.T, join Join) {
 	checkError(t, "the canceled exchange", err, context.Canceled)
 	checkError(t, "the cause", w.planes[0].Cause(), context.Canceled)
 	_, err = w.planes[1].Exchange(w.ctx, driver.LaneControl, nil)
-	checkError(t, "the exchange of the other rank", err, driver.ErrFault)
+	checkError(t, "the exchange on the other rank", err, driver.ErrFault)
 	_, err = w.planes[0].Exchange(w.ctx, driver.LaneControl, nil)
 	checkError(t, "the next exchange", err, context.Canceled)
 }

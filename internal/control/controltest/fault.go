@@ -17,12 +17,12 @@ var faultContracts = []contract{
 	{"Fail ends the waits of the other ranks and returns its error", testFail},
 	{"Cause returns the first fault", testFirst},
 	{"a rank that has left does not block the fault lane", testFaultLaneLeft},
-	{"the first proposal is the decision of all ranks", testDecide},
-	{"a decision outlives its rank", testDecisionRemains},
-	{"ranks that have left are listed", testDeparted},
+	{"all ranks adopt the first proposal", testDecide},
+	{"a decision outlives the rank that proposed it", testDecisionRemains},
+	{"Departed lists ranks that have left", testDeparted},
 }
 
-// testWaitsEnd has rank 0 cause a fault while the other ranks wait, each in a different way.
+// testWaitsEnd makes rank 0 cause a fault while each of the other ranks waits in a different way.
 func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
@@ -31,7 +31,7 @@ func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 		if i == 0 {
 			return cause(p)
 		}
-		// The ranks wait in different calls, so they may detect that deadlock first.
+		// Because the ranks wait in different calls, they may detect that deadlock first.
 		err := waits[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
@@ -97,7 +97,7 @@ func testFaultLaneLeft(t *testing.T, join Join) {
 			return err
 		}
 		if got[0] != nil || string(got[1]) != "here" || string(got[2]) != "here" {
-			return fmt.Errorf("got reports %q, want one from each rank but the first", got)
+			return fmt.Errorf("got reports %q, want one from each rank except the first", got)
 		}
 		return nil
 	})
@@ -113,13 +113,13 @@ func testDecide(t *testing.T, join Join) {
 	})
 	for i, got := range decisions {
 		if got != decisions[0] || len(got) != driver.MaxPayload-int(got[0]) {
-			t.Errorf("rank %d got a decision of %d bytes by rank %d; rank 0 got one of %d bytes",
+			t.Errorf("rank %d got %d bytes proposed by rank %d, but rank 0 got %d bytes",
 				i, len(got), got[0], len(decisions[0]))
 		}
 	}
 }
 
-// proposal returns a rank's proposal. Proposals differ in size.
+// proposal returns a rank's proposal, whose size depends on the rank.
 func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }

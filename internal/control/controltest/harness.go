@@ -1,8 +1,8 @@
 // Package controltest tests that planes satisfy the contract of package control.
 //
 // Run tests the contract in one process and in several processes, some of which it kills. A package
-// that calls Run must call Main first in its TestMain. Main turns a process that a test has started
-// into a rank.
+// that calls Run must call Main at the start of its TestMain, because the processes that Run starts
+// run the test binary again and become ranks in Main.
 package controltest
 
 import (
@@ -19,7 +19,7 @@ type Member struct {
 	// Store is shared by all ranks of the world, which are all in the group.
 	Store driver.Store
 	Group driver.GroupConfig
-	// Timeout limits waits for ranks that do not arrive.
+	// Timeout bounds waits for ranks that do not arrive.
 	Timeout time.Duration
 	Late    driver.Late
 }
@@ -27,7 +27,7 @@ type Member struct {
 // Rank returns the member's world rank.
 func (m Member) Rank() int { return m.Group.Ranks[m.Group.Rank] }
 
-// Join joins a group. Closing the plane must release everything that Join has opened.
+// Join joins a group. Closing the plane must release everything that Join opened.
 type Join func(ctx context.Context, m Member) (control.Plane, error)
 
 type section struct {
@@ -35,7 +35,7 @@ type section struct {
 	tests []contract
 }
 
-// contract is one statement of the contract, with the function that tests it.
+// contract is one statement of the contract and the function that tests it.
 type contract struct {
 	sentence string
 	test     func(t *testing.T, join Join)

@@ -19,8 +19,8 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// Swap exchanges a rank's payload of a round and checks the payloads of all ranks, whose sizes are
-// in sizes.
+// Swap exchanges a rank's payload for a round and checks the payloads that it receives from all
+// ranks. sizes holds the payloads' sizes by rank.
 func Swap(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -31,37 +31,37 @@ func Swap(
 	if len(got) != len(sizes) {
 		return fmt.Errorf("got %d payloads, want %d", len(got), len(sizes))
 	}
-	for from, p := range got {
-		if !bytes.Equal(p, Payload(from, round, sizes[from])) {
-			return fmt.Errorf("round %d: the payload of group rank %d is wrong: %d bytes, want %d",
-				round, from, len(p), sizes[from])
+	for sender, p := range got {
+		if !bytes.Equal(p, Payload(sender, round, sizes[sender])) {
+			return fmt.Errorf("round %d: wrong payload of %d bytes from group rank %d, want %d bytes",
+				round, len(p), sender, sizes[sender])
 		}
 	}
 	return nil
 }
 
-// WantReports checks the payloads that a rank has received on the fault lane. Each present rank
-// must have sent a payload of round 1, and absent ranks nothing.
+// WantReports checks the payloads that a rank has received on the fault lane: the payload for round
+// 1 from each present rank, and nothing from absent ranks.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
-	for from, reported := range present {
-		if !reported && got[from] != nil {
-			return fmt.Errorf("rank %d has a report of rank %d, which is absent", rank, from)
+	for sender, reported := range present {
+		if !reported && got[sender] != nil {
+			return fmt.Errorf("rank %d has a report from rank %d, which is absent", rank, sender)
 		}
-		if reported && !bytes.Equal(got[from], Payload(from, 1, size)) {
-			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes, want %d",
-				rank, from, len(got[from]), size)
+		if reported && !bytes.Equal(got[sender], Payload(sender, 1, size)) {
+			return fmt.Errorf("rank %d has a wrong report of %d bytes from rank %d, want %d bytes",
+				rank, len(got[sender]), sender, size)
 		}
 	}
 	return nil
 }
 
-// WantAbsence checks the error of a wait for a late rank: a TimeoutError that names the rank, or
-// another rank's fault. It returns 1 for a TimeoutError and otherwise 0.
+// WantAbsence checks the error of a wait for a late rank, which must be a TimeoutError about that
+// rank or another rank's fault. It returns 1 for a TimeoutError and otherwise 0.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
 		if !slices.Equal(timeout.Missing, []int{late}) || timeout.Activity[late] == "" {
-			t.Errorf("got %v, want an error that names rank %d and its activity", timeout, late)
+			t.Errorf("got %v, want an error about rank %d and its activity", timeout, late)
 		}
 		return 1
 	}
@@ -72,8 +72,8 @@ func WantAbsence(t testing.TB, err error, late int) int {
 }
 
 // WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
-// one must be a DeadlockError that locates the other ranks. The rest must be faults of peers. Only
-// deadlock detection ends the waits before the test times out.
+// one must be a DeadlockError that tells what the other ranks were doing, and the rest must be
+// faults of peers. Nothing except deadlock detection ends such waits before the test times out.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0
@@ -81,13 +81,13 @@ func WantDeadlock(t testing.TB, errs []error) {
 		if deadlock, ok := errors.AsType[*driver.DeadlockError](err); ok {
 			deadlocks++
 			if len(deadlock.Elsewhere) == 0 || deadlock.Doing == "" {
-				t.Errorf("%#v does not locate the other ranks", deadlock)
+				t.Errorf("%#v does not tell what the other ranks were doing", deadlock)
 			}
 		} else if !errors.Is(err, driver.ErrFault) {
 			t.Errorf("got %v, want a DeadlockError or ErrFault", err)
 		}
 	}
 	if deadlocks == 0 {
-		t.Error("no rank has a DeadlockError")
+		t.Error("no rank got a DeadlockError")
 	}
 }

@@ -9,11 +9,11 @@ import (
 )
 
 var lostContracts = []contract{
-	{"the other ranks name a killed rank, and report without it", testKilled},
+	{"the other ranks report a killed rank, and exchange reports without it", testKilled},
 	{"a rank killed while no rank waits is detected before the next launch", testKilledIdle},
-	{"a rank that is stopped is missing", testStopped},
-	{"a rank that resumes after the timeout names no other rank", testResumed},
-	{"a rank whose process ends after leaving is not lost", testEnded},
+	{"a stopped rank is missing", testStopped},
+	{"a rank that resumes after the timeout blames no other rank", testResumed},
+	{"a rank whose process exits after leaving is not lost", testEnded},
 }
 
 func testKilled(t *testing.T, _ Join) {
@@ -22,7 +22,7 @@ func testKilled(t *testing.T, _ Join) {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
 				c := startProcesses(t, 3, name, patience)
 				c[victim].signal(syscall.SIGKILL)
-				c.checkNamed("lost", victim)
+				c.checkReported("lost", victim)
 			})
 		}
 	}
@@ -31,19 +31,20 @@ func testKilled(t *testing.T, _ Join) {
 func testKilledIdle(t *testing.T, _ Join) {
 	c := startProcesses(t, 3, idleProgram, patience)
 	c[2].signal(syscall.SIGKILL)
-	c.checkNamed("lost", 2)
+	c.checkReported("lost", 2)
 }
 
 func testStopped(t *testing.T, _ Join) {
 	c := startProcesses(t, 3, "a comparison", shortTimeout)
 	c[2].signal(syscall.SIGSTOP)
-	c.checkNamed("late", 2)
+	c.checkReported("late", 2)
 	c[2].signal(syscall.SIGCONT)
 	c[2].checkFault()
 }
 
-// testResumed stops a rank until the other ranks have timed out and wait for its report, and then
-// resumes it. The resumed rank has not yet read the messages with which the other ranks arrived.
+// testResumed stops a rank until the other ranks have timed out and are waiting for its report, and
+// then resumes it. At that time the rank has not yet read the messages that show that the other
+// ranks had arrived.
 func testResumed(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
@@ -57,11 +58,12 @@ func testResumed(t *testing.T, _ Join) {
 	}
 }
 
-// checkFault reads a rank's outcome after another rank has failed. The error must name no rank.
+// checkFault reads a rank's outcome after another rank has failed. The rank must report only a
+// fault, without blaming any rank.
 func (a *process) checkFault() {
 	a.t.Helper()
 	if o := a.await("outcome"); o.Kind != "fault" {
-		a.t.Errorf("rank %d got kind %q, ranks %v (%s), want a fault, since the others had arrived",
+		a.t.Errorf("rank %d got kind %q, ranks %v (%s); want a fault, since the others had arrived",
 			a.rank, o.Kind, o.Ranks, o.Text)
 	}
 }
@@ -72,18 +74,19 @@ func testEnded(t *testing.T, _ Join) {
 		t.Error(err)
 	}
 	if o := c[0].await("outcome"); o.Kind != "cancelled" {
-		t.Errorf("the outcome of rank 0 is %+v, want a canceled wait", o)
+		t.Errorf("outcome of rank 0 = %+v, want a canceled wait", o)
 	}
 }
 
-// checkNamed reads the outcomes of all ranks except the victim. At least one error of the given
-// kind must name the victim. Another rank may have received a peer's fault before it detected
-// anything. All ranks must have received each other's reports, but none from the victim.
+// checkReported reads the outcomes of all ranks except the victim. At least one of them must be an
+// error of the given kind about the victim, because another rank may have received a peer's fault
+// before it detected anything itself. All ranks must have received each other's reports, and none
+// from the victim.
 //
 // A stopped victim may have posted up to two steps to only one other rank. That rank is then one
-// step ahead, and waits for the third rank or for both.
-func (c processes) checkNamed(kind string, victim int) {
-	named := 0
+// step ahead and waits for the third rank or for both.
+func (c processes) checkReported(kind string, victim int) {
+	reports := 0
 	for _, a := range c {
 		if a.rank == victim {
 			continue
@@ -92,20 +95,20 @@ func (c processes) checkNamed(kind string, victim int) {
 		switch {
 		case o.Kind == kind && (slices.Equal(o.Ranks, []int{victim}) ||
 			kind == "late" && slices.Contains(o.Ranks, victim)):
-			named++
+			reports++
 		case kind == "late" && o.Kind == kind && strings.Contains(o.Text, "in Barrier"):
 		case o.Kind != "fault":
-			a.t.Errorf("rank %d got kind %q, ranks %v (%s), want kind %q, rank %d",
+			a.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
 				a.rank, o.Kind, o.Ranks, o.Text, kind, victim)
 		}
 		if want := []bool{victim != 0, victim != 1, victim != 2}; !slices.Equal(o.Present, want) {
-			a.t.Errorf("rank %d has reports of %v, want %v", a.rank, o.Present, want)
+			a.t.Errorf("rank %d received reports from ranks %v, want %v", a.rank, o.Present, want)
 		}
 		if kind == "lost" && !slices.Equal(o.Lost, []int{victim}) {
-			a.t.Errorf("rank %d: Departed() = %v; want lost rank %d", a.rank, o.Lost, victim)
+			a.t.Errorf("rank %d: Departed() = lost ranks %v; want rank %d", a.rank, o.Lost, victim)
 		}
 	}
-	if named == 0 {
-		c[victim].t.Errorf("no rank names rank %d", victim)
+	if reports == 0 {
+		c[victim].t.Errorf("no rank got an error of kind %q about rank %d", kind, victim)
 	}
 }

@@ -14,20 +14,20 @@ import (
 )
 
 var missingContracts = []contract{
-	{"a rank that does not arrive is named", testAbsent},
-	{"the error about a missing rank describes the work in which the rank waits", testActivity},
-	{"an inspection names the ranks that a rank waits for", testInspection},
+	{"a rank that does not arrive is reported", testAbsent},
+	{"the error about a missing rank describes what that rank is waiting for", testActivity},
+	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// testAbsent has all ranks wait for the last one. The first rank that times out names the late
-// rank; others may return that rank's fault. Once the late rank has detected the fault, it must not
-// complete a step that has failed elsewhere.
+// testAbsent makes all ranks wait for the last one. The first rank to time out reports the late
+// rank; the others may return the fault of that first rank. Once the late rank has detected the
+// fault, it must not complete a step that has failed on other ranks.
 func testAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {
 			const late = 2
 			w := newWorld(t, join, late+1, shortTimeout)
-			named := 0
+			timeouts := 0
 			for _, err := range w.outcomes(func(i int, p control.Plane) error {
 				if i == late {
 					return nil
@@ -35,10 +35,10 @@ func testAbsent(t *testing.T, join Join) {
 				defer func() { <-p.Failed() }()
 				return wait(p)
 			})[:late] {
-				named += WantAbsence(t, err, ranksOf(late + 1)[late])
+				timeouts += WantAbsence(t, err, ranksOf(late + 1)[late])
 			}
-			if named == 0 {
-				t.Error("no rank has a TimeoutError")
+			if timeouts == 0 {
+				t.Error("no rank got a TimeoutError")
 			}
 			awaitPeerFailed(w.planes[late])
 			checkError(t, "the late rank", wait(w.planes[late]), driver.ErrFault)
@@ -61,7 +61,7 @@ func testActivity(t *testing.T, join Join) {
 	}
 	rank := ranksOf(2)[1]
 	if doing := late.Activity[rank]; !strings.Contains(doing, "AllGather 1 for ") {
-		t.Errorf("the activity of rank %d is %q, want AllGather 1", rank, doing)
+		t.Errorf("activity of rank %d = %q, want AllGather 1", rank, doing)
 	}
 	want := fmt.Sprint([]int{rank})
 	if fmt.Sprint(late.Missing) != want || late.Waited < shortTimeout {
@@ -70,7 +70,7 @@ func testActivity(t *testing.T, join Join) {
 	checkError(t, "the missing rank", errs[1], driver.ErrFault)
 }
 
-// testInspection has all ranks wait for the last one, which inspects a waiting rank and then aborts
+// testInspection makes all ranks wait for the last one, which inspects one of them and then aborts
 // the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waits {
@@ -89,7 +89,7 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection inspects a rank until it waits only for the given rank.
+// awaitInspection inspects p until p waits for only the given rank.
 func awaitInspection(t *testing.T, p control.Plane, rank int) {
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
@@ -99,7 +99,7 @@ func awaitInspection(t *testing.T, p control.Plane, rank int) {
 			continue
 		}
 		if w := seen.Waits[0]; w.Doing == "" || w.Activity[rank] == "" || len(seen.Activity) != 2 {
-			t.Errorf("Inspect = %+v; want what the ranks are doing", seen)
+			t.Errorf("Inspect = %+v; want a description of what each rank is doing", seen)
 		}
 		return
 	}

@@ -49,7 +49,7 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a rank in a process of the test binary, which is killed when the test ends.
+// startProcess runs a rank in a new process of the test binary, which is killed when the test ends.
 func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)
@@ -84,10 +84,10 @@ func (a *process) await(event string) output {
 			return n
 		}
 		if n.Event == "outcome" {
-			a.t.Fatalf("rank %d ended before %q: %+v", a.rank, event, n)
+			a.t.Fatalf("rank %d finished before event %q: %+v", a.rank, event, n)
 		}
 	}
-	a.t.Fatalf("rank %d ended without %q: %v", a.rank, event, a.lines.Err())
+	a.t.Fatalf("rank %d exited without event %q: %v", a.rank, event, a.lines.Err())
 	return output{}
 }
 

@@ -17,25 +17,25 @@ import (
 
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program describes the task of one rank: to repeat the named wait until a fault ends it.
+// program tells a process which rank it is and which wait to repeat until a fault ends it.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
 	Timeout         time.Duration
 }
 
-// output is an event of a rank, which the rank writes as a line of JSON.
+// output is an event that a rank reports as a line of JSON.
 type output struct {
 	// Event is "running" after roundsToRun rounds, "failed" after a fault, and "outcome" at the
 	// end.
 	Event string
-	// Kind classifies the error of the last wait. Ranks lists the ranks that the error names.
+	// Kind classifies the error of the last wait. Ranks lists the ranks that the error is about.
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present reports, by rank, whether a report has arrived on the fault lane.
+	// Present tells, by rank, whether a report arrived on the fault lane.
 	Present []bool
-	// Lost lists the lost ranks that Departed returns after the exchange of reports.
+	// Lost holds the lost ranks that Departed returns after the exchange of reports.
 	Lost []int
 }
 
@@ -45,14 +45,14 @@ func (n output) write() {
 	}
 }
 
-// Main runs a rank and exits if a test has started this process as a rank. Otherwise it does
+// Main runs a rank and exits if this process was started by a test as a rank. Otherwise it does
 // nothing. TestMain must call it first.
 func Main(join Join) {
 	text := os.Getenv(programVariable)
 	if text == "" {
 		return
 	}
-	// The test has the other end of standard input, so this process ends with the test.
+	// The test holds the other end of standard input, so this process exits when the test does.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -73,7 +73,7 @@ const roundsToRun = 10
 
 // run joins the group and repeats the wait until a fault ends it.
 func (s program) run(join Join) output {
-	p, _, err := s.join(join) // closed by the exit of the process
+	p, _, err := s.join(join) // closed when the process exits
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
@@ -112,7 +112,7 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round performs one round of waits, for endless work only once all ranks are running.
+// round performs one wait. It waits for endless work only once all ranks are running.
 func (s program) round(p control.Plane, round int) error {
 	switch {
 	case s.WaitName == "a wait for work" && round < roundsToRun:
@@ -124,7 +124,8 @@ func (s program) round(p control.Plane, round int) error {
 	}
 }
 
-// idleProgram names a program that polls for a peer's failure and does not wait for other ranks.
+// idleProgram is the WaitName of a program that polls for a peer's failure instead of waiting for
+// other ranks.
 const idleProgram = "idle"
 
 func (s program) runIdle(p control.Plane, round int) error {
@@ -134,13 +135,13 @@ func (s program) runIdle(p control.Plane, round int) error {
 	awaitPeerFailed(p)
 	err := p.Diagnose(endlessWork(p.Submit()), time.Now())
 	if err == nil {
-		err = errors.New("PeerFailed is true, and Diagnose returns nil")
+		err = errors.New("PeerFailed is true, but Diagnose returns nil")
 	}
 	return p.Fail(err)
 }
 
-// leaveProgram names a program in which rank 1 submits work and leaves. Rank 0 waits for work with
-// the same ticket, for longer than it takes to detect the end of a process.
+// leaveProgram is the WaitName of a program in which rank 1 submits work and leaves. Rank 0 waits
+// for work with the same ticket for longer than it takes to detect that a process has exited.
 const leaveProgram = "leaving"
 
 func (s program) leave(p control.Plane) output {
@@ -162,8 +163,9 @@ func (s program) leave(p control.Plane) output {
 	return s.close(p, "cancelled")
 }
 
-// leaveEarlyProgram names a program in which rank 0 waits for a ticket that rank 1 never submits
-// before it leaves. Rank 0 calls Diagnose for longer than it takes to detect the end of a process.
+// leaveEarlyProgram is the WaitName of a program in which rank 1 leaves without submitting a ticket
+// that rank 0 waits for. Rank 0 calls Diagnose for longer than it takes to detect that a process
+// has exited.
 const leaveEarlyProgram = "leaving early"
 
 // diagnoseLeft calls Diagnose for longWork, or until it returns an error other than a
@@ -190,10 +192,10 @@ func (program) close(p control.Plane, kind string) output {
 	return n
 }
 
-// longWork is longer than it takes to detect the end of a process.
+// longWork is longer than it takes to detect that a process has exited.
 const longWork = time.Second
 
-// reportFailure writes that the rank has failed, exchanges reports on the fault lane, and leaves.
+// reportFailure reports that the rank has failed, exchanges reports on the fault lane, and leaves.
 func (s program) reportFailure(p control.Plane, err error) output {
 	n := output{Event: "outcome", Text: err.Error()}
 	n.Kind, n.Ranks = KindOf(err)
@@ -214,7 +216,7 @@ func (s program) reportFailure(p control.Plane, err error) output {
 	return n
 }
 
-// KindOf returns a fault's kind in one word, and the ranks that the error names.
+// KindOf returns the kind of a fault in one word, and the ranks that the error is about.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
@@ -232,5 +234,5 @@ func KindOf(err error) (kind string, ranks []int) {
 	return "other", nil
 }
 
-// reportTimeout limits the wait on the fault lane for a stopped rank.
+// reportTimeout bounds the wait for a stopped rank on the fault lane.
 const reportTimeout = 2 * time.Second

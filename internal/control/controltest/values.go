@@ -14,11 +14,11 @@ import (
 var valueContracts = []contract{
 	{"every rank receives the words of all ranks in each step", testWords},
 	{"a wait under one name does not block another name", testNames},
-	{"ranks use names in any order", testOrderOfNames},
+	{"ranks may use names in any order", testOrderOfNames},
 	{"invalid names are rejected without side effects", testBadNames},
-	{"a value ends with its context, and the plane with it", testValueCancelled},
+	{"Gather ends with its context, and the plane with it", testValueCancelled},
 	{"values of a closed plane return ErrClosed", testValueClosed},
-	{"a rank in a collective causes a deadlock under an ordered name", testOrdered},
+	{"an ordered name detects the deadlock if a rank is in a collective", testOrdered},
 }
 
 func gather(
@@ -32,8 +32,8 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck performs one step under a name and checks the results. Every rank contributes a
-// different value.
+// gatherAndCheck performs one step under a name, to which every rank contributes a different value,
+// and checks the results.
 func (w *world) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(w.ctx, w.planes[i], name, value(i))
@@ -42,7 +42,7 @@ func (w *world) gatherAndCheck(i int, name string, round int) error {
 	}
 	for rank := range w.planes {
 		if want := (driver.Words{value(rank), 1, 2, 3, 4, ^value(rank)}); all[rank] != want {
-			return fmt.Errorf("%s %d: the words of group rank %d are %v, want %v",
+			return fmt.Errorf("%s %d: words of group rank %d = %v, want %v",
 				name, round, rank, all[rank], want)
 		}
 	}
@@ -64,8 +64,8 @@ func testWords(t *testing.T, join Join) {
 	})
 }
 
-// testNames has rank 0 wait under one name. Steps under another name, exchanges and comparisons
-// must end meanwhile.
+// testNames makes rank 0 wait under one name. Meanwhile, steps under another name, exchanges and
+// comparisons must complete.
 func testNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	over := make(chan struct{})
@@ -91,7 +91,7 @@ func testNames(t *testing.T, join Join) {
 	})
 }
 
-// testOrderOfNames has two goroutines of each rank use two names, in opposite orders on the two
+// testOrderOfNames makes two goroutines of each rank use two names, in opposite orders on the two
 // ranks.
 func testOrderOfNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)

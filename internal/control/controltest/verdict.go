@@ -14,21 +14,21 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictContracts test that all planes return the same types of errors with the same ranks.
+// verdictContracts test that all planes return the same types of errors about the same ranks.
 var verdictContracts = []contract{
-	{"a failed rank is named, and not a late one", testFailedIsNamed},
-	{"a rank that failed after another rank's fault is not named", testFollowerIsNotNamed},
-	{"an aborting rank is named, and its error is an abort", testAbortIsNamed},
-	{"a rank that has left is named, and not a late one", testLeftIsNamed},
-	{"two ranks that wait for each other in different calls name each other", testDeadlockNames},
-	{"a rank that leaves without arriving and then ends is elsewhere, not lost", testLeftAndEnded},
-	{"a wait whose context ends names the missing ranks", testInterrupted},
+	{"the error is about a failed rank rather than a late one", testFailedIsNamed},
+	{"the error is not about a rank that failed because of another's fault", testFollowerIsNotNamed},
+	{"the error is about the aborting rank and matches ErrAborted", testAbortIsNamed},
+	{"the error is about a rank that has left rather than a late one", testLeftIsNamed},
+	{"two ranks that wait for each other in different calls report each other", testDeadlockNames},
+	{"a rank that leaves without arriving and exits is elsewhere, not lost", testLeftAndEnded},
+	{"the error of a wait whose context ends lists the missing ranks", testInterrupted},
 	{"a late rank causes warnings while the wait continues", testWarning},
 	{"long work that all ranks have submitted causes no warning", testNoWarning},
 }
 
-// testEachWait performs each kind of wait on rank 0 of a new world: it calls before, waits, and
-// calls judge with the error.
+// testEachWait tests each kind of wait on rank 0 of a new world: it calls before, waits, and passes
+// the error to judge.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
@@ -69,7 +69,7 @@ func testFollowerIsNotNamed(t *testing.T, join Join) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
 		awaitPeerFailed(w.planes[0]) // before the next rank fails
 		awaitPeerFailed(w.planes[2])
-		checkError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
+		checkError(t, "the second failure", waits["a wait for work"](w.planes[2]), driver.ErrFault)
 	}, func(t *testing.T, err error) { checkPeerError(t, err, ranksOf(3)[1]) })
 }
 
@@ -93,7 +93,7 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	}
 	for _, r := range ranks {
 		if deadlock.Elsewhere[r] == "" {
-			t.Errorf("got %v, want an error that names world rank %d", err, r)
+			t.Errorf("got %v, want an error about world rank %d", err, r)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func testDeadlockNames(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for elsewhere := range 2 {
 			w := newWorld(t, join, 2, patience)
-			named := 0
+			deadlocks := 0
 			for r, err := range w.outcomes(func(i int, p control.Plane) error {
 				if i == elsewhere {
 					return waits["an exchange"](p)
@@ -119,25 +119,25 @@ func testDeadlockNames(t *testing.T, join Join) {
 					checkPeerError(t, err, other)
 				} else {
 					checkDeadlock(t, err, other)
-					named++
+					deadlocks++
 				}
 			}
-			if named == 0 {
-				t.Errorf("in %s: no rank has a DeadlockError", name)
+			if deadlocks == 0 {
+				t.Errorf("in %s: no rank got a DeadlockError", name)
 			}
 		}
 	}
 }
 
-// testLeftAndEnded waits for a ticket that a rank had not submitted when it left. That rank's
-// process ends long before the wait does.
+// testLeftAndEnded waits for a ticket that a rank had not submitted when it left. The process of
+// that rank exits long before the wait ends.
 func testLeftAndEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaveEarlyProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 	if o := c[0].await("outcome"); o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
-		t.Errorf("the outcome of rank 0 is %+v, want a DeadlockError about rank 1", o)
+		t.Errorf("outcome of rank 0 = %+v, want a DeadlockError about rank 1", o)
 	}
 }
 
@@ -156,7 +156,7 @@ func testInterrupted(t *testing.T, join Join) {
 
 const warningDelay = 20 * time.Millisecond
 
-// testWarning waits for two warnings on rank 0. Then rank 1 arrives, or the test cancels the wait.
+// testWarning waits for two warnings on rank 0. Rank 1 then arrives, or the wait is canceled.
 func testWarning(t *testing.T, join Join) {
 	calls := map[string]func(ctx context.Context, p control.Plane) error{
 		"a comparison": func(_ context.Context, p control.Plane) error {
@@ -182,7 +182,7 @@ func testWarning(t *testing.T, join Join) {
 				After: warningDelay, Warn: func(l driver.LateWarning) { warnings <- l },
 			})
 			for len(warnings) > 0 {
-				<-warnings // issued while ranks joined on a busy machine
+				<-warnings // issued while the ranks joined on a busy machine
 			}
 			ctx, cancel := context.WithCancel(w.ctx)
 			defer cancel()
@@ -212,7 +212,7 @@ func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 }
 
 func testNoWarning(t *testing.T, join Join) {
-	var submitted atomic.Bool // set once no rank can be late
+	var submitted atomic.Bool // set once no rank can be late anymore
 	w := newWarningWorld(t, join, 2, driver.Late{
 		After: warningDelay, Warn: func(l driver.LateWarning) {
 			if submitted.Load() {

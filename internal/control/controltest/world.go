@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// patience limits waits that should be short. It expires only if a test hangs.
+	// patience bounds waits that should be short. It expires only if a test hangs.
 	patience = 60 * time.Second
-	// shortTimeout limits waits that tests let time out. Punctual ranks arrive within this time
-	// even on a busy machine.
+	// shortTimeout bounds waits that tests let time out. It is long enough for the ranks that do
+	// arrive, even on a busy machine.
 	shortTimeout = time.Second
 )
 
@@ -61,8 +61,8 @@ func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
 	return w
 }
 
-// ranksOf returns the world ranks of a group of n. They differ from the group ranks, so that code
-// that mixes up the two fails.
+// ranksOf returns the world ranks of a group of n. They differ from the group ranks, so that tests
+// detect code that mixes up the two.
 func ranksOf(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -113,8 +113,8 @@ func checkOpen(p control.Plane) error {
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits holds functions, by name, in which a rank waits for the others. Only the timeout limits the
-// waits.
+// waits holds functions, by name, in which a rank waits for the others. Only the timeout bounds
+// these waits.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)

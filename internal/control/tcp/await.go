@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// Await polls for spinBudget, yields until yieldTime has passed, and then sleeps between polls,
-	// so that it returns from short collectives without delay.
+	// So that it returns from short collectives without delay, Await first polls for spinBudget,
+	// then yields until yieldTime has passed, and only then sleeps between polls.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// pollSleep is the time between polls of a longer wait.
+	// pollSleep is the time between the polls of a longer wait.
 	pollSleep = 100 * time.Microsecond
 )
 
-// Await waits until the work described by w has ended.
+// Await waits until the work described by w has completed.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
 	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
@@ -62,7 +62,7 @@ func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.Refine(err)
 }
 
-// PeerFault returns an error that names the peers that are lost, have failed or have left.
+// PeerFault returns an error about the peers that are lost, have failed or have left.
 func (p *Plane) PeerFault(doing string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// handshakeTimeout limits the authentication of a new connection.
+	// handshakeTimeout bounds the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated limits the number of connections in their handshake at any time, not
-	// counting those from the group's own ranks.
+	// maxUnauthenticated is the maximum number of connections in their handshake at any time, not
+	// counting one for each of the group's own ranks.
 	maxUnauthenticated = 64
 )
 
@@ -36,8 +36,8 @@ type joiner struct {
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
-	// unauthenticated limits the accepted connections that have not been authenticated yet. Each
-	// such connection holds one entry.
+	// unauthenticated is a semaphore that bounds the accepted connections that have not been
+	// authenticated yet.
 	unauthenticated chan struct{}
 
 	mu        sync.Mutex
@@ -46,8 +46,8 @@ type joiner struct {
 	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all other ranks. If that fails, connect stores the error for the
-// other ranks.
+// connect connects this rank to all other ranks. If that fails, it stores the error for the other
+// ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
@@ -61,8 +61,8 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// joinError stores the error before the connections are closed, so that peers that see their
-	// connections close can read it.
+	// joinError stores the error before the connections are closed, so that peers can read it as
+	// soon as they see their connections close.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -77,7 +77,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 }
 
 // connectAll waits until this rank is connected to all other ranks or a connection fails. The
-// goroutines that connectAll starts end with the context.
+// goroutines that it starts end with the context.
 func (j *joiner) connectAll(ctx context.Context) error {
 	errCtx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -95,13 +95,13 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	case <-j.done:
 		return nil
 	case <-errCtx.Done():
-		// ctx may have ended because a goroutine failed. Its error is then the cause.
+		// The cause is the error of the goroutine that failed, or that of ctx.
 		return j.absentError(ctx, context.Cause(errCtx))
 	}
 }
 
-// peerError wraps the error of another rank that could not join. The error is a RankLostError, or
-// contains the text that the rank stored.
+// peerError wraps the error that another rank stored because it could not join. It is a
+// RankLostError or contains the text that the rank stored.
 type peerError struct{ error }
 
 // Unwrap returns the error of the other rank.
@@ -116,9 +116,9 @@ func (j *joiner) publishFailure(ctx context.Context, err error) {
 
 // decodeFailure decodes a value that publishFailure stored.
 func (j *joiner) decodeFailure(value []byte) *peerError {
-	from, report, _ := bytes.Cut(value, []byte(" "))
+	sender, report, _ := bytes.Cut(value, []byte(" "))
 	all := make([][]byte, len(j.cfg.Group.Ranks))
-	r, err := strconv.Atoi(string(from))
+	r, err := strconv.Atoi(string(sender))
 	if err != nil || r < 0 || r >= len(all) {
 		return &peerError{fmt.Errorf("another rank could not join, for an unreadable reason: "+
 			"%s", control.Printable(string(value)))}
@@ -128,9 +128,9 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
-// joinError returns Join's error on this rank. If another rank failed first, that rank's error is
-// returned. Otherwise joinError returns err and stores it for the other ranks, unless err is a
-// timeout, because every rank detects missing ranks itself.
+// joinError returns the error that Join returns on this rank. If another rank failed first, that is
+// the other rank's error. Otherwise it is err, which joinError also stores for the other ranks
+// unless it is a timeout, because every rank detects missing ranks itself.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -139,7 +139,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = j.lost(ended.Rank, ended.How)
 	}
-	// Another rank's error may be the cause of err, but that rank may not have stored it yet.
+	// err may be a consequence of another rank's error, which that rank may not have stored yet.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	if err := j.peerFailure(peerCtx); err != nil {
@@ -154,7 +154,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	return err
 }
 
-// lost returns a RankLostError for a world rank. how describes how the rank was lost.
+// lost returns a RankLostError about a world rank. how describes how the rank was lost.
 func (j *joiner) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
@@ -162,8 +162,9 @@ func (j *joiner) lost(rank int, how string) error {
 	}
 }
 
-// peerFailureOr returns the error that another rank stored, or err if none is stored in time. A
-// rank may store its error shortly after another rank has seen the connection close.
+// peerFailureOr returns the error that another rank stored, or err if none is stored in time. It
+// waits briefly, because a rank may store its error shortly after its peers see the connection
+// close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -176,8 +177,8 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	return err
 }
 
-// peerFailure waits until another rank has stored the error that prevented it from joining. It
-// returns nil if the context ends first.
+// peerFailure waits until another rank stores the error that prevented it from joining. It returns
+// nil if the context ends first.
 func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	if encoded, err := j.cfg.Store.Get(ctx, j.cfg.key("failed")); err == nil {
 		return j.decodeFailure(encoded)
@@ -185,10 +186,10 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError converts a timeout to an AbsentError that names the ranks that have not joined or, if
-// all have joined, the ranks without a connection to this one. It returns nil if every rank is
-// connected because the last one connected just before the timeout. Other errors are returned
-// unchanged, together with the context's cause.
+// absentError converts a timeout to an AbsentError that lists the ranks that have not joined or, if
+// all have joined, those without a connection to this one. It returns nil if the last rank
+// connected just before the timeout, so that none is left. It returns other errors unchanged,
+// joined with the context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -241,9 +242,9 @@ func (j *joiner) listen(ctx context.Context) error {
 // addresses lists the listener's addresses, those most likely to be reachable first and loopback
 // addresses last.
 func (j *joiner) addresses() ([]string, error) {
-	at := j.listener.Addr().(*net.TCPAddr)
-	if !at.IP.IsUnspecified() {
-		return []string{at.String()}, nil
+	local := j.listener.Addr().(*net.TCPAddr)
+	if !local.IP.IsUnspecified() {
+		return []string{local.String()}, nil
 	}
 	interfaces, err := net.InterfaceAddrs()
 	if err != nil {
@@ -258,12 +259,12 @@ func (j *joiner) addresses() ([]string, error) {
 	slices.SortStableFunc(ips, func(a, b net.IP) int { return likelihood(b) - likelihood(a) })
 	var list []string
 	for _, ip := range ips {
-		list = append(list, (&net.TCPAddr{IP: ip, Port: at.Port}).String())
+		list = append(list, (&net.TCPAddr{IP: ip, Port: local.Port}).String())
 	}
 	return list, nil
 }
 
-// likelihood returns a larger number for addresses that another machine is more likely to reach.
+// likelihood returns larger numbers for addresses that another machine is more likely to reach.
 func likelihood(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
@@ -275,8 +276,8 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there already is a connection to the same rank, addLink keeps
-// the one with the higher attempt and closes the other, which the connecting rank has abandoned.
+// addLink records a connection. If there already is one to the same rank, addLink keeps the one
+// with the higher attempt and closes the other, which the connecting rank has abandoned.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -294,9 +295,9 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// accept accepts connections from the ranks after this one until the listener is closed.
-// Connections that fail to authenticate are closed, and the join continues. accept calls fail if a
-// rank's connection passes through NAT.
+// accept accepts connections from the ranks after this one until the listener is closed. It closes
+// connections that fail to authenticate, without failing the join, but calls fail if a rank has
+// connected through NAT.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -325,8 +326,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	}
 }
 
-// acceptPeer verifies the first half of the token and sends the second half. It returns a nil link
-// if that fails, and a non-nil error only if a rank of the group connected through NAT.
+// acceptPeer verifies the first half of the token and sends the second half. If that fails, it
+// returns a nil link, with an error only if a rank of the group has connected through NAT.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
@@ -350,7 +351,7 @@ func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, erro
 	if conn.SetDeadline(time.Time{}) != nil {
 		return nil, nil
 	}
-	l := newLink(h.from, conn)
+	l := newLink(h.rank, conn)
 	l.attempt = h.attempt
 	return l, nil
 }

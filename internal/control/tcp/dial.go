@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// dialTimeout limits how long a rank tries to reach another rank. It is long enough to survive
+	// dialTimeout bounds how long a rank tries to reach another rank. It is long enough to ride out
 	// temporary network failures.
 	dialTimeout = 20 * time.Second
-	// dialStagger is the delay between the connection attempts to two addresses of a rank.
+	// dialStagger is the delay between connection attempts to different addresses of a rank.
 	dialStagger = 200 * time.Millisecond
 	// dialPause is the delay before a rank tries all addresses again.
 	dialPause = 500 * time.Millisecond
 )
 
-// dialer connects to one of the ranks before this one. It is used by one goroutine.
+// dialer connects to one of the ranks before this one. It is used by a single goroutine.
 type dialer struct {
 	*joiner
 	rank    int    // group rank
@@ -53,7 +53,8 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial connects to the rank at the first of its addresses that answers. It retries for dialTimeout.
+// dial connects to the rank at whichever of its addresses answers first. It retries for
+// dialTimeout.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
@@ -86,7 +87,8 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describe(d.rank), addresses, err, advice)
 }
 
-// describe names a group rank and, if the store has the machine's name, its machine.
+// describe returns a description of a group rank, which includes the name of its machine if that is
+// in the store.
 func (j *joiner) describe(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -95,8 +97,8 @@ func (j *joiner) describe(r int) string {
 	return text
 }
 
-// tryAddresses connects to all addresses of a rank concurrently and performs handshakes one after
-// another, in the order in which the addresses answer. It returns the first connection whose
+// tryAddresses connects to all addresses of a rank concurrently, and performs the handshakes one
+// after another in the order in which the addresses answer. It returns the first connection whose
 // handshake succeeds and closes the others.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
@@ -128,7 +130,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 				continue
 			}
 			found = l
-			cancel() // ends the attempts to reach other addresses
+			cancel() // stops the attempts to reach the other addresses
 		}
 	}
 	return found, errs
@@ -148,15 +150,15 @@ func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// refused reports whether err shows that the address has no listener, or that the listener's
-// process has closed the connection.
+// refused reports whether err shows that nobody listens at the address, or that the listening
+// process closed the connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)
 }
 
-// handshake sends the first half of the token and verifies the second half. On failure it closes
-// the connection.
+// handshake sends the first half of the token and verifies the second half. It closes the
+// connection on failure.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

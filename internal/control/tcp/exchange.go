@@ -43,8 +43,8 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// breakLane disables a lane after a failed exchange, because the ranks may no longer be at the same
-// step. The caller holds p.mu.
+// breakLane disables a lane after a failed exchange, because the ranks may no longer be in the same
+// step. The caller must hold p.mu.
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -53,16 +53,16 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify fails the plane and waits until the other ranks have acknowledged the failure.
-// Without the wait, a rank that reaches the failed step later could still see it complete. The
-// caller holds p.mu, which failAndNotify releases while it waits.
+// failAndNotify fails the plane and waits until the other ranks have acknowledged the failure,
+// because otherwise a rank that reaches the failed step later could still see it complete. The
+// caller must hold p.mu, which failAndNotify releases while it waits.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
 	return err
 }
 
-// AwaitNotified waits, for at most ackTimeout, until the other ranks have acknowledged this rank's
+// AwaitNotified waits for at most ackTimeout until the other ranks have acknowledged this rank's
 // fault.
 func (p *Plane) AwaitNotified() {
 	p.mu.Lock()
@@ -70,7 +70,7 @@ func (p *Plane) AwaitNotified() {
 	awaitAcknowledgements(&p.groupState)
 }
 
-// awaitAcknowledgements implements AwaitNotified. The caller holds s.mu, which
+// awaitAcknowledgements implements AwaitNotified. The caller must hold s.mu, which
 // awaitAcknowledgements releases while it waits.
 func awaitAcknowledgements(s *groupState) {
 	for begin := time.Now(); !s.closed && unacknowledged(s); {
@@ -92,7 +92,7 @@ func (p *Plane) AwaitNotices() {
 }
 
 // exchangeStep performs one step of a track: it posts this rank's payload, waits for the payloads
-// of all ranks and returns them. The caller holds p.mu.
+// of all ranks and returns them. The caller must hold p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	own, err := p.records[p.me].stepsOn(w.track)
 	if err != nil {
@@ -117,7 +117,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	return got, nil
 }
 
-// Named returns a handle to gather the values that the ranks publish under a name.
+// Named returns the values that the ranks exchange under a name.
 func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +129,7 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 		return nil, err
 	}
 	own.ordered = own.ordered || ordered
-	return named{p, name}, nil
+	return namedValue{p, name}, nil
 }
 
 // Collectives returns the number of tickets allocated so far.
@@ -169,8 +169,8 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// exchangeReports appends this rank's payload to its log and reads the next report of every other
-// rank. The caller holds p.mu.
+// exchangeReports appends this rank's payload to its log and reads the next report from every other
+// rank. The caller must hold p.mu.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
@@ -193,8 +193,8 @@ func (p *Plane) exchangeReports(
 	return got, nil
 }
 
-// awaitReports waits for the next report of every rank that is not absent. A rank becomes absent if
-// it does not report in time, is lost or has left the group.
+// awaitReports waits for the next report from every rank that is not absent. A rank becomes absent
+// if it does not report in time, is lost or has left the group.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.Bounded(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// TestAwaitNotifiedWaitsForPeer fails rank 0 and checks that AwaitNotified does not return before
+// TestAwaitNotifiedWaitsForPeer aborts rank 0 and checks that AwaitNotified does not return before
 // the impostor has acknowledged the fault.
 func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i := newImpostor(t)

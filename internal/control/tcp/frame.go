@@ -13,7 +13,7 @@ import (
 	"symmem/driver"
 )
 
-// ErrProtocol reports that a peer does not use this version of the protocol.
+// ErrProtocol means that a peer does not use this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
 // kind identifies the type of a frame.
@@ -21,16 +21,16 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete precedes kindFail. Its step is the last step of a track that the sender saw
-	// complete.
+	// kindComplete is sent before kindFail. Its step is the last step of its track that the sender
+	// has seen complete.
 	kindComplete
 	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
-	// kindFail reports that the sender has failed. Its step holds the control.Reason, and its
-	// payload holds the sender's status.
+	// kindFail announces that the sender has failed. Its step holds the control.Reason, and its
+	// payload the sender's status.
 	kindFail
-	kindFailAck // acknowledges the receiver's kindFail
-	kindLeave   // reports that the sender leaves; the payload is its last status
+	kindFailAck // acknowledges a kindFail
+	kindLeave   // announces that the sender leaves; the payload is its last status
 )
 
 // track identifies a sequence of steps that all ranks perform together: a lane's exchanges, the
@@ -41,21 +41,20 @@ const (
 	trackControl    track = "control"
 	trackBackground track = "background"
 	trackCalls      track = "calls"
-	// trackCompare carries the digests of compared calls.
+	// trackCompare carries the digests of the calls being compared.
 	trackCompare track = "compare"
-	// valuePrefix precedes the name in the track of a named value.
+	// valuePrefix precedes the name of a value in the name of its track.
 	valuePrefix = "value "
 )
 
-// laneTracks maps lanes to their tracks.
 var laneTracks = [driver.LaneFault]track{
 	driver.LaneControl: trackControl, driver.LaneBackground: trackBackground,
 	driver.LaneCalls: trackCalls,
 }
 
-// bounds returns the minimum and maximum size of a payload posted on the track. ok is false for an
-// unknown track.
-func (t track) bounds() (least, most int, ok bool) {
+// payloadSizes returns the minimum and maximum size of a payload posted on the track. ok is false
+// for an unknown track.
+func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 	switch {
 	case t == trackCompare:
 		return wordBytes, wordBytes, true
@@ -67,9 +66,9 @@ func (t track) bounds() (least, most int, ok bool) {
 }
 
 const (
-	// headerBytes is the size of a frame's fixed part: the kind, the length of the track's name,
-	// two zero bytes, the payload's size in four bytes, and the step in eight. The track's name and
-	// the payload follow. All integers are little-endian.
+	// headerBytes is the size of a frame's header, which consists of the kind, the length of the
+	// track's name, two zero bytes, the payload's size in four bytes, and the step in eight. The
+	// track's name and the payload follow. All integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
@@ -80,27 +79,27 @@ type message struct {
 	kind  kind
 	track track
 	step  uint64
-	// payload has a format that depends on the kind. It is owned by the message.
+	// payload is owned by the message. Its format depends on the kind.
 	payload []byte
 }
 
 // fits reports whether a payload of the given size is valid for the message's kind and track.
 func (m *message) fits(size int) bool {
-	least, most, ok := 0, 0, m.track == ""
+	minSize, maxSize, ok := 0, 0, m.track == ""
 	switch m.kind {
 	case kindPost:
-		least, most, ok = m.track.bounds()
+		minSize, maxSize, ok = m.track.payloadSizes()
 	case kindComplete:
-		_, _, ok = m.track.bounds()
+		_, _, ok = m.track.payloadSizes()
 	case kindReport:
-		most = driver.MaxPayload
+		maxSize = driver.MaxPayload
 	case kindStatus, kindFail, kindLeave:
-		least, most = statusBytes, statusBytes
+		minSize, maxSize = statusBytes, statusBytes
 	case kindFailAck:
 	default:
 		return false
 	}
-	return ok && least <= size && size <= most
+	return ok && minSize <= size && size <= maxSize
 }
 
 // encode returns the frame of a message.
@@ -113,7 +112,8 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It validates the sizes in each part before it reads the next part.
+// receive reads one frame. It validates the sizes in each part of the frame before reading the
+// next.
 func receive(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -141,29 +141,29 @@ func receive(r io.Reader) (message, error) {
 
 // encodeWords encodes numbers in the form that decodeWords reads.
 func encodeWords(words ...uint64) []byte {
-	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail: the size is fixed
+	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail, as the size is fixed
 	return b
 }
 
 func decodeWords(b []byte, words []uint64) {
-	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail: the size was checked
+	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail, as the size was checked
 }
 
 // status describes what a rank is doing.
 type status struct {
-	// submitted counts the collectives that the rank has launched.
+	// submitted is the number of collectives that the rank has launched.
 	submitted uint64
-	// inCollective holds the ticket of the collective in which the rank waits, or 0.
+	// inCollective is the ticket of the collective in which the rank is waiting, or 0.
 	inCollective uint64
-	// operation holds the operation of that collective.
+	// operation is the operation of that collective.
 	operation driver.Operation
-	// inExchange holds the number of the control lane's step for which the rank waits, or 0.
+	// inExchange is the number of the control lane's step for which the rank is waiting, or 0.
 	inExchange uint64
-	// since holds the time at which the wait began, on the local clock.
+	// since is when the wait began, on the local clock.
 	since time.Time
 }
 
-// encode encodes a status. It converts times to ages, because the machines' clocks differ.
+// encode encodes a status. It converts since to an age, because the machines' clocks differ.
 func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {
@@ -172,7 +172,7 @@ func (b *status) encode(now time.Time) []byte {
 	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
 }
 
-// decodeStatus decodes a status. p must have statusBytes bytes.
+// decodeStatus decodes a status. The length of p must be statusBytes.
 func decodeStatus(p []byte, now time.Time) status {
 	var w [statusBytes / wordBytes]uint64
 	decodeWords(p, w[:])

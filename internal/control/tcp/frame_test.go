@@ -19,14 +19,14 @@ func frame(k kind, t track) []byte {
 	return m.encode()
 }
 
-// corrupted returns a valid frame whose bytes from offset at are replaced by with.
-func corrupted(at int, with ...byte) []byte {
+// corrupted returns a valid frame in which the bytes at offset have been replaced.
+func corrupted(offset int, replacement ...byte) []byte {
 	b := frame(kindPost, trackControl)
-	copy(b[at:], with)
+	copy(b[offset:], replacement)
 	return b
 }
 
-func TestInvalidHeadersAreErrors(t *testing.T) {
+func TestReceiveRejectsInvalidHeaders(t *testing.T) {
 	if _, err := receive(bytes.NewReader(corrupted(0))); err != nil {
 		t.Fatalf("receive of a valid frame: got %v, want no error", err)
 	}
@@ -56,17 +56,17 @@ func TestInvalidHeadersAreErrors(t *testing.T) {
 	}
 }
 
-func TestFramesThatEndEarlyAreErrors(t *testing.T) {
+func TestReceiveRejectsTruncatedFrames(t *testing.T) {
 	for n := range corrupted(0) {
 		_, err := receive(bytes.NewReader(corrupted(0)[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("a frame that ends after %d bytes: got %v, want io.EOF or io.ErrUnexpectedEOF",
+			t.Errorf("frame truncated to %d bytes: got %v, want io.EOF or io.ErrUnexpectedEOF",
 				n, err)
 		}
 	}
 }
 
-// FuzzReceive checks that every message that receive accepts encodes to the bytes read.
+// FuzzReceive checks that every message that receive accepts encodes to the bytes that it read.
 func FuzzReceive(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
@@ -121,7 +121,7 @@ func TestStatusRoundTrip(t *testing.T) {
 	})
 }
 
-func TestInvalidAgeIsNotInTheFuture(t *testing.T) {
+func TestInvalidAgeIsNotInFuture(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
 	if b.since.After(now) {

@@ -9,7 +9,8 @@ import (
 
 var _ driver.Inspector = (*Plane)(nil)
 
-// Inspect describes this rank's waits and the other ranks' activities as of their latest messages.
+// Inspect describes this rank's waits, and what the other ranks were doing according to their
+// latest messages.
 func (s *groupState) Inspect() driver.Inspection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,7 +18,7 @@ func (s *groupState) Inspect() driver.Inspection {
 		Activity: control.Activity(s.cfg.Group, s.rankStates(&waitState{})),
 	}
 	for _, w := range s.waits {
-		// failedFor is omitted, because the waiting goroutine writes it without the lock.
+		// Leave out failedFor, because the waiting goroutine writes it without the lock.
 		observed := &waitState{
 			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
 		}

@@ -20,21 +20,21 @@ import (
 type Config struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
-	// Group describes the group to join. Its field Check is ignored.
+	// Group describes the group to join. Group.Check is ignored.
 	Group driver.GroupConfig
-	// Timeout limits waits for ranks that do not arrive. It must be positive. Group.Timeout, if
+	// Timeout bounds waits for ranks that do not arrive. It must be positive. Group.Timeout, if
 	// set, replaces it.
 	Timeout time.Duration
-	// Late configures warnings of late ranks.
+	// Late configures warnings about late ranks.
 	Late driver.Late
 	// Host is the local address to listen on. If it is empty, Join listens on all addresses of this
 	// machine, and the other ranks try these addresses in turn.
 	Host string
 }
 
-// Join joins a group. It is a collective call, limited by the deadline of ctx or, if ctx has none,
-// by the timeout. A TimeoutError names the ranks that did not arrive. A rank that cannot join
-// stores its error, and the other ranks return that error. After an error, the group's id cannot be
+// Join joins a group. It is a collective call, bounded by the deadline of ctx or, if ctx has none,
+// by the timeout. If ranks do not arrive in time, the error lists them. A rank that cannot join
+// stores its error, which the other ranks then return. After an error, the group's id cannot be
 // used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
@@ -58,7 +58,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks have the same view of the group. It also exchanges the ranks'
+// compareGroups checks that all ranks agree on who is in the group. It also exchanges the ranks'
 // host names.
 func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
@@ -86,8 +86,8 @@ func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
-// token holds a group's secret. The connecting end sends the first half and the accepting end sends
-// the second half. Neither end sends anything more until it has authenticated the other.
+// token is a group's secret. The connecting end sends the first half, and the accepting end the
+// second. Neither sends anything more until it has authenticated the other.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -106,17 +106,17 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
-	// from and to are the group ranks of the connecting end and of the rank that it intends to
-	// reach. to detects a connection to the wrong machine, because several machines may use the
-	// same address, for example that of a container bridge.
-	from, to int
-	// attempt counts the handshakes that the connecting end has begun.
+	// rank is the group rank of the connecting end. target is the group rank that it intends to
+	// reach, which reveals connections to the wrong machine: several machines may use the same
+	// address, such as that of a container bridge.
+	rank, target int
+	// attempt is the number of handshakes that the connecting end has begun.
 	attempt uint32
 	// source and destination are the addresses of the connection at the connecting end.
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the connecting end's first message. The message holds helloWord, the
+// helloBytes is the size of the connecting end's first message, which consists of helloWord, the
 // first half of the token and the fields of hello. helloWord identifies the protocol and its
 // version. Addresses have 16 bytes and are followed by the port in 2 bytes.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
@@ -126,9 +126,9 @@ const addressBytes = 16 + 2
 const helloWord = "symrel03"
 
 // hello encodes the first message on a connection to a group rank.
-func (j *joiner) hello(to int, attempt uint32, conn net.Conn) []byte {
+func (j *joiner) hello(target int, attempt uint32, conn net.Conn) []byte {
 	b := append([]byte(helloWord), j.token[:tokenHalf]...)
-	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(to), attempt} {
+	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(target), attempt} {
 		b = binary.LittleEndian.AppendUint32(b, n)
 	}
 	for _, address := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
@@ -145,17 +145,17 @@ func addressOf(address net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 }
 
-// decodeHello verifies a hello and returns it.
+// decodeHello decodes the first message on a connection and verifies it.
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	half, rest := b[len(helloWord):][:tokenHalf], b[len(helloWord)+tokenHalf:]
 	authentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
-	from, to := binary.LittleEndian.Uint32(rest), binary.LittleEndian.Uint32(rest[4:])
+	rank, target := binary.LittleEndian.Uint32(rest), binary.LittleEndian.Uint32(rest[4:])
 	own := uint32(j.cfg.Group.Rank)
 	if string(b[:len(helloWord)]) != helloWord || !authentic ||
-		to != own || from <= own || from >= uint32(len(j.cfg.Group.Ranks)) {
+		target != own || rank <= own || rank >= uint32(len(j.cfg.Group.Ranks)) {
 		return hello{}, ErrProtocol
 	}
-	h := hello{from: int(from), to: int(to), attempt: binary.LittleEndian.Uint32(rest[8:])}
+	h := hello{rank: int(rank), target: int(target), attempt: binary.LittleEndian.Uint32(rest[8:])}
 	for i, address := range []*netip.AddrPort{&h.source, &h.destination} {
 		part := rest[3*4+i*addressBytes:]
 		ip := netip.AddrFrom16([16]byte(part)).Unmap()
@@ -164,19 +164,20 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the two ends of a connection see different addresses for it.
-// NCCL cannot connect ranks through such a network, and would wait without reporting an error.
+// checkAddresses returns an error if the two ends of a connection see different addresses for it,
+// because NCCL cannot connect ranks through such a network and would wait without reporting an
+// error.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {
 		return nil
 	}
 	return fmt.Errorf("%s has connected from %v to %v, but %s on %s sees a connection from %v to "+
-		"%v: %w", j.describe(h.from), h.source, h.destination,
+		"%v: %w", j.describe(h.rank), h.source, h.destination,
 		driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]}), control.HostName(), source,
 		destination, errTranslated)
 }
 
-// errTranslated is the cause of an error about NAT.
+// errTranslated means that a connection passes through NAT.
 var errTranslated = errors.New("the network between the machines translates addresses (NAT or a " +
 	"proxy); use a network in which every machine reaches the others at their own addresses")

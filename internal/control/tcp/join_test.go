@@ -17,8 +17,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// joinAll makes the present ranks join a group of the given size. It closes their planes and
-// returns their errors.
+// joinAll makes the present ranks join a group of the given size, closes their planes and returns
+// their errors.
 func joinAll(
 	ctx context.Context, t *testing.T, size int, present []int, timeout time.Duration,
 ) []error {
@@ -29,10 +29,10 @@ func joinAll(
 	for r := range ranks {
 		ranks[r] = 10 + r
 	}
-	return ranktest.Outcomes(len(present), func(at int) error {
+	return ranktest.Outcomes(len(present), func(i int) error {
 		p, err := Join(ctx, Config{
 			Store: store, Timeout: timeout,
-			Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: present[at]},
+			Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: present[i]},
 		})
 		if err != nil {
 			return err
@@ -41,24 +41,24 @@ func joinAll(
 	})
 }
 
-func TestRanksThatDoNotJoinAreNamed(t *testing.T) {
-	for at, err := range joinAll(context.Background(), t, 5, []int{0, 2, 4}, time.Second) {
+func TestJoinReportsMissingRanks(t *testing.T) {
+	for i, err := range joinAll(context.Background(), t, 5, []int{0, 2, 4}, time.Second) {
 		var late *driver.TimeoutError
 		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{11, 13}) {
-			t.Errorf("rank %d: got %v, want that ranks 11 and 13 are missing", 2*at, err)
+			t.Errorf("rank %d: got %v, want a TimeoutError about ranks 11 and 13", 2*i, err)
 		}
 	}
 }
 
-func TestFirstRankThatDoesNotJoinIsNamed(t *testing.T) {
+func TestJoinReportsMissingFirstRank(t *testing.T) {
 	err := joinAll(context.Background(), t, 2, []int{1}, 100*time.Millisecond)[0]
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{10}) {
-		t.Errorf("got %v, want that rank 10 is missing", err)
+		t.Errorf("got %v, want a TimeoutError about rank 10", err)
 	}
 }
 
-// TestJoinErrorReachesOtherRanks checks that one rank's error ends Join on all ranks at once.
+// TestJoinErrorReachesOtherRanks checks that Join fails on all ranks soon after it fails on one.
 func TestJoinErrorReachesOtherRanks(t *testing.T) {
 	for failing := range 3 {
 		t.Run(fmt.Sprintf("rank %d", failing), func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 						want = "joining group trio: listen tcp 192.0.2.1:0"
 					}
 					if err == nil || !strings.Contains(err.Error(), want) {
-						t.Errorf("rank %d: got %v, want %q", 10+r, err, want)
+						t.Errorf("rank %d: got %v, want an error that contains %q", 10+r, err, want)
 					}
 				})
 			}
@@ -90,7 +90,7 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 }
 
 // TestStoredReasonReplacesLostRank makes rank 1 store the reason for its failure shortly after rank
-// 0 has found rank 1 lost.
+// 0 has found that rank 1 is lost.
 func TestStoredReasonReplacesLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -108,13 +108,13 @@ func TestStoredReasonReplacesLostRank(t *testing.T) {
 	failed := &joiner{cfg: Config{Store: store, Group: group}}
 	go failed.publishFailure(t.Context(), errors.New("no port"))
 	if err := j.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 failed: no port" {
-		t.Errorf("got %v, want the reason of rank 1", err)
+		t.Errorf("got %v, want the reason stored by rank 1", err)
 	}
 }
 
-// TestOnlyMissingRanksAreNamed makes all ranks except the first join. Their errors must name only
-// the first rank.
-func TestOnlyMissingRanksAreNamed(t *testing.T) {
+// TestJoinReportsOnlyMissingRanks makes all ranks except the first join. Their errors must list
+// only the first rank.
+func TestJoinReportsOnlyMissingRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	var all sync.WaitGroup
@@ -126,7 +126,7 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 			})
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{10}) {
-				t.Errorf("rank %d: got %v, want that rank 10 is absent", 10+r, err)
+				t.Errorf("rank %d: got %v, want an AbsentError about rank 10", 10+r, err)
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 type promptStore struct{ *rendezvous.Client }
 
 func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
-	if value, there, err := s.Peek(ctx, key); there {
+	if value, set, err := s.Peek(ctx, key); set {
 		return value, err
 	}
 	for range 100 {
@@ -148,9 +148,9 @@ func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-// TestMissingRanksAreNamedWhenTheStoreReturnsFirst uses a store that returns exactly at the
+// TestJoinReportsMissingRanksIfStoreReturnsFirst uses a store whose calls return exactly at the
 // deadline.
-func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
+func TestJoinReportsMissingRanksIfStoreReturnsFirst(t *testing.T) {
 	local := rendezvous.NewLocal()
 	defer func() { check(t, local.Close()) }()
 	var all sync.WaitGroup
@@ -164,16 +164,16 @@ func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
 			_, err := Join(t.Context(), Config{Store: store, Group: group, Timeout: 3 * time.Second})
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1, 2, 3, 4}) {
-				t.Errorf("got %v, want that ranks 0 to 4 are absent", err)
+				t.Errorf("got %v, want an AbsentError about ranks 0 to 4", err)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// TestLostRankIsNamedByAllRanks gives group rank 1 an unused address. Only group rank 2 connects to
-// it, but the error on group rank 0 must name it, too.
-func TestLostRankIsNamedByAllRanks(t *testing.T) {
+// TestAllRanksReportLostRank gives group rank 1 an unused address. Only group rank 2 connects to
+// that address, but group rank 0 must report rank 1 as lost as well.
+func TestAllRanksReportLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	unused, err := net.Listen("tcp", "127.0.0.1:0")
@@ -190,14 +190,14 @@ func TestLostRankIsNamedByAllRanks(t *testing.T) {
 			})
 			var lost *driver.RankLostError
 			if !errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{11}) {
-				t.Errorf("rank %d: got %v, want that rank 11 is lost", 10+r, err)
+				t.Errorf("rank %d: got %v, want a RankLostError about rank 11", 10+r, err)
 			}
 		})
 	}
 	all.Wait()
 }
 
-func TestJoinEndsWithItsContext(t *testing.T) {
+func TestJoinEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("enough")
 	cancel(cause)
@@ -216,7 +216,7 @@ func TestManyRanksJoin(t *testing.T) {
 	check(t, errors.Join(joinAll(context.Background(), t, len(present), present, patience)...))
 }
 
-func TestInvalidConfigurationIsAnError(t *testing.T) {
+func TestJoinRejectsInvalidConfig(t *testing.T) {
 	for row, change := range map[string]func(*Config){
 		"rank below":        func(c *Config) { c.Group.Rank = -1 },
 		"rank above":        func(c *Config) { c.Group.Rank = 2 },
@@ -229,13 +229,13 @@ func TestInvalidConfigurationIsAnError(t *testing.T) {
 			cfg := newImpostor(t).config()
 			change(&cfg)
 			if p, err := Join(t.Context(), cfg); err == nil || p != nil {
-				t.Errorf("Join = %v, %v, want no plane and an error", p, err)
+				t.Errorf("Join = %v, %v; want no plane and an error", p, err)
 			}
 		})
 	}
 }
 
-func TestGroupOfOtherRanksIsAnErrorOnBothSides(t *testing.T) {
+func TestJoinFailsOnBothRanksIfGroupsDiffer(t *testing.T) {
 	i := newImpostor(t)
 	other := i.config()
 	other.Group = driver.GroupConfig{ID: "duo", Ranks: []int{4, 8}, Rank: 1}
@@ -247,12 +247,12 @@ func TestGroupOfOtherRanksIsAnErrorOnBothSides(t *testing.T) {
 	_, err := Join(i.ctx, i.config())
 	for peer, err := range map[string]error{"rank 7": err, "rank 4": <-result} {
 		if err == nil || !strings.Contains(err.Error(), peer+" has different ranks") {
-			t.Errorf("got %v, want that %s has different ranks", err, peer)
+			t.Errorf("got %v, want an error that %s has different ranks", err, peer)
 		}
 	}
 }
 
-func TestForeignStoreIsAnError(t *testing.T) {
+func TestJoinFailsWithForeignStore(t *testing.T) {
 	i := newImpostor(t)
 	cfg := i.config()
 	cfg.Group = duo(1)
@@ -292,8 +292,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestRankIsFoundAtAnyOfItsAddresses stores an unused address, another process's address and then
-// the right address.
+// TestRankIsFoundAtAnyOfItsAddresses stores an invalid address, an unused one and another process's
+// address before the right one.
 func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,12 +8,12 @@ import (
 // link sends and receives frames over a connection to one rank.
 //
 // Frames are queued, so that a sender never waits for a rank that does not read. The queue needs no
-// limit: no rank is more than a step ahead of another, and a status is encoded only when it is
-// sent.
+// limit, because no rank is more than a step ahead of another, and a status is encoded only when it
+// is sent.
 type link struct {
 	rank int // group rank of the other end
-	// attempt counts the handshakes of the connecting rank, from 1. It is 0 if this end opened the
-	// connection.
+	// attempt is the number of the connecting rank's handshake, counted from 1, or 0 if this end
+	// opened the connection.
 	attempt uint32
 	conn    *net.TCPConn
 
@@ -22,7 +22,7 @@ type link struct {
 	status bool          // whether to send a status; guarded by mu
 	last   bool          // whether the last frame is queued; guarded by mu
 	wake   chan struct{} // has an entry if there is something to send
-	closed chan struct{} // closed when the reader has ended
+	closed chan struct{} // closed when the reader returns
 }
 
 func newLink(rank int, conn *net.TCPConn) *link {
@@ -31,7 +31,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. Frames after the last one are dropped.
+// send queues a frame. It drops frames after the last one.
 func (l *link) send(frame []byte, last bool) {
 	l.mu.Lock()
 	if !l.last {
@@ -56,8 +56,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue. status reports whether to send a status, and last reports whether the
-// last frame is among those returned.
+// drain empties the queue. status tells whether to send a status, and last whether the last frame
+// is among those returned.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +66,8 @@ func (l *link) drain() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends queued frames until it has sent the last frame or the connection ends. It ignores
-// connection errors, because the reader returns them, too.
+// write sends queued frames until it has sent the last frame or the connection is closed. It
+// ignores connection errors, because the reader returns them as well.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// statusInterval is the time between status messages. It limits the age of a rank's status on
-	// other ranks, apart from the transfer time.
+	// statusInterval is the time between status messages. Apart from the transfer time, it bounds
+	// the age of a rank's status on other ranks.
 	statusInterval = 100 * time.Millisecond
-	// ackTimeout limits how long a failed rank waits for acknowledgements. It also limits how long
-	// Join waits for the error of a rank that failed first.
+	// ackTimeout bounds how long a failed rank waits for acknowledgements, and how long Join waits
+	// for the error of a rank that failed first.
 	ackTimeout = 250 * time.Millisecond
-	// leaveTimeout limits how long Close waits for its last message to be sent.
+	// leaveTimeout bounds how long Close waits for its last message to be sent.
 	leaveTimeout = time.Second
 )
 
-// Plane connects this rank to its group. Its states are those of control.Plane.
+// Plane implements control.Plane over TCP connections to the other ranks of a group.
 type Plane struct {
 	groupState
 	links      []*link // by group rank; the entry of this rank is nil
@@ -34,12 +34,12 @@ type Plane struct {
 	tasks      sync.WaitGroup
 	exchangeMu [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
 
-	// lastTicket holds the smallest last ticket of the peers that have left the group.
+	// lastTicket is the smallest last ticket of any peer that has left the group.
 	lastTicket atomic.Uint64
 
 	silent []int // ranks that markSilent will mark as lost; guarded by mu
 
-	sentStatus status                  // status that was sent last; guarded by mu
+	sentStatus status                  // the last status sent; guarded by mu
 	laneErrs   [driver.LaneFault]error // errors of failed exchanges; guarded by mu
 }
 
@@ -72,8 +72,8 @@ func (p *Plane) Submit() uint64 {
 	return ticket
 }
 
-// TrySubmit allocates the next ticket. It returns false if this rank or a peer has failed, if a
-// peer is lost, or if a peer has left without submitting that ticket.
+// TrySubmit allocates the next ticket. It returns false instead if this rank or a peer has failed,
+// a peer is lost, or a peer has left without submitting that ticket.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -95,14 +95,15 @@ func (p *Plane) Abort(cause error) {
 	_ = p.Fail(cause)
 }
 
-// Fail records the first fault and notifies the other ranks.
+// Fail returns err as a fault of the group. If it is the first fault, Fail records it and notifies
+// the other ranks.
 func (p *Plane) Fail(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.fail(err)
 }
 
-// fail implements Fail. The caller holds p.mu.
+// fail implements Fail. The caller must hold p.mu.
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
 	if p.recordFault(err) {
@@ -116,8 +117,8 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// broadcast sends a message to all other ranks. The caller holds p.mu, so that all ranks receive
-// this rank's messages in the same order.
+// broadcast sends a message to all other ranks. The caller must hold p.mu, so that all ranks
+// receive this rank's messages in the same order.
 func (p *Plane) broadcast(m message, last bool) {
 	frame := m.encode()
 	for _, l := range p.links {
@@ -127,7 +128,7 @@ func (p *Plane) broadcast(m message, last bool) {
 	}
 }
 
-// read handles the messages from a rank until its connection ends.
+// read handles the messages from a rank until its connection is closed.
 func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
@@ -149,16 +150,16 @@ func (p *Plane) read(l *link) {
 	_ = l.conn.Close() // after markSilent, which inspects all connections
 }
 
-// markSilent records that a rank is lost because its machine does not answer. Other ranks whose
-// machines do not answer either are marked with it, so that errors name all of them. markSilent
-// waits until it is known which ranks these are.
+// markSilent records that a rank is lost because its machine does not answer. It first waits until
+// it is known which other machines do not answer either, so that the errors list all of their
+// ranks.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
 	first := len(p.silent) == 0
 	p.silent = append(p.silent, rank)
 	p.mu.Unlock()
 	if !first {
-		return // the first silent rank's goroutine marks this rank, too
+		return // The goroutine of the first silent rank also marks this one.
 	}
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -182,14 +183,15 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anySuspect reports whether it is still unknown for some link if its other end is silent.
+// anySuspect reports whether there is a link of which it is not yet known whether its other end is
+// silent.
 func anySuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
 	})
 }
 
-// handle applies a message to the sender's record. It reports whether the sender has left.
+// handle applies a message to the sender's record and reports whether the sender has left.
 func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,8 +211,7 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// sendStatuses ticks the stall detector every statusInterval and, if this rank's status has
-// changed, sends it.
+// sendStatuses calls tick every statusInterval, and sends this rank's status if it has changed.
 func (p *Plane) sendStatuses() {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -251,8 +252,8 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw revokes those tickets of this rank that are not known to be submitted by all ranks. The
-// status in kindLeave then omits these tickets. Withdraw returns false if there are none.
+// Withdraw revokes those of this rank's tickets that not all ranks are known to have submitted, so
+// that the status in kindLeave does not count them. It returns false if there are none.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,8 +271,8 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close sends kindLeave and leaves the group. A stopped or lost peer, which does not read the
-// message, delays Close by at most leaveTimeout.
+// Close sends kindLeave and leaves the group. A peer that does not read the message, because it is
+// stopped or lost, delays Close by at most leaveTimeout.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil

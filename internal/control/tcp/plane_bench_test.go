@@ -14,7 +14,6 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// cpuTime returns the CPU time that this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -23,9 +22,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkScale measures the CPU time of groups of several sizes. All ranks run in this process
-// and connect over the loopback interface. "join" and "death" report the time per rank when all
-// ranks join and when one rank is lost. "exchange" reports the time per message.
+// BenchmarkScale measures the CPU time that groups of several sizes need. All ranks run in this
+// process and connect over the loopback interface. "join" and "death" are times per rank when all
+// ranks join and when one rank is lost; "exchange" is the time per message.
 func BenchmarkScale(b *testing.B) {
 	for _, n := range []int{16, 32, 64, 128} {
 		b.Run(fmt.Sprintf("ranks=%d", n), func(b *testing.B) {
@@ -77,7 +76,7 @@ func benchScale(b *testing.B, n int) {
 		}
 		_, err := planes[rank].Exchange(b.Context(), driver.LaneControl, nil)
 		if err == nil {
-			return errors.New("an exchange with a lost rank has completed")
+			return errors.New("Exchange succeeded although a rank is lost")
 		}
 		ctx, cancel := context.WithTimeout(b.Context(), patience)
 		defer cancel()
@@ -92,7 +91,7 @@ func benchScale(b *testing.B, n int) {
 	b.ReportMetric(float64(death.Microseconds())/float64(n), "death-µs/rank")
 }
 
-// newBenchStore serves a store over TCP. dial returns a client for one rank.
+// newBenchStore serves a store over TCP. dial returns a new client.
 func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendezvous.Client) {
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Listen("127.0.0.1:0", token)

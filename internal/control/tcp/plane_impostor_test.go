@@ -14,11 +14,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// patience limits waits that should be short. It expires only if the code under test hangs.
+// patience bounds waits that should be short. It expires only if the code under test hangs.
 const patience = 60 * time.Second
 
-// impostor acts as group rank 1 of a group of two. It has the group's token, and follows the
-// protocol only as far as the test requires.
+// impostor poses as group rank 1 of a group of two. It has the group's token, but follows the
+// protocol only as far as a test requires.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context
@@ -54,7 +54,7 @@ func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: patience}
 }
 
-// joinVictim opens a plane as rank 0. The impostor connects to it as rank 1.
+// joinVictim joins as rank 0, to which the impostor connects as rank 1, and returns rank 0's plane.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -132,7 +132,7 @@ func (i *impostor) await(k kind) message {
 func (i *impostor) checkClosed(hello string) {
 	i.t.Helper()
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {
-		i.t.Errorf("%s: Read = %d, %v, want the end of the connection", hello, n, err)
+		i.t.Errorf("%s: Read = %d, %v; want a closed connection", hello, n, err)
 	}
 	check(i.t, i.conn.Close())
 }
@@ -157,9 +157,9 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 		check(t, err)
 		i.checkClosed(name)
 	}
-	hello := func(secret token, rank, to int) func(net.Conn) []byte {
+	hello := func(secret token, rank, target int) func(net.Conn) []byte {
 		j := &joiner{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
-		return func(conn net.Conn) []byte { return j.hello(to, 1, conn) }
+		return func(conn net.Conn) []byte { return j.hello(target, 1, conn) }
 	}
 	wrong := right
 	wrong[tokenHalf-1] ^= 1
@@ -177,7 +177,7 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	check(t, <-joined)
 }
 
-func TestServerWithoutTheTokenIsAnError(t *testing.T) {
+func TestJoinFailsIfPeerLacksToken(t *testing.T) {
 	i := newImpostor(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
@@ -200,7 +200,7 @@ func TestServerWithoutTheTokenIsAnError(t *testing.T) {
 	}
 }
 
-func TestInvalidMessageIsAnErrorThatNamesItsRank(t *testing.T) {
+func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 	for row, misbehave := range map[string]func(i *impostor){
 		"an invalid frame": func(i *impostor) {
 			_, err := i.conn.Write([]byte(strings.Repeat("x", headerBytes)))
@@ -215,13 +215,13 @@ func TestInvalidMessageIsAnErrorThatNamesItsRank(t *testing.T) {
 			<-p.Failed()
 			if err := p.Cause(); !errors.Is(err, ErrProtocol) ||
 				!strings.Contains(err.Error(), "rank 7") {
-				t.Errorf("got %v, want ErrProtocol that names rank 7", err)
+				t.Errorf("got %v, want ErrProtocol with rank 7", err)
 			}
 		})
 	}
 }
 
-func TestEndOfConnectionWithoutLeavingIsALostRank(t *testing.T) {
+func TestConnectionClosedWithoutLeaveMeansLostRank(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
 		return err
@@ -231,7 +231,7 @@ func TestEndOfConnectionWithoutLeavingIsALostRank(t *testing.T) {
 	check(t, i.conn.Close())
 	var lost *driver.RankLostError
 	if err := exchange(i, p); !errors.As(err, &lost) || len(lost.Ranks) != 1 || lost.Ranks[0] != 7 {
-		t.Errorf("got %v, want that rank 7 is lost", err)
+		t.Errorf("got %v, want a RankLostError about rank 7", err)
 	}
 	i = newImpostor(t)
 	p = i.joinVictim()
@@ -240,18 +240,18 @@ func TestEndOfConnectionWithoutLeavingIsALostRank(t *testing.T) {
 	check(t, i.conn.Close())
 	var deadlock *driver.DeadlockError
 	if err := exchange(i, p); !errors.As(err, &deadlock) {
-		t.Errorf("got %v, want that rank 7 has left", err)
+		t.Errorf("got %v, want a DeadlockError", err)
 	}
 }
 
-// anyStatus encodes the status of a rank that has submitted a collective.
+// anyStatus returns the encoded status of a rank that has submitted a collective.
 func anyStatus() []byte {
 	b := status{submitted: 1}
 	return b.encode(time.Now())
 }
 
-// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post. A third
-// rank's post may be delayed in the same way.
+// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post, because in
+// larger groups a third rank's post may arrive after the fault.
 func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	for row, c := range map[string]struct {
 		completed uint64
@@ -281,7 +281,8 @@ func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	}
 }
 
-// TestPeerStatusProvesDeadlock sends the impostor's status while rank 0 waits in another call.
+// TestPeerStatusProvesDeadlock sends a status with which the impostor waits for rank 0 in one call
+// while rank 0 waits for it in another.
 func TestPeerStatusProvesDeadlock(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
@@ -314,7 +315,7 @@ func TestPeerStatusProvesDeadlock(t *testing.T) {
 	}
 }
 
-func TestStatusShowsBothWaitsOfARank(t *testing.T) {
+func TestStatusShowsBothWaits(t *testing.T) {
 	now := time.Now()
 	exchange := &waitState{exchange: true, step: 3, begin: now}
 	work := &waitState{collective: 4, operation: driver.AllGather, begin: now.Add(-time.Second)}
@@ -342,7 +343,6 @@ func TestSubmissionsAreSent(t *testing.T) {
 	}
 }
 
-// TestRankIsLateOnlyAfterStatusDelay calls verdict with given times instead of waiting.
 func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -366,7 +366,7 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	i.send(kindFail, "", 0, anyStatus())
 	i.await(kindFailAck)
 	if err := judge(2 * patience); err != nil {
-		t.Errorf("after the failure of a rank that had submitted the work: got %v, want no error", err)
+		t.Errorf("after a rank that had submitted the work failed: got %v, want no error", err)
 	}
 	w.collective++
 	if err := judge(0); !errors.Is(err, driver.ErrFault) {
@@ -374,9 +374,9 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	}
 }
 
-// TestStoppedRankReadsMessagesBeforeItReportsTimeouts calls verdict and tick with times after a
-// pause of an hour.
-func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
+// TestStoppedRankReadsMessagesBeforeReportingTimeouts calls verdict and tick with times that follow
+// a pause of an hour.
+func TestStoppedRankReadsMessagesBeforeReportingTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Group.Timeout = []int{0, 1}, driver.NewLimit(patience)
@@ -401,7 +401,7 @@ func TestUnreadMessagesDoNotDelayClose(t *testing.T) {
 	large := make([]byte, driver.MaxPayload)
 	ctx, cancel := context.WithCancel(i.ctx)
 	cancel()
-	// The reports do not fit into the buffers of the connection, and the impostor does not read.
+	// The reports do not fit into the connection's buffers, and the impostor does not read them.
 	for range maxReportBytes / driver.MaxPayload {
 		_, err := p.Exchange(ctx, driver.LaneFault, large)
 		if !errors.Is(err, context.Canceled) {

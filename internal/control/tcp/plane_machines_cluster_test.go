@@ -22,7 +22,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// lanLink simulates a data center's network. wanLink simulates a bad one.
+// lanLink simulates a link in a data center, and wanLink a bad one.
 var (
 	lanLink = netlab.Link{MinDelay: 100 * time.Microsecond, MaxDelay: 200 * time.Microsecond}
 	wanLink = netlab.Link{
@@ -31,11 +31,11 @@ var (
 )
 
 // detectionLimit bounds the time from a network fault until all survivors have agreed on the cause
-// and left. It exceeds the timeout that applies by 10 s.
+// and left, which may take 10 s more than detecting a silent machine.
 const detectionLimit = sys.SilenceLimit + 10*time.Second
 
-// longestStall limits how long the simulated network may stand still. Beyond it, tests do not judge
-// the ranks.
+// longestStall is how long the simulated network may stand still before a test no longer judges the
+// ranks.
 const longestStall = time.Second
 
 // clusterTest skips a test instead of failing it if the simulated network stalled.
@@ -60,13 +60,13 @@ func (t *clusterTest) Fatalf(format string, args ...any) {
 	t.FailNow()
 }
 
-// cluster runs ranks on simulated machines. Ranks are numbered by machine.
+// cluster runs ranks on simulated machines and numbers them machine by machine.
 type cluster struct {
 	t     testing.TB
 	lab   *netlab.Lab
 	ranks []*machineProcess
-	local int // ranks of each machine
-	idle  int // number of machines without ranks, the last ones
+	local int // number of ranks on each machine
+	idle  int // number of machines at the end of lab.Machines that run no ranks
 }
 
 // machineProcess is the process of a rank.
@@ -82,7 +82,7 @@ type machineProcess struct {
 	exited bool           // guarded by mu
 }
 
-// newCluster sets all links of a new lab to link and starts the ranks.
+// newCluster creates a lab in which all links are like link, and starts the ranks.
 func newCluster(
 	t testing.TB, cfg netlab.Config, local int, link netlab.Link, r machineRank,
 ) *cluster {
@@ -93,7 +93,7 @@ func newCluster(
 	return c
 }
 
-// newIdleCluster returns a cluster with perfect links whose ranks are not started.
+// newIdleCluster returns a cluster with perfect links, whose ranks have not been started.
 func newIdleCluster(t testing.TB, cfg netlab.Config, local int) *cluster {
 	t.Helper()
 	lab := netlab.New(t, cfg)
@@ -140,7 +140,7 @@ func (c *cluster) startRank(r machineRank) *machineProcess {
 	return p
 }
 
-// read records the events of a rank until its process ends.
+// read records the events of a rank until its process exits.
 func (p *machineProcess) read(output io.Reader) {
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		var e machineEvent
@@ -161,7 +161,7 @@ func (p *machineProcess) add(e machineEvent, exited bool) {
 	p.more = make(chan struct{})
 }
 
-// await waits for an event that matches. It returns false if the rank ends or the deadline passes
+// await waits for an event that matches. It returns false if the rank exits or the deadline passes
 // without one.
 func (p *machineProcess) await(
 	deadline time.Time, match func(machineEvent) bool,
@@ -185,12 +185,11 @@ func (p *machineProcess) await(
 	}
 }
 
-// eventNamed returns a function that matches events with the given name.
 func eventNamed(event string) func(machineEvent) bool {
 	return func(e machineEvent) bool { return e.Event == event }
 }
 
-// history describes the events of a rank for a test failure.
+// history describes a rank's last events for a test's failure message.
 func (p *machineProcess) history() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +209,7 @@ func (c *cluster) awaitAll(match func(machineEvent) bool) {
 			for _, other := range c.ranks {
 				c.t.Log(other.history())
 			}
-			c.t.Fatalf("rank %d does not have the expected event", p.rank)
+			c.t.Fatalf("rank %d did not report the expected event", p.rank)
 		}
 	}
 }
@@ -231,14 +230,14 @@ func (c *cluster) awaitRounds() {
 	})
 }
 
-// finish makes all ranks finish, and checks that they do so without errors.
+// finish makes all ranks finish and checks that they do so without errors.
 func (c *cluster) finish() {
 	c.t.Helper()
 	_, _ = io.WriteString(c.ranks[0].input, "finish\n")
 	c.awaitAll(func(e machineEvent) bool { return e.Event == eventEnded && e.Kind == "finished" })
 }
 
-// ranksOf lists the ranks of machines.
+// ranksOf lists the ranks on the given machines.
 func (c *cluster) ranksOf(machines ...int) (ranks []int) {
 	for _, m := range machines {
 		for i := range c.local {
@@ -248,15 +247,15 @@ func (c *cluster) ranksOf(machines ...int) (ranks []int) {
 	return ranks
 }
 
-// kill kills all processes of a machine.
+// kill kills all ranks on a machine.
 func (c *cluster) kill(machine int) {
 	for _, r := range c.ranksOf(machine) {
 		_ = c.ranks[r].command.Process.Kill()
 	}
 }
 
-// checkLost checks that all ranks of a machine report exactly the ranks of the lost machines as
-// lost, and name these machines, within detectionLimit after begin.
+// checkLost checks that within detectionLimit after begin, all ranks on a machine report exactly
+// the ranks on the lost machines as lost, with the names of these machines.
 func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 	c.t.Helper()
 	for _, r := range c.ranksOf(machine) {
@@ -267,8 +266,8 @@ func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 	}
 }
 
-// checkReport checks that, within detectionLimit after begin, a rank reports some ranks of the lost
-// machines, and no others, as lost. It also checks that the rank names these machines.
+// checkReport checks that within detectionLimit after begin, a rank reports only ranks on the lost
+// machines as lost, and at least one, with the names of their machines.
 func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEvent, ok bool) {
 	c.t.Helper()
 	p := c.ranks[r]
@@ -287,7 +286,7 @@ func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEve
 	for _, other := range e.Ranks {
 		machine := c.lab.Machines[other/c.local]
 		if !slices.Contains(lost, other/c.local) || !strings.Contains(e.Text, machine.Name) {
-			c.t.Errorf("rank %d reports rank %d on %s; want ranks and names of machines %v: %s", r,
+			c.t.Errorf("rank %d reports rank %d on %s; want ranks on machines %v, by name: %s", r,
 				other, machine.Name, lost, e.Text)
 		}
 	}

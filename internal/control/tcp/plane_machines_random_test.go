@@ -15,11 +15,11 @@ import (
 
 var (
 	faultsFlag = flag.Int("faults", 6, "number of random network faults")
-	ranksFlag  = flag.Int("machine-ranks", 2, "ranks of each machine in random network faults")
-	seedFlag   = flag.Uint64("fault-seed", 43, "seed of random network faults")
+	ranksFlag  = flag.Int("machine-ranks", 2, "ranks per machine in tests with random network faults")
+	seedFlag   = flag.Uint64("fault-seed", 43, "seed for random network faults")
 )
 
-// faultCounts counts the faults of a test by kind.
+// faultCounts counts the faults in a test by kind.
 type faultCounts struct {
 	mu     sync.Mutex
 	counts map[string]int // guarded by mu
@@ -31,13 +31,13 @@ func (f *faultCounts) add(kind string) {
 	f.counts[kind]++
 }
 
-// These kinds count clusters, not faults. A cluster is not judged if the host was too busy.
+// These kinds count clusters rather than faults. A cluster is not judged if the host was too busy.
 const (
 	notJudged = "clusters not judged"
 	failed    = "clusters failed"
 )
 
-// check fails the test if the share of clusters without a verdict is large enough to hide defects.
+// check fails the test if so many clusters were not judged that defects could go unnoticed.
 func (f *faultCounts) check(t *testing.T, clusters int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,10 +47,9 @@ func (f *faultCounts) check(t *testing.T, clusters int) {
 	}
 }
 
-// At most one cluster in maxNotJudged may remain unjudged.
+// At most one in maxNotJudged clusters may remain unjudged.
 const maxNotJudged = 10
 
-// total formats the counts.
 func (f *faultCounts) total() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +63,7 @@ func (f *faultCounts) total() string {
 	return fmt.Sprintf("%d faults%s", sum, text)
 }
 
-// TestRandomNetworkFaults runs random clusters. Each has several faults that heal, and then one
+// TestRandomNetworkFaults runs random clusters. Each suffers several faults that heal and then one
 // that does not.
 func TestRandomNetworkFaults(t *testing.T) {
 	counts := &faultCounts{counts: map[string]int{}}
@@ -86,7 +85,7 @@ func TestRandomNetworkFaults(t *testing.T) {
 	}
 }
 
-// runRandomCluster runs one cluster. All random choices are drawn from r.
+// runRandomCluster runs one cluster, drawing all random choices from r.
 func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCounts) {
 	cfg := netlab.Config{
 		Machines: 2 + r.IntN(7), Interfaces: 1 + r.IntN(2), IPv6: r.IntN(2) == 0, Seed: r.Uint64(),
@@ -118,7 +117,7 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCoun
 	c.end(r, counts)
 }
 
-// heal injects a fault that heals, and checks that all ranks continue.
+// heal injects a fault that heals and checks that all ranks continue.
 func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	c.t.Helper()
 	length := time.Duration(r.Int64N(int64(healedPartition)))
@@ -145,7 +144,7 @@ func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	counts.add(kind)
 }
 
-// end injects a fault that does not heal, and checks the reports of all survivors.
+// end injects a fault that does not heal and checks the reports of all survivors.
 func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	c.t.Helper()
 	machine := r.IntN(len(c.lab.Machines))

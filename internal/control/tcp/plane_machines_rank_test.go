@@ -17,38 +17,38 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// machineRankVariable names the environment variable that holds a machineRank as JSON.
+// machineRankVariable is the environment variable that holds a machineRank as JSON.
 const machineRankVariable = "SYMMEM_TCP_TEST_RANK"
 
 // machineRank describes a rank on a simulated machine. The rank connects to the store, joins a
-// group and runs rounds until the test ends it or a fault occurs.
+// group and runs rounds until the test makes it finish or a fault occurs.
 type machineRank struct {
 	Rank, Size, LocalRank, LocalSize int
 	Store, Token                     string
-	Timeout                          time.Duration // of Connect, Join and each wait
+	Timeout                          time.Duration // for Connect, Join and each wait
 	Pause                            time.Duration // between rounds
 }
 
-// machineEvent describes an event of a rank, which writes it as a line of JSON.
+// machineEvent is an event that a rank reports as a line of JSON.
 type machineEvent struct {
 	Event string // one of the constants below
 	Round int    `json:",omitempty"` // number of completed rounds
 	Kind  string `json:",omitempty"` // kind of the error: see controltest.KindOf
-	Ranks []int  `json:",omitempty"` // ranks that the ranks' reports name
+	Ranks []int  `json:",omitempty"` // ranks that the error or the exchanged reports are about
 	Text  string `json:",omitempty"` // error of this rank
 }
 
 const (
-	eventStarted = "started" // the process runs
-	eventJoined  = "joined"  // the rank is a member of the group
-	eventRounds  = "rounds"  // some more rounds have completed
-	eventFailed  = "failed"  // the rank has an error
-	eventEnded   = "ended"   // the rank has left; the last event
+	eventStarted = "started" // the process is running
+	eventJoined  = "joined"  // the rank has joined the group
+	eventRounds  = "rounds"  // roundsPerEvent more rounds have completed
+	eventFailed  = "failed"  // the rank got an error
+	eventEnded   = "ended"   // the rank has left; this is its last event
 )
 
 func (e machineEvent) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
-// runMachineRank runs this process as a rank if a test has started it as one.
+// runMachineRank runs a rank and exits if this process was started by a test as a rank.
 func runMachineRank() {
 	text := os.Getenv(machineRankVariable)
 	if text == "" {
@@ -122,8 +122,8 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 // roundsPerEvent is the number of rounds between two events.
 const roundsPerEvent = 2
 
-// work runs rounds until one fails, or until all ranks have agreed to finish. After a line on
-// standard input, this rank proposes to finish.
+// work runs rounds until one fails or a rank proposes to finish, which this rank does once it reads
+// a line from standard input.
 func (r *machineRank) work(p *Plane) (rounds int, err error) {
 	var finish atomic.Bool
 	go func() {
@@ -150,8 +150,8 @@ type roundMessage struct {
 	Finish      bool
 }
 
-// round exchanges messages and values, compares a call, and verifies the data that it receives. It
-// reports whether a rank has proposed to finish.
+// round exchanges messages and values, compares a call, and verifies the received data. It reports
+// whether any rank has proposed to finish.
 func (r *machineRank) round(
 	p *Plane, value driver.Named, round int, finish bool,
 ) (done bool, err error) {
@@ -183,8 +183,8 @@ func (r *machineRank) round(
 	return done, p.Compare(p.Submit(), &driver.Call{Digest: uint64(round)})
 }
 
-// report exchanges the ranks' causes of a fault and returns the last event. If a report names lost
-// ranks, the event names the lost ranks of all reports.
+// report exchanges the ranks' reports on a fault and returns the last event, which lists the lost
+// ranks in all reports if there are any.
 func (r *machineRank) report(p *Plane, err error) machineEvent {
 	machineEvent{Event: eventFailed, Text: err.Error()}.write()
 	e := machineEvent{Event: eventEnded, Text: err.Error()}

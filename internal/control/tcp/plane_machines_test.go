@@ -12,9 +12,9 @@ import (
 	"symmem/internal/netlab"
 )
 
-// TestSilentMachineIsNamed cuts a machine off the network. Its processes are killed only later,
-// when the network can no longer report their end.
-func TestSilentMachineIsNamed(t *testing.T) {
+// TestSilentMachineIsReported cuts a machine off from the network before it kills the machine's
+// processes, so that the network cannot report that they exited.
+func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
 		t.Run(fmt.Sprintf("machine %d of 3", machine), func(t *testing.T) {
@@ -33,8 +33,8 @@ func TestSilentMachineIsNamed(t *testing.T) {
 	}
 }
 
-// TestPartitionNamesTheOtherSide cuts off one machine, whose ranks keep running.
-func TestPartitionNamesTheOtherSide(t *testing.T) {
+// TestPartitionReportsOtherSide cuts off one machine, whose ranks keep running.
+func TestPartitionReportsOtherSide(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})
 	c.awaitRounds()
@@ -45,9 +45,9 @@ func TestPartitionNamesTheOtherSide(t *testing.T) {
 	c.checkLost(2, begin, 0, 1)
 }
 
-// TestBadNetworkIsNoFault runs ranks on machines with different clocks. The link between them
-// delays, reorders and drops packets, and fails for a while.
-func TestBadNetworkIsNoFault(t *testing.T) {
+// TestBadNetworkIsNotAFault runs ranks on two machines whose clocks differ. The link between them
+// delays, reorders and drops packets, and fails temporarily.
+func TestBadNetworkIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 %t", v6), func(t *testing.T) {
@@ -66,10 +66,10 @@ func TestBadNetworkIsNoFault(t *testing.T) {
 }
 
 // healedPartition is shorter than sys.SilenceLimit by more than the time between two transmissions
-// of the same data.
+// of the same data, so that connections survive a partition of that length.
 const healedPartition = 2500 * time.Millisecond
 
-// TestPartitionWhileJoiningHeals cuts a machine off before its ranks join.
+// TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join.
 func TestPartitionWhileJoiningHeals(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
@@ -94,8 +94,8 @@ func TestOtherInterfaceIsUsed(t *testing.T) {
 	c.finish()
 }
 
-// TestMissingStoreIsNamed isolates the machine that serves the store before the ranks connect.
-func TestMissingStoreIsNamed(t *testing.T) {
+// TestMissingStoreIsReported isolates the machine that serves the store before the ranks connect.
+func TestMissingStoreIsReported(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
@@ -103,17 +103,17 @@ func TestMissingStoreIsNamed(t *testing.T) {
 	for _, r := range c.ranksOf(1) {
 		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
 		if !ok || e.Kind != "late" || len(e.Ranks) != 1 || e.Ranks[0] != 0 {
-			c.t.Errorf("rank %d reports %+v; want that rank 0 is late: %s", r, e, c.ranks[r].history())
+			c.t.Errorf("rank %d reports %+v; want late rank 0: %s", r, e, c.ranks[r].history())
 		}
 	}
 	for _, r := range c.ranksOf(0) {
 		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
 		if !ok || e.Kind != "late" || fmt.Sprint(e.Ranks) != fmt.Sprint(c.ranksOf(1)) {
-			c.t.Errorf("rank %d reports %+v; want that ranks %v are late: %s", r, e, c.ranksOf(1),
+			c.t.Errorf("rank %d reports %+v; want late ranks %v: %s", r, e, c.ranksOf(1),
 				c.ranks[r].history())
 		}
 		if want := `ranks [0 1] on "node-a"`; !strings.Contains(e.Text, want) {
-			c.t.Errorf("rank %d does not name the machine of the ranks that arrived (%s): %s", r, want,
+			c.t.Errorf("rank %d does not report which ranks arrived on which machine (%s): %s", r, want,
 				e.Text)
 		}
 	}
@@ -131,15 +131,15 @@ func TestNATIsRefused(t *testing.T) {
 		}
 		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
 			if !strings.Contains(e.Text, want) {
-				c.t.Errorf("rank %d does not name %q: %s", p.rank, want, e.Text)
+				c.t.Errorf("rank %d does not mention %q: %s", p.rank, want, e.Text)
 			}
 		}
 	}
 }
 
-// TestAttackOnTheStoreIsIgnored makes a machine without ranks attack the store while ranks join and
-// run: it sends garbage, guesses tokens and opens idle connections.
-func TestAttackOnTheStoreIsIgnored(t *testing.T) {
+// TestAttackOnStoreIsIgnored makes a machine without ranks attack the store while ranks join and
+// run. The attacker sends garbage, guesses tokens and opens idle connections.
+func TestAttackOnStoreIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
 	c.idle = 1
@@ -157,7 +157,8 @@ func TestAttackOnTheStoreIsIgnored(t *testing.T) {
 	<-done
 }
 
-// attack connects to an address until stop is closed. It closes attacked after 200 connections.
+// attack keeps connecting to an address until stop is closed. It closes attacked after 200
+// connections.
 func attack(from *netlab.Machine, address string, attacked, stop chan struct{}) {
 	connections := 0
 	var idle []net.Conn

@@ -10,36 +10,34 @@ import (
 )
 
 const (
-	// maxPosts limits the posts of a track that have arrived from a rank but have not been
-	// consumed. One post may belong to the step in which this rank waits, and one to the next step
-	// if the other rank has begun it.
+	// maxPosts is the maximum number of posts of a track that have arrived from a rank but have not
+	// been consumed: one for the step in which this rank is waiting, and one for the next step,
+	// which the other rank may already have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes limit the reports that a rank can send on the fault lane. They
-	// allow the largest payload and a hundred small ones.
+	// maxReports and maxReportBytes bound the reports that a rank can send on the fault lane. They
+	// allow for the largest payload and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
 // rankRecord derives the state of one rank from its messages. It does no I/O.
 //
-// A rank is present at first. It becomes failed; left, after kindLeave; or lost, if its connection
-// ends without kindLeave. A rank never returns to an earlier state. Messages after kindLeave are
-// not read.
+// A rank may fail. Once it has sent kindLeave, it has left, and no further messages are read from
+// it. If its connection is closed before that, it is lost.
 type rankRecord struct {
 	status
 	tracks map[track]*steps
-	// names counts the tracks of named values.
+	// names is the number of tracks of named values.
 	names int
 	// reports holds the rank's reports on the fault lane.
 	reports [][]byte
-	// reportBytes is the total size of the reports. readReports counts the reports that this rank
-	// has read.
+	// reportBytes is the total size of the reports, and readReports the number of them that this
+	// rank has read.
 	reportBytes, readReports int
 	// absent is set once no more reports are expected from the rank.
 	absent bool
 
-	// failed holds the reason if the rank has failed.
-	failed     control.Reason
+	failed     control.Reason // why the rank has failed, if it has
 	left, lost bool
 	// failAcked reports whether the rank has acknowledged this rank's fault.
 	failAcked bool
@@ -47,19 +45,19 @@ type rankRecord struct {
 
 // steps records a rank's steps on one track.
 type steps struct {
-	// received counts the steps that have arrived.
+	// received is the number of steps that have arrived.
 	received uint64
-	// posts holds the payloads that are not consumed yet.
+	// posts holds the payloads that have not been consumed yet.
 	posts [][]byte
-	// completed counts the steps that the rank has seen complete. It is always current in this
-	// rank's own record. In another rank's record, it is set only when that rank fails.
+	// completed is the number of steps that the rank has seen complete. It is always current in
+	// this rank's own record, but is set in another rank's record only when that rank fails.
 	completed uint64
-	// ordered is set if this rank launches no collective while it waits on the track. Only this
-	// rank's own record uses it.
+	// ordered is set if this rank launches no collective while it waits on the track. It is used
+	// only in this rank's own record.
 	ordered bool
 }
 
-// stepsOn returns the rank's steps on a track, which it adds if the rank has not used it yet.
+// stepsOn returns the rank's steps on a track. It adds the track if the rank has not used it yet.
 func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -78,8 +76,8 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-// lookup returns a copy of the rank's steps on a track, or the zero value if the rank has not used
-// the track.
+// lookup returns a copy of the rank's steps on a track, which is zero if the rank has not used the
+// track.
 func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -122,7 +120,7 @@ func (r *rankRecord) addPost(m message) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case r.failed != control.NotFailed && m.step > s.completed:
-		return nil // the step failed on the sender
+		return nil // The step has failed on the sender.
 	case m.step != s.received+1 || len(s.posts) == maxPosts:
 		return fmt.Errorf("step %d of track %q follows step %d, with %d posts not consumed: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
@@ -132,7 +130,7 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// pop removes and returns the oldest post. At least one post must be present.
+// pop removes and returns the oldest post. There must be at least one.
 func (s *steps) pop() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]

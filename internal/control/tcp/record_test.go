@@ -47,7 +47,8 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	}
 }
 
-// checkAccepted checks that a record accepts the first good messages and rejects the rest.
+// checkAccepted checks that a record accepts the first messages, as many as good, and rejects the
+// rest.
 func checkAccepted(t *testing.T, messages []message, good int) {
 	t.Helper()
 	r := rankRecord{}
@@ -105,7 +106,7 @@ func TestFaultLogIsBounded(t *testing.T) {
 	}
 }
 
-func TestRecordHoldsTheReasonOfAFailure(t *testing.T) {
+func TestRecordHoldsFailureReason(t *testing.T) {
 	for step, want := range map[uint64]control.Reason{
 		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted,
 		3: control.FailedAfterPeer,

@@ -4,19 +4,19 @@ import "time"
 
 const (
 	// stallThreshold is the longest normal time between two ticks. If more time passes, the process
-	// is assumed to have been stopped or deprived of CPU time.
+	// is assumed to have been stopped or starved of CPU time.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks after a stall until this process has read its backlog of
-	// messages.
+	// catchUpTicks is the number of ticks after a stall by which this process has read its backlog
+	// of messages.
 	catchUpTicks = 3
 )
 
 // stallDetector detects from the times of ticks whether this process has been running. During a
-// stall, other ranks' messages may arrive without being read, so that these ranks seem late. The
-// zero value represents a process that has never run.
+// stall, messages from other ranks may arrive without being read, so that these ranks seem late.
+// The zero value represents a process that has never run.
 //
-// If a process is stopped repeatedly, all its ticks may be late. It still counts as caught up at
-// every fourth tick, so it cannot postpone a timeout forever.
+// If a process is stopped again and again, all its ticks may be late. It still counts as caught up
+// at every fourth tick, so that it cannot postpone a timeout forever.
 type stallDetector struct {
 	last      time.Time // time of the last tick
 	ticksLeft int       // ticks until this process has caught up

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestStallDetector specifies for each tick the time since the previous tick, and whether messages
-// may be stale after it.
+// TestStallDetector specifies for each tick how much time has passed since the previous one and
+// whether messages may be stale after it.
 func TestStallDetector(t *testing.T) {
 	const on, stop = statusInterval, 5 * statusInterval
 	type step struct {
@@ -39,7 +39,7 @@ func TestStallDetector(t *testing.T) {
 				}
 				before := r.ticksLeft
 				if caughtUp := r.tick(now); caughtUp != (before == 1) {
-					t.Errorf("tick %d = %v with %d ticks left before it", i, caughtUp, before)
+					t.Errorf("tick %d: tick() = %v with %d ticks left before it", i, caughtUp, before)
 				}
 				if got := r.mayBeStale(now); got != s.stale {
 					t.Errorf("after tick %d: mayBeStale = %v, want %v", i, got, s.stale)

@@ -35,7 +35,6 @@ type groupState struct {
 	statusesChanged bool
 }
 
-// setMachines records the host name of each rank for errors.
 func (s *groupState) setMachines(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,8 +48,8 @@ func (s *groupState) Cause() error {
 	return s.cause
 }
 
-// recordFault records the first fault and wakes all waits. It reports whether err is the first
-// fault. The caller holds s.mu.
+// recordFault records err and wakes all waits unless a fault is already recorded. It reports
+// whether it recorded err. The caller must hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -61,7 +60,8 @@ func (s *groupState) recordFault(err error) bool {
 	return true
 }
 
-// checkUsable returns the reason why a lane can no longer be used, or nil. The caller holds s.mu.
+// checkUsable returns the reason why a lane can no longer be used, or nil. The caller must hold
+// s.mu.
 func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
 		return fmt.Errorf("group %s: %w", s.cfg.Group.Name(), driver.ErrClosed)
@@ -85,8 +85,8 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits of this rank, which then check their conditions again. The caller holds
-// s.mu.
+// wakeAll wakes all waits of this rank, which then check their conditions again. The caller must
+// hold s.mu.
 func (s *groupState) wakeAll() {
 	if s.changed != nil {
 		close(s.changed)
@@ -94,14 +94,15 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeFor wakes the waits of this rank that a message from another rank may end. A post wakes a
-// wait only if it is the last post that wait needs, and waits on statuses are woken by tick, so
-// that large groups need not examine every rank for every message. The caller holds s.mu.
+// wakeFor wakes those waits of this rank that may be over because of a message from another rank. A
+// post wakes a wait only if it is the last post that the wait needs, and statuses wake waits only
+// at the next tick, so that large groups need not examine every rank for every message. The caller
+// must hold s.mu.
 func (s *groupState) wakeFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
 		if s.records[rank].lookup(m.track).received != m.step {
-			return // the step has failed
+			return // The step has failed.
 		}
 		for _, w := range s.waits {
 			if w.step != m.step || w.track != m.track {
@@ -118,7 +119,8 @@ func (s *groupState) wakeFor(rank int, m message) {
 	}
 }
 
-// recordsChanged returns a channel that is closed when the records change. The caller holds s.mu.
+// recordsChanged returns a channel that is closed when the records change. The caller must hold
+// s.mu.
 func (s *groupState) recordsChanged() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -126,10 +128,9 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changed
 }
 
-// tick ticks the stall detector. Once this process has caught up on other ranks' messages after a
-// stall, tick wakes the waits, and those whose timeout has passed end at once, because this process
-// may be stopped again. tick also wakes the waits if statuses have arrived, because these may
-// reveal a deadlock.
+// tick ticks the stall detector. It wakes the waits once this process has caught up on messages
+// after a stall, so that waits whose timeout has passed end before the process can be stopped
+// again. It also wakes them if statuses have arrived, because these may reveal a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,9 +140,9 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// status returns the current activity of this rank. If this rank waits for several collectives, the
-// status contains the last one; see publishLatest in package shm for the reason. The caller holds
-// s.mu.
+// status returns the current status of this rank. If this rank is waiting for several collectives,
+// the status contains the last one; see publishLatest in package shm for the reason. The caller
+// must hold s.mu.
 func (s *groupState) status() status {
 	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -157,7 +158,7 @@ func (s *groupState) status() status {
 	return b
 }
 
-// unpublish removes a wait from this rank's status. The caller holds s.mu.
+// unpublish removes a wait from this rank's status. The caller must hold s.mu.
 func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
@@ -174,8 +175,8 @@ func unacknowledged(s *groupState) bool {
 	return false
 }
 
-// unreported lists the ranks whose next report has not arrived. A rank that can no longer send a
-// report is marked as absent.
+// unreported lists the ranks whose next report has not arrived. It marks ranks that can no longer
+// send a report as absent.
 func (s *groupState) unreported() []int {
 	var ranks []int
 	for r := range s.records {

@@ -7,14 +7,14 @@ import (
 	"symmem/driver"
 )
 
-// named gathers this rank's values under one name.
-type named struct {
+// namedValue implements driver.Named.
+type namedValue struct {
 	p    *Plane
 	name string
 }
 
-// Gather exchanges one step of values under the name.
-func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
+// Gather sends this rank's words and collects those of all ranks in one step.
+func (n namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,27 +17,27 @@ type waitState struct {
 	// for work.
 	track track
 	step  uint64
-	// remaining counts the step's posts that have not arrived yet.
+	// remaining is the number of posts for the step that have not arrived yet.
 	remaining int
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step belongs to the control lane. From exchange and collective, other
-	// ranks can detect that two ranks wait for each other.
+	// exchange is set if the step is on the control lane. Other ranks use exchange and collective
+	// to detect ranks that wait for each other.
 	exchange bool
-	// collective holds the ticket of the collective that waits, or 0.
+	// collective is the ticket of the waiting collective, or 0.
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work is set if this rank waits for launched work to end.
+	// work is set if this rank is waiting for launched work to complete.
 	work bool
-	// failedFor holds the time since this wait detected the failure of a peer. It is negative if no
-	// peer has failed.
+	// failedFor is the time since this wait detected the failure of a peer, or negative if no peer
+	// has failed.
 	failedFor time.Duration
 }
 
-// missing lists the group ranks that have not reached the step or submitted the collective. The
-// caller holds s.mu.
+// missing lists the group ranks that have not reached the step or have not submitted the
+// collective. The caller must hold s.mu.
 func (s *groupState) missing(w *waitState) []int {
 	var ranks []int
 	for r := range s.records {
@@ -53,8 +53,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing, or until the deadline of the context or, if it has none, the
-// timeout. The caller holds s.mu, which wait releases while it waits.
+// wait waits until no rank is missing. The wait is bounded by the deadline of the context or, if it
+// has none, by the timeout. The caller must hold s.mu, which wait releases while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -78,8 +78,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 			return control.Interrupted(&q, states, context.Cause(ctx))
 		case v.Warning != nil:
 			s.warn(v.Warning)
-		case q.DeadlinePassed || q.Waited >= q.Timeout: // messages may be unread, so let them arrive
-			s.pause(nil, statusInterval)
+		case q.DeadlinePassed || q.Waited >= q.Timeout:
+			s.pause(nil, statusInterval) // gives unread messages time to arrive
 		default:
 			s.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
 		}
@@ -87,25 +87,25 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 }
 
 // pause waits until a record changes, done is closed, or the shortest of the nonnegative times has
-// passed. The caller holds s.mu, which pause releases while it waits.
+// passed. The caller must hold s.mu, which pause releases while it waits.
 func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := s.recordsChanged()
-	var over <-chan time.Time
+	var expired <-chan time.Time
 	if times = slices.DeleteFunc(times, func(d time.Duration) bool { return d < 0 }); len(times) > 0 {
 		timer := time.NewTimer(slices.Min(times))
 		defer timer.Stop()
-		over = timer.C
+		expired = timer.C
 	}
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	select {
 	case <-changed:
-	case <-over:
+	case <-expired:
 	case <-done:
 	}
 }
 
-// warn issues a warning of late ranks. The caller holds s.mu, which warn releases during the
+// warn issues a warning about late ranks. The caller must hold s.mu, which warn releases during the
 // callback.
 func (s *groupState) warn(late *driver.LateWarning) {
 	s.warned = time.Now()
@@ -114,7 +114,7 @@ func (s *groupState) warn(late *driver.LateWarning) {
 	s.cfg.Late.Warn(*late)
 }
 
-// waitStatus returns the current status of a wait, for control.Judge. The caller holds s.mu.
+// waitStatus returns the current status of a wait for control.Judge. The caller must hold s.mu.
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	q := control.WaitStatus{
 		Group: s.cfg.Group, Doing: w.doing, Collective: w.collective,
@@ -132,8 +132,8 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return q
 }
 
-// rankStates returns the states of all ranks for a wait. The activities may be out of date, but
-// Missing is not. The caller holds s.mu.
+// rankStates returns the states of all ranks for a wait. What they say about a rank's activity may
+// be out of date, but Missing is not. The caller must hold s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
@@ -146,8 +146,8 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 	return states
 }
 
-// peerFault returns a PeerError that names the failed peers. At least one peer must have failed.
-// The caller holds s.mu.
+// peerFault returns a PeerError about the peers that have failed, of which there must be at least
+// one. The caller must hold s.mu.
 func (s *groupState) peerFault(doing func() string) error {
 	return control.SomePeerFault(s.cfg.Group, s.rankStates(&waitState{}), doing)
 }
@@ -166,8 +166,8 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, because
-// submissions of other ranks arrive with that delay.
+// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, because this
+// rank learns of other ranks' submissions with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
@@ -191,15 +191,15 @@ func (s *groupState) endWait(w *waitState) {
 	s.unpublish(w)
 }
 
-// checkWait calls verdict for a caller that does not hold s.mu.
+// checkWait is like verdict, for callers that do not hold s.mu.
 func (s *groupState) checkWait(w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.verdict(w, time.Now())
 }
 
-// verdict returns the reason why the work may never end, or nil, and warns of late ranks. The
-// caller holds s.mu, which verdict releases during a warning.
+// verdict warns of late ranks, and returns the reason why the work may never complete, or nil. The
+// caller must hold s.mu, which verdict releases during a warning.
 func (s *groupState) verdict(w *waitState, now time.Time) error {
 	q := s.waitStatus(w, now)
 	v := control.Judge(&q, s.rankStates(w))
