@@ -1,7 +1,7 @@
 """The exceptions and warnings of symmem.
 
-Every error is a `SymmemError`. Many are also an exception of Python, so that code which does not
-know symmem can handle them. `code` is the number that the C library gave.
+Every error is a `SymmemError`. Many also derive from one of Python's own exceptions, so that code
+without knowledge of symmem can handle them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class SymmemError(RuntimeError):
     """The base class of all errors.
 
     Attributes:
-        code: the status of the C library, 0 for errors of the Python package.
-        data: details beyond the message, such as both sides of a divergence.
+        code: the status returned by the C library, or 0 for errors of the Python package.
+        data: details in addition to the message, such as both sides of a divergence.
     """
 
     code: int = 0
@@ -27,32 +27,32 @@ class SymmemError(RuntimeError):
 
 
 class InvalidError(SymmemError, ValueError):
-    """An argument that is wrong in every state."""
+    """An argument is invalid."""
 
 
 class UnsupportedError(SymmemError, NotImplementedError):
-    """Something that the backend, this build or this PyTorch cannot do."""
+    """The backend, this build or this version of PyTorch does not support the operation."""
 
 
 class ClosedError(SymmemError):
-    """Something was used that was closed: the runtime, a group, a pool."""
+    """The runtime, group or pool has been closed."""
 
 
 class OutOfMemoryError(SymmemError, MemoryError):
-    """This rank cannot map more memory. The other ranks see a divergence at the next agreement."""
+    """This rank cannot map more memory. At the next agreement, the other ranks get an error."""
 
 
 class Side(NamedTuple):
-    """One side of a divergence: the ranks that have the same event.
+    """One side of a divergence: ranks with the same event.
 
     Attributes:
-        ranks: their numbers in the world.
-        event: what they did.
-        site: the line of Python that did it, "file:line", without lines of PyTorch; always set
-            for `symmem.agree`, `combine` and `step`, otherwise empty without SYMMEM_CALLSITES=1.
-            With a larger number it begins with the callers, joined by " > ".
-        before: for `symmem.agree`, `combine` and `step` the last ten values, the latest first, each
-            with its line.
+        ranks: the world ranks.
+        event: the event.
+        site: the Python line that caused the event, "file:line", ignoring frames of PyTorch. It is
+            always set for `symmem.agree`, `combine` and `step`, and otherwise only with
+            SYMMEM_CALLSITES=1. With a larger number, the callers precede it, separated by " > ".
+        before: for `symmem.agree`, `combine` and `step`, the last ten values with their lines, the
+            latest first.
     """
 
     ranks: tuple[int, ...]
@@ -62,19 +62,18 @@ class Side(NamedTuple):
 
 
 class DivergenceError(SymmemError):
-    """Ranks did different things where they must do the same.
+    """The histories or calls of ranks differ where they must be the same.
 
-    `MismatchError`, `DeadlockError` and `MessageError` are kinds of it.
+    The subclasses are `MismatchError`, `DeadlockError` and `MessageError`.
 
-    Every rank of the group gets the same error, before any wrong sum. It is final for the group,
-    except for values and steps that `symmem.agree` and `symmem.step` compare. The message names the
-    first event at which they differ, with what each rank has there, and with SYMMEM_CALLSITES=1
-    the lines of Python.
+    Every rank of the group gets the same error before any wrong result. The group has then failed,
+    except after a comparison of values or steps by `symmem.agree` or `symmem.step`. The message
+    shows the first event that differs on each side and, with SYMMEM_CALLSITES=1, its Python line.
     """
 
     @property
     def sides(self) -> list[Side]:
-        """The sides at the first difference."""
+        """The sides of the first difference."""
         found = self.data.get("divergence", {}).get("variants") or []
         return [
             Side(tuple(v["ranks"]), v["event"], v.get("site") or "", tuple(v.get("before") or ()))
@@ -83,37 +82,38 @@ class DivergenceError(SymmemError):
 
 
 class MismatchError(DivergenceError):
-    """Ranks made different calls at the same place of a group, or the ends of a message differ.
+    """Calls with the same ticket differ between ranks, or the two ends of a message differ.
 
-    No buffer of any rank was written.
+    No buffer has been written on any rank.
     """
 
     @property
     def others(self) -> list[int]:
-        """The ranks of the world whose calls differ from this rank's."""
+        """The world ranks whose calls differ from this rank's."""
         return list(self.data.get("divergence", {}).get("deviant") or [])
 
 
 class DeadlockError(DivergenceError):
-    """Ranks wait for each other in different places, or have left the group."""
+    """Ranks wait for each other in different calls, or have left the group."""
 
     @property
     def elsewhere(self) -> dict[int, str]:
-        """Where the other ranks are, by their numbers in the world."""
+        """What the other ranks are doing, by world rank."""
         found = self.data.get("divergence", {}).get("elsewhere") or {}
         return {int(rank): where for rank, where in found.items()}
 
 
 class MessageEnds(NamedTuple):
-    """The two ends of a message, or of all messages of a pair of ranks with one tag.
+    """The two ends of a message, or of all messages with the same sender, receiver and tag.
 
     Attributes:
-        source: the rank of the world that sends, -1 for a `recv` from any rank.
-        dst: the rank of the world that receives.
+        source: the sender's world rank, or -1 for a `recv` from any rank.
+        dst: the receiver's world rank.
         tag: the tag.
-        number: which message of the pair and the tag, from 1, or 0 for all of them.
-        sent: what the sender has, in the unit of `MessageError.fault`.
-        received: what the receiver has.
+        number: the message's position among those with this sender, receiver and tag, from 1; 0 for
+            all of them.
+        sent: the number on the sender, such as a size. `MessageError.fault` names its kind.
+        received: the corresponding number on the receiver.
     """
 
     source: int
@@ -125,22 +125,22 @@ class MessageEnds(NamedTuple):
 
 
 class MessageError(DivergenceError):
-    """The two ends of messages do not fit together.
+    """The two ends of a message do not match.
 
-    A `send` has no `recv` or the other way round, or their sizes or splits differ.
+    A `send` has no `recv` or vice versa, or their sizes, types or splits differ.
     """
 
     @property
     def fault(self) -> str:
-        """In what they differ.
+        """The kind of mismatch.
 
-        "unmatched", "out of step", "sizes differ", "types differ" or "splits differ".
+        It is "unmatched", "out of step", "sizes differ", "types differ" or "splits differ".
         """
         return str(self.data.get("divergence", {}).get("why") or "")
 
     @property
     def ends(self) -> list[MessageEnds]:
-        """The messages, as far as they are known."""
+        """The messages that are known to be affected."""
         found = self.data.get("divergence", {}).get("messages") or []
         return [
             MessageEnds(e["from"], e["to"], e["tag"], e.get("number", 0), e["sent"], e["received"])
@@ -149,36 +149,36 @@ class MessageError(DivergenceError):
 
 
 class TimeoutError(SymmemError, builtins.TimeoutError):
-    """Ranks did not arrive by the deadline; the message names them and what they were doing."""
+    """Ranks did not arrive before the timeout. The message names them and their activity."""
 
     @property
     def missing(self) -> list[int]:
-        """The ranks of the world that did not arrive."""
+        """The world ranks that did not arrive."""
         return list(self.data.get("timeout", {}).get("missing") or [])
 
 
 class AbsentError(TimeoutError):
-    """Ranks have not come to open symmem, or to make a group."""
+    """Ranks did not arrive to open a world or a group."""
 
 
 class RankLostError(SymmemError, ConnectionError):
-    """The processes of some ranks have ended."""
+    """The processes of some ranks have exited or crashed."""
 
     @property
     def ranks(self) -> list[int]:
-        """Those ranks, by their numbers in the world."""
+        """The world ranks of the lost processes."""
         return list(self.data.get("rank_lost", {}).get("ranks") or [])
 
 
 class CapturingError(SymmemError):
-    """Something was asked for that may not happen while a CUDA graph is captured.
+    """The operation is not allowed while a CUDA graph is being captured.
 
-    It is raised before anything is done, so the capture is still good.
+    The error is raised before the operation has any effect, so the capture remains valid.
     """
 
 
 class OutOfRangeError(SymmemError, IndexError):
-    """A tensor is too short for a collective, or runs past its window."""
+    """A tensor is too short for a collective, or extends beyond its window."""
 
 
 class AbortedError(SymmemError):
@@ -186,11 +186,11 @@ class AbortedError(SymmemError):
 
 
 class InterruptedError(SymmemError, builtins.InterruptedError):
-    """A wait was interrupted. If a handler of a signal did it, its exception is raised instead."""
+    """A signal interrupted a wait. If its handler raised an exception, that is raised instead."""
 
 
 class BusyError(SymmemError):
-    """Work in progress on some rank may use memory that is to be suspended."""
+    """Memory cannot be suspended, because unfinished work on some rank may use it."""
 
 
 class SuspendedError(SymmemError):
@@ -198,19 +198,19 @@ class SuspendedError(SymmemError):
 
 
 class ForkedError(SymmemError):
-    """symmem was used in a child of `fork`. Start processes with spawn or forkserver."""
+    """symmem was used in a forked child. Start processes with spawn or forkserver."""
 
 
 class MemoryUseError(SymmemError):
-    """Memory was freed twice, used after it was freed, or is not symmem's."""
+    """Memory was freed twice, was used after it was freed, or does not belong to symmem."""
 
 
 class InternalError(SymmemError):
-    """The library failed in a way that is a bug of it. The message has the trace."""
+    """The library has a bug. The message contains the stack trace."""
 
 
 class LibraryError(SymmemError, ImportError):
-    """libsymmem.so cannot be loaded here; the message says what to do."""
+    """libsymmem.so cannot be loaded. The message says what to do."""
 
 
 class TorchError(SymmemError, ImportError):
@@ -218,10 +218,11 @@ class TorchError(SymmemError, ImportError):
 
 
 class LateWarning(UserWarning):
-    """This rank has waited long for ranks that are alive, and continues to wait.
+    """This rank has been waiting for a long time for ranks that are alive, and still waits.
 
-    The first comes after half a minute and further ones once a minute, while Python waits in a call
-    of symmem's. If the ranks do not arrive within the timeout, `TimeoutError` is raised.
+    While Python waits in a call of symmem, the first warning is issued after half a minute, and
+    further ones every minute. If the ranks do not arrive within the timeout, the call raises
+    `TimeoutError`.
 
     Attributes:
         data: details: "group", "doing", "waited_ms", "ranks" and "activity".
@@ -233,19 +234,19 @@ class LateWarning(UserWarning):
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks of the world that have not come."""
+        """The world ranks that have not arrived."""
         return list(self.data.get("ranks") or [])
 
     @property
     def waited(self) -> float:
-        """How many seconds this rank has waited."""
+        """The time that this rank has waited, in seconds."""
         return float(self.data.get("waited_ms") or 0) / 1000
 
 
 class GrowthInCaptureWarning(UserWarning):
-    """Memory had to grow while a CUDA graph was captured, so it is not in windows yet.
+    """Memory grew while a CUDA graph was captured, so it is not yet in a window.
 
-    The collectives that were captured over it take the path that ordinary tensors of their size
-    take (direct or plain) on every rank, and none that needs windows. Reserve more memory before
-    the capture.
+    On every rank, captured collectives on this memory use the path for ordinary tensors of their
+    size (direct or plain) instead of one that needs windows. Reserve more memory before the
+    capture.
     """

@@ -5,12 +5,12 @@
     y = F.all_reduce(x)
     y.sum().backward()  # on all ranks
 
-The gradient is that of the sum of the losses of all ranks. So the backward pass of a collective is
-another collective, and every rank runs it. Reductions other than sum, avg and premul_sum have no
-gradient: `backward` raises `UnsupportedError`. Results are new tensors, which are symmetric inside
-of `symmem.use` and ordinary elsewhere. torch.compile can compile the functions.
+Gradients are those of the sum of the losses of all ranks. The backward pass of a collective is
+therefore another collective, which every rank must run. Reductions other than sum, avg and
+premul_sum have no gradient, so `backward` raises `UnsupportedError`. Results are new tensors, which
+are symmetric inside `symmem.use` and ordinary elsewhere. torch.compile supports the functions.
 
-Groups are given as `symmem.group` takes them; the world unless given.
+Each `group` is any argument that `symmem.group` accepts; the default is the world.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 def all_reduce(tensor: torch.Tensor, op: OpLike = None, group: GroupLike = None) -> torch.Tensor:
-    """Return the combination of a tensor of all ranks."""
+    """Return the reduction of a tensor across all ranks."""
     name, _ = _group(group)
     return _tensor(compiled.operators().all_reduce(tensor, compiled.op_name(op), name, False))
 
 
 def all_gather(tensor: torch.Tensor, group: GroupLike = None) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of all ranks, which have the same shape."""
+    """Return the tensors of all ranks, which must have the same shape."""
     name, size = _group(group)
     rows = compiled.operators().all_gather_into_tensor(tensor, name, False)
     return _rows(rows.reshape(size, *tensor.shape), size)
@@ -49,13 +49,13 @@ def reduce_scatter(
     op: OpLike = None,
     group: GroupLike = None,
 ) -> torch.Tensor:
-    """Combine the tensors of all ranks and return this rank's one.
+    """Reduce the tensors for each rank across all ranks, and return this rank's result.
 
     Args:
-        output: receives the result. Autograd follows this tensor, too.
-        input_list: a tensor for each rank, all of the shape of `output`.
-        op: a reduction; the sum unless given.
-        group: as `symmem.group` takes it.
+        output: receives the result, and becomes part of the autograd graph.
+        input_list: one tensor per rank, each with the shape of `output`.
+        op: a reduction; the default is the sum.
+        group: see the module's description.
     """
     name, size = _group(group)
     rows = _stack("input_list", input_list, size)
@@ -68,13 +68,13 @@ def all_to_all(
     input_tensor_list: Sequence[torch.Tensor],
     group: GroupLike = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Send a tensor to each rank and return those that the ranks sent.
+    """Send one tensor to each rank, and return the tensors received from all ranks.
 
     Args:
-        output_tensor_list: receive the results. Autograd follows these tensors, too, unless they
-            are views of which PyTorch cannot make autograd follow one, such as chunks.
-        input_tensor_list: a tensor for each rank, of any shapes.
-        group: as `symmem.group` takes it.
+        output_tensor_list: receive the results, and become part of the autograd graph, except for
+            views, such as chunks, that PyTorch does not allow to be modified in place.
+        input_tensor_list: one tensor per rank, of any shape.
+        group: see the module's description.
     """
     name, size = _group(group)
     _require_parts("output_tensor_list", output_tensor_list, size)
@@ -94,27 +94,29 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: GroupLike = None,
 ) -> torch.Tensor:
-    """Send some rows of a tensor to each rank and return those that the ranks sent.
+    """Send some rows of a tensor to each rank, and return the rows received from all ranks.
 
     Args:
-        output: receives the result. Autograd follows this tensor, too.
-        input: the rows for all ranks, in their order.
-        output_split_sizes: how many rows each rank sends; the same number unless given.
-        input_split_sizes: how many rows go to each rank; the same number unless given.
-        group: as `symmem.group` takes it.
+        output: receives the result, and becomes part of the autograd graph.
+        input: the rows for all ranks, in rank order.
+        output_split_sizes: the number of rows received from each rank; the default is equal parts.
+        input_split_sizes: the number of rows sent to each rank; the default is equal parts.
+        group: see the module's description.
     """
     name, size = _group(group)
     sends, receives = input_split_sizes or None, output_split_sizes or None
     if receives is None and (sends is not None or output.shape[0] != input.shape[0]):
         if output.shape[0] % size:
-            raise errors.InvalidError(f"{output.shape[0]} rows cannot be split for {size} ranks")
+            raise errors.InvalidError(
+                f"{output.shape[0]} rows cannot be divided evenly among {size} ranks"
+            )
         receives = [output.shape[0] // size] * size
     result = compiled.operators().all_to_all_single(input, receives, sends, name, False)
     return _write(output, result)
 
 
 def broadcast(tensor: torch.Tensor, src: int, group: GroupLike = None) -> torch.Tensor:
-    """Return the tensor of the rank whose number in torch.distributed is src."""
+    """Return the tensor of the rank whose global rank is src."""
     name, _ = _group(group)
     root = compiled.root_in(group, src, None)
     return _tensor(compiled.operators().broadcast(tensor, root, name, False))
@@ -123,27 +125,27 @@ def broadcast(tensor: torch.Tensor, src: int, group: GroupLike = None) -> torch.
 def reduce(
     tensor: torch.Tensor, dst: int, op: OpLike = None, group: GroupLike = None
 ) -> torch.Tensor:
-    """Return the combination of a tensor of all ranks on rank dst, and zeros on the others."""
+    """Return the reduction of a tensor on rank dst, and zeros on the other ranks."""
     name, _ = _group(group)
     root = compiled.root_in(group, dst, None)
     return _tensor(compiled.operators().reduce(tensor, compiled.op_name(op), root, name, False))
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: GroupLike = None) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of all ranks on rank dst, and zeros on the others."""
+    """Return the tensors of all ranks on rank dst, and zeros on the other ranks."""
     name, size = _group(group)
     root = compiled.root_in(group, dst, None)
     return _rows(compiled.operators().gather(tensor, root, name, False), size)
 
 
 def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: GroupLike = None) -> torch.Tensor:
-    """Return this rank's tensor of those of rank src.
+    """Return the tensor that rank src has passed for this rank.
 
     Args:
-        tensors: a tensor for each rank, all of one shape. Those of ranks other than src give only
-            the shape, and their gradients are 0.
-        src: the number in torch.distributed of the rank that sends.
-        group: as `symmem.group` takes it.
+        tensors: one tensor per rank, all with the same shape. On ranks other than src, only the
+            shape is used, and the gradients are 0.
+        src: the sender's global rank.
+        group: see the module's description.
     """
     name, size = _group(group)
     root = compiled.root_in(group, src, None)
@@ -152,7 +154,7 @@ def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: GroupLike = No
 
 
 def _group(group: GroupLike) -> tuple[str, int]:
-    """Return the name of a group, which operators take, and the number of its ranks."""
+    """Return the name by which operators find a group, and the number of its ranks."""
     name = compiled.group_name(group)
     return name, session.place(name).size
 
@@ -162,7 +164,7 @@ def _tensor(result: object) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
-    """Return the rows of a tensor. Each can be written in place, unlike those of unbind."""
+    """Return the rows of a tensor. Unlike the results of unbind, they can be modified in place."""
     return tuple(tensor[i] for i in range(count))
 
 
@@ -178,14 +180,14 @@ def _stack(name: str, tensors: Sequence[torch.Tensor], size: int) -> torch.Tenso
 def _require_parts(name: str, tensors: Sequence[torch.Tensor], size: int) -> None:
     if len(tensors) != size:
         raise errors.InvalidError(
-            f"{name} has {len(tensors)} tensors, {size} are needed, one for each rank"
+            f"{name} has {len(tensors)} tensors but needs {size}, one for each rank"
         )
 
 
 def _write(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Copy the result into the caller's tensor, and return one that autograd follows."""
+    """Copy the result to the caller's tensor, and return a tensor that autograd tracks."""
     if output.shape != result.shape:
         raise errors.InvalidError(
-            f"output is {tuple(output.shape)}, the result is {tuple(result.shape)}"
+            f"output has shape {tuple(output.shape)}, but the result has {tuple(result.shape)}"
         )
     return _tensor(write_followed(output, result))

@@ -86,8 +86,8 @@ def what_names_no_world_is_refused() -> None:
         ([], "not different ranks"),
         ([0, 0], "not different ranks"),
         ([0, SIZE], "not different ranks"),
-        ("no such", "no process group of PyTorch's is named 'no such'"),
-        (grid, "a mesh of 2 dimensions"),
+        ("no such", "PyTorch has no process group named 'no such'"),
+        (grid, "a mesh with 2 dimensions"),
         ((grid, "pp"), "has no dimension 'pp'"),
         (gone, "it was destroyed"),
         (closed, "is a group of symmem's"),
@@ -110,7 +110,7 @@ def an_open_world_is_the_same_however_it_is_named() -> None:
     for way in (None, EVERYONE, dist.group.WORLD, group, "0", world):
         assert symmem.init(way) is world
     error = raises(symmem.InvalidError, lambda: symmem.init([RANK]))
-    assert f"on the ranks {tuple(EVERYONE)} instead of ({RANK},)" in str(error), error
+    assert f"on ranks {tuple(EVERYONE)} instead of ({RANK},)" in str(error), error
     symmem.finalize()
 
 

@@ -1,4 +1,4 @@
-"""Groups: ranks that communicate, with a pool of memory."""
+"""Groups of ranks that communicate and share pools of memory."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _PUBLIC = (
 
 
 LONGEST_TIMEOUT = 24 * 60 * 60.0
-"""The longest timeout of the library, in seconds: a day."""
+"""The library's maximum timeout, in seconds."""
 
 
 def milliseconds(timeout: float) -> int:
-    """Convert a timeout in seconds, or raise if it is none."""
+    """Convert a timeout from seconds to milliseconds. Raise `InvalidError` if it is invalid."""
     if not 0 < timeout <= LONGEST_TIMEOUT:
         raise errors.InvalidError(
-            f"timeout {timeout!r} is not a number of seconds above 0, up to a day"
+            f"timeout {timeout!r} is not a number of seconds above 0 and up to a day"
         )
     return max(1, round(timeout * 1000))
 
 
 class WindowTable:
-    """A copy of a group's windows, so that a query makes no call until they change.
+    """A copy of a group's windows. Until they change, queries need not call the library.
 
     Attributes:
         words: the words of the library.
-        copy: `Word.WINDOWS` at the time of the copy, and the beginnings and ends of the windows in
-            the order of addresses. It is replaced as a whole, because other threads read it.
+        copy: `Word.WINDOWS` at the time of the copy, and the start and end addresses of the
+            windows, sorted by address. It is replaced as a whole, because other threads read it.
     """
 
     __slots__ = ("_handle", "_library", "copy", "words")
@@ -61,7 +61,7 @@ class WindowTable:
         self.copy: tuple[int, list[int], list[int]] = (NEVER_SEEN, [], [])
 
     def refresh(self) -> tuple[int, list[int], list[int]]:
-        """Copy the windows again."""
+        """Update the copy and return it."""
         seen = self.words[Word.WINDOWS]
         pairs = self._read()
         fresh = (seen, [a for a, _ in pairs], [a + n for a, n in pairs])
@@ -80,7 +80,7 @@ class WindowTable:
 
 
 class Scopes(NamedTuple):
-    """The scopes of a group, by the arguments of `symmem.use`."""
+    """A group's scopes, one for each combination of arguments of `symmem.use`."""
 
     plain: AbstractContextManager[Group]
     disabled: AbstractContextManager[Group]
@@ -88,20 +88,21 @@ class Scopes(NamedTuple):
 
 
 class Group:
-    """Ranks that communicate; rank numbers count within the group.
+    """A group of ranks that communicate.
 
-    `symmem.init`, `symmem.open_world` and `symmem.group` make groups; do not call the class. Groups
-    of a world with the same ranks share memory; others do not, unless they were given a `domain`.
+    Groups are created by `symmem.init`, `symmem.open_world` and `symmem.group`, not by the
+    constructor. Groups of a world that have the same ranks share memory. Other groups do not,
+    unless they have a `domain`.
 
     Attributes:
-        name: the same on all of its ranks.
+        name: the group's name, which is the same on all ranks.
         rank: this rank's number in the group.
-        ranks: the numbers in the world, in group order.
-        pool: the number of the pool that its scopes allocate from, as `stats` lists them.
-        values: packed arguments of calls of values, by instruction, name, operation and site.
-        close_world: closes the world of which this is the group of all ranks; None unless
-            `symmem.open_world` opened it.
-        agreed: those of the latest `agree` under a name, with its instruction: most names have one.
+        ranks: the world ranks of the members, in group order.
+        pool: the number of the pool from which the group's scopes allocate, as shown by `stats`.
+        values: the packed arguments of calls on values, by instruction, name, operation and site.
+        close_world: closes the world if `symmem.open_world` returned this group; otherwise None.
+        agreed: the packed arguments of the latest `agree` for each name, with the instruction that
+            made the call. Most names are used by a single instruction.
     """
 
     def __init__(
@@ -138,46 +139,48 @@ class Group:
         return len(self.ranks)
 
     def __dir__(self) -> list[str]:
-        """List the public names; the others are for the package."""
+        """List the public names. The others are for this package."""
         return [*_PUBLIC, *(n for n in object.__dir__(self) if n.startswith("__"))]
 
     def __repr__(self) -> str:
-        """Describe the group for people."""
+        """Return a description with the name and the ranks."""
         state = "closed " if self.closed else ""
         return f"<{state}symmem.Group {self.name!r}: rank {self.rank} of {list(self.ranks)}>"
 
     def torch_rank(self, rank: int) -> int:
-        """Convert a rank of the group to its number in torch.distributed."""
+        """Convert a rank of the group to its global rank in torch.distributed."""
         world = self.ranks[rank]
         numbers = self.runtime.torch_ranks
         return world if numbers is None else numbers[world]
 
     def root(self, src: int | None, group_src: int | None, name: str = "src") -> int:
-        """Convert a root, given by its global or its group rank, to its rank in the group.
+        """Return the group rank of a root that is given by its global or its group rank.
 
         Args:
-            src: the number among all ranks.
-            group_src: the number in the group; instead of src.
-            name: the caller's name of src.
+            src: the global rank.
+            group_src: the rank in the group, as an alternative to src.
+            name: the caller's name for src.
         """
         if (src is None) == (group_src is None):
-            raise errors.InvalidError(f"give {name} or group_{name}, one of them")
+            raise errors.InvalidError(f"pass either {name} or group_{name}")
         if group_src is not None:
             if not 0 <= group_src < self.size:
-                raise errors.InvalidError(f"group_{name} {group_src}: the group has {self.size}")
+                raise errors.InvalidError(
+                    f"group_{name} is {group_src}, but the group has {self.size} ranks"
+                )
             return group_src
         world, numbers = src, self.runtime.torch_ranks
         if numbers is not None:
-            # A number of torch.distributed is not one of symmem, even if both exist.
+            # The numbering of torch.distributed may differ from that of symmem's world.
             world = numbers.index(src) if src in numbers else -1
         if world not in self.ranks:
             raise errors.InvalidError(f"rank {src} is not in {self!r}")
         return self.ranks.index(world)
 
     def reserve(self, nbytes: int, stream: int) -> None:
-        """Make and register memory for a stream."""
+        """Map and register memory for a stream."""
         if nbytes < 0:
-            raise errors.InvalidError(f"reserving {nbytes} bytes: give 0 or more")
+            raise errors.InvalidError(f"cannot reserve {nbytes} bytes")
         self.library.call("symmem_reserve_on", self.pool, nbytes, stream, self.handle)
         self.end_scope(stream)
 
@@ -186,49 +189,50 @@ class Group:
         self.seen = self.library.number("symmem_scope_end", self.handle, stream)
 
     def pending(self) -> bool:
-        """Report whether memory may have to be registered. It makes no call."""
+        """Return whether memory may have to be registered, without calling the library."""
         return bool(self.library.words[Word.PENDING] != self.seen)
 
     def error(self) -> errors.SymmemError | None:
-        """Return the fault that ended the group, or None."""
+        """Return the fault that made the group fail, or None."""
         return self.library.group_error(self.handle)
 
     def abort(self) -> None:
-        """Fail the group on all its ranks: calls that wait raise `AbortedError`."""
+        """Fail the group on all its ranks. Pending calls raise `AbortedError`."""
         self.library.call("symmem_group_abort", self.handle)
 
     def broken_off(self, error: BaseException) -> None:
-        """Fail the group if a handler of a signal ended the wait for one of its collectives.
+        """Fail the group if a signal handler interrupted the wait for one of its collectives.
 
-        Otherwise the other ranks could wait for calls that this rank never makes.
+        Otherwise the other ranks might wait for calls that this rank never makes.
         """
         if not isinstance(error, Exception) or not isinstance(error, errors.SymmemError):
             self.library.raw.symmem_group_abort(self.handle)
 
     def set_path(self, path: int) -> None:
-        """Set who chooses the path of collectives. Collective."""
+        """Set the path of collectives, or let the tuning table choose it. Collective."""
         self.library.call("symmem_group_set_path", self.handle, path)
 
     def set_timeout(self, seconds: float) -> None:
-        """Bound later waits of this rank for other ranks of the group, by 1 ms to a day.
+        """Set the timeout of this rank's later waits for other ranks of the group.
 
-        A rank that is late by more fails the group with a `TimeoutError` that names the rank. At
-        first the timeout is that of the world, or the one that `symmem.group` was given.
+        It may be 1 ms to a day. If a rank does not arrive in time, the group fails with a
+        `TimeoutError` that names the rank. The initial timeout is that of the world, or the one
+        passed to `symmem.group`.
         """
         self.library.call("symmem_group_set_timeout", self.handle, milliseconds(seconds))
 
     def describe(self) -> dict[str, Any]:
-        """Describe the group as the library sees it."""
+        """Return the library's description of the group."""
         return self.library.json("symmem_group_describe", self.handle)
 
     def close(self, *, force: bool = False) -> None:
-        """Leave the group without waiting for others. CUDA graphs over it have no results then.
+        """Leave the group without waiting for other ranks. Its CUDA graphs become invalid.
 
-        The group that `symmem.open_world` returned closes its world, as `symmem.finalize` closes
-        the world of `symmem.init`. Other worlds continue.
+        If `symmem.open_world` returned this group, `close` closes the world, as `symmem.finalize`
+        closes the world of `symmem.init`. Other worlds are not affected.
 
         Args:
-            force: for a world: as `symmem.finalize` takes it.
+            force: as in `symmem.finalize`, for the group of a world.
         """
         if self.close_world is not None and not self.closed:
             self.close_world(force)
@@ -239,7 +243,7 @@ class Group:
             self.retire()
 
     def retire(self) -> None:
-        """Mark the group closed: its scopes raise from now on."""
+        """Mark the group as closed, so that its scopes raise an error."""
         self.closed = True
         self.stop_diverting()
 

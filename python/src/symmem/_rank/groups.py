@@ -1,4 +1,4 @@
-"""The groups of an open world: how they are named, found and opened."""
+"""Names, finds and opens the groups of a world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotAMemberError(errors.InvalidError):
 
 
 class New(NamedTuple):
-    """Options of a group that is opened: see `symmem.group`."""
+    """Options for opening a group. See `symmem.group`."""
 
     domain: Group | None = None
     name: str | None = None
@@ -29,7 +29,7 @@ NEW = New()
 
 
 class Place(NamedTuple):
-    """This rank's number in a group, and the number of the group's ranks."""
+    """This rank's number in a group, and the group's size."""
 
     rank: int
     size: int
@@ -52,7 +52,7 @@ class Groups:
         self.world = self._add(name, runtime.world, everyone, pool)
 
     def find(self, which: Any = None, new: New = NEW) -> Group:
-        """Find a group, and open it if that is its first use: see `symmem.group`."""
+        """Return a group, opening it on its first use. See `symmem.group`."""
         self.runtime.require()
         if isinstance(which, Group | None):
             return which or self.world
@@ -67,21 +67,21 @@ class Groups:
         return self._open(new.name or f"ranks {','.join(map(str, ranks))}", ranks, new)
 
     def known(self, which: Any) -> Group | None:
-        """Find a group that is open by its name or its process group."""
+        """Return an open group by its name or process group, or None."""
         if isinstance(which, str):
             return self._get(which)
         known = self._process_groups.get(id(which))
         return None if known is None else known[1]
 
     def remember(self, process_group: Any, group: Group) -> None:
-        """Find a group by a process group from now on.
+        """Associate a process group with a group.
 
         The reference to the process group prevents another object from getting its id.
         """
         self._process_groups[id(process_group)] = (process_group, group)
 
     def place(self, name: str) -> Place:
-        """Find this rank's place in a group by the group's name, without opening the group."""
+        """Return this rank's place in the group with the given name, without opening the group."""
         self.runtime.require()
         if (known := self._get(name)) is not None:
             return Place(known.rank, known.size)
@@ -89,19 +89,19 @@ class Groups:
         return Place(found.rank(), found.size())
 
     def _process_group(self, name: str) -> Any:
-        """Find the process group of a name; the error lists the names that symmem knows."""
+        """Return the process group with the given name. The error lists symmem's own names."""
         try:
             return process_group_of(name)
         except errors.InvalidError as e:
             names = sorted(n for n, group in list(self._named.items()) if not group.closed)
-            raise errors.InvalidError(f"{e}, nor is a group of symmem's: {names}") from None
+            raise errors.InvalidError(f"{e}; symmem's own groups are {names}") from None
 
     def _from_torch(self, process_group: Any, new: New) -> Group:
         torch_ranks = self.runtime.torch_ranks
         if torch_ranks is None:
             raise errors.InvalidError(
-                f"{process_group!r} is not a group of symmem, and symmem was not opened from "
-                "torch.distributed: call symmem.init after init_process_group"
+                f"{process_group!r} is not a group of symmem, and symmem was not initialized from "
+                "torch.distributed; call symmem.init after init_process_group"
             )
         dist = pytorch().distributed
         if process_group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -111,7 +111,7 @@ class Groups:
         if missing:
             raise errors.InvalidError(
                 f"ranks {missing} of the process group are not in symmem's world, "
-                f"{list(torch_ranks)}: call symmem.init with a process group that has them all"
+                f"{list(torch_ranks)}; call symmem.init with a process group that contains them"
             )
         ranks = tuple(torch_ranks.index(r) for r in members)
         if process_group is dist.group.WORLD and ranks == self.world.ranks:
@@ -126,7 +126,7 @@ class Groups:
             return known
         rank, size = self.runtime.rank, self.runtime.size
         if not ranks or not set(ranks) <= set(range(size)):
-            raise errors.InvalidError(f"a group of ranks {ranks}: the world has {size}")
+            raise errors.InvalidError(f"invalid group ranks {ranks}: the world has {size} ranks")
         if rank not in ranks:
             raise NotAMemberError(f"rank {rank} is not in the group {name!r}: {ranks}")
         text = name.encode()
@@ -139,7 +139,7 @@ class Groups:
         return self._add(name, handle, ranks, self._pool(handle, ranks, new.domain))
 
     def _add(self, name: str, handle: int, ranks: tuple[int, ...], pool: int) -> Group:
-        """Store a group by its name, and remove groups that were closed."""
+        """Add a group, and remove closed ones."""
         for closed in [n for n, group in list(self._named.items()) if group.closed]:
             self._named.pop(closed, None)
         group = Group(self.runtime, handle, name, ranks, pool, scopes_of)
@@ -147,15 +147,15 @@ class Groups:
         return group
 
     def _get(self, name: str) -> Group | None:
-        """Find the group of a name that is open."""
+        """Return the open group with the given name, or None."""
         found = self._named.get(name)
         return None if found is None or found.closed else found
 
     def _pool(self, handle: int, ranks: tuple[int, ...], domain: Group | None) -> int:
-        """Return the pool of a group's scopes: its domain's, or that of groups with its ranks."""
+        """Return the pool of the group's domain, or the pool of all groups with these ranks."""
         if domain is not None:
             if not set(ranks) <= set(domain.ranks):
-                raise errors.InvalidError(f"the domain {domain!r} does not have the ranks {ranks}")
+                raise errors.InvalidError(f"the domain {domain!r} does not contain ranks {ranks}")
             return domain.pool
         if ranks not in self._pools:
             opened = self.runtime.library.number("symmem_pool_open", handle, 0, b"")
@@ -163,7 +163,7 @@ class Groups:
         return self._pools[ranks]
 
     def close(self, force: bool) -> None:
-        """Close the world: see `symmem.finalize`. Later calls that use it raise."""
+        """Close the world. See `symmem.finalize`."""
         groups, streams = list(self._named.values()), self.runtime.streams
         if force:
             for group in groups:
@@ -174,18 +174,18 @@ class Groups:
             group.retire()
 
     def after_fork(self) -> None:
-        """Make calls that use this world raise, in a child of fork."""
+        """Make calls that use this world raise `ForkedError` in a forked child."""
         self.runtime.forked = True
         for group in self._named.values():
             group.stop_diverting()
 
 
 def process_group_of(which: Any) -> Any:
-    """Find PyTorch's process group for a mesh or a name; None for a sequence of ranks."""
+    """Return the process group for a mesh or a name, or None for a sequence of ranks."""
     if isinstance(which, str):
         found = pytorch().group_named(which) if loaded() else None
         if found is None:
-            raise errors.InvalidError(f"no process group of PyTorch's is named {which!r}")
+            raise errors.InvalidError(f"PyTorch has no process group named {which!r}")
         return found
     dist = pytorch().distributed if loaded() else None
     if dist is None:
@@ -197,8 +197,8 @@ def process_group_of(which: Any) -> Any:
         return None
     if mesh.ndim > 1 and dimension is None:
         raise errors.InvalidError(
-            f"a mesh of {mesh.ndim} dimensions is no group: pass (mesh, dimension), or one group "
-            "of it by mesh.get_group(dimension)"
+            f"a mesh with {mesh.ndim} dimensions is not a group; pass (mesh, dimension) or "
+            "mesh.get_group(dimension)"
         )
     if mesh.get_coordinate() is None:
         raise NotAMemberError(f"this rank is not in {mesh}")
@@ -209,13 +209,13 @@ def process_group_of(which: Any) -> Any:
 
 
 def ranks_of(which: Any) -> tuple[int, ...]:
-    """Read the ranks of a group."""
+    """Convert a sequence of ranks to a tuple."""
     try:
         if not isinstance(which, bytes | bytearray):
             return tuple(operator.index(r) for r in which)
         raise TypeError
     except TypeError:
         raise errors.InvalidError(
-            f"{which!r} is not a group: pass a process group or a mesh of PyTorch, a sequence of "
-            "ranks, the name of a group that is open, or a symmem.Group"
+            f"{which!r} is not a group; pass a PyTorch process group or mesh, a sequence of ranks, "
+            "the name of an open group, or a symmem.Group"
         ) from None

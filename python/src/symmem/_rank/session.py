@@ -1,6 +1,6 @@
-"""The worlds of this process.
+"""Manages the worlds of this process.
 
-`symmem.init` opens the main world, and `symmem.finalize` closes it. `symmem.open_world` opens
+`symmem.init` opens the main world and `symmem.finalize` closes it. `symmem.open_world` opens
 others.
 """
 
@@ -26,14 +26,14 @@ _VARIABLES = ("SYMMEM_", "NCCL_", "CUDA_", "XDG_", "HOME", "MASTER_", "TORCHELAS
 
 
 class Session:
-    """Owns the worlds of this process: the main one, which is open or closed, and others.
+    """Owns the worlds of this process: the main world, which may be closed, and any others.
 
-    `open` and `close` may alternate. In a child of fork, open worlds stay open, and calls that use
-    them raise `ForkedError`.
+    The main world can be opened again after it was closed. In a forked child, open worlds stay
+    open, and calls that use them raise `ForkedError`.
 
     Attributes:
-        world: the group of all ranks of the main world while it is open; None otherwise, and after
-            a fork.
+        world: the group of all ranks of the main world. It is None if the main world is closed, and
+            in a forked child.
     """
 
     __slots__ = ("_cuda", "_groups", "_others", "world")
@@ -41,20 +41,21 @@ class Session:
     def __init__(self) -> None:
         self.world: Group | None = None
         self._groups: Groups | None = None
-        self._others: tuple[Groups, ...] = ()  # oldest first; replaced, since other threads read it
-        # PyTorch may call its allocators until the process ends, so this outlives the rank.
+        # Oldest first. The tuple is replaced as a whole, because other threads read it.
+        self._others: tuple[Groups, ...] = ()
+        # PyTorch may call its allocators until the process exits, so the pools outlive the worlds.
         self._cuda: CudaPools | None = None
 
     @property
     def groups(self) -> Groups:
-        """The groups of the main world; `ClosedError` if it is not open."""
+        """The groups of the main world. Raises `ClosedError` if it is not open."""
         if self._groups is None:
-            raise errors.ClosedError("symmem is not open: call symmem.init first")
+            raise errors.ClosedError("symmem is not initialized; call symmem.init first")
         return self._groups
 
     @property
     def runtime(self) -> Runtime:
-        """This process as a rank of the main world; `ClosedError` if it is not open."""
+        """This process as a rank of the main world. Raises `ClosedError` if it is not open."""
         return self.groups.runtime
 
     @property
@@ -64,25 +65,25 @@ class Session:
 
     @property
     def anyone(self) -> Runtime:
-        """The first of `runtimes`; `ClosedError` if no world is open."""
+        """The first of `runtimes`. Raises `ClosedError` if no world is open."""
         if self._groups is None and self._others:
             return self._others[0].runtime
         return self.runtime
 
     @property
     def is_open(self) -> bool:
-        """Whether the main world is open, and not that of the process that forked this one."""
+        """Whether the main world is open. It is False in a forked child."""
         return self._groups is not None and not self._groups.runtime.forked
 
     def _all(self) -> list[Groups]:
         return [*([] if self._groups is None else [self._groups]), *self._others]
 
     def open(self, process_group: Any, asked: dict[str, Any]) -> Group:
-        """Open the main world and return the group of its ranks: see `symmem.init`.
+        """Open the main world and return the group of its ranks. See `symmem.init`.
 
         Args:
-            process_group: as `symmem.init` takes it.
-            asked: the other arguments: the device, and options of `symmem_open`.
+            process_group: as in `symmem.init`.
+            asked: the device and options of `symmem_open`.
         """
         self._require_closed()
         return self._open(_prepare(process_group, asked), asked)
@@ -91,7 +92,7 @@ class Session:
         """Open the main world with ranks of torch.distributed. Collective.
 
         Args:
-            of: the ranks, which need not be those of a process group.
+            of: the ranks, which need not form a process group.
             asked: options of `symmem_open`.
         """
         self._require_closed()
@@ -100,7 +101,7 @@ class Session:
     def _require_closed(self) -> None:
         if self._groups is not None:
             self._groups.runtime.require()
-            raise errors.InvalidError("symmem is open already; symmem.finalize closes it")
+            raise errors.InvalidError("symmem is already initialized; call symmem.finalize first")
 
     def _open(self, start: Start, asked: dict[str, Any]) -> Group:
         """Open the main world with complete options."""
@@ -117,7 +118,7 @@ class Session:
         return self.world
 
     def open_world(self, process_group: Any, asked: dict[str, Any], name: str | None) -> Group:
-        """Open another world and return the group of its ranks: see `symmem.open_world`."""
+        """Open another world and return the group of its ranks. See `symmem.open_world`."""
         asked = dict(asked)
         pool = json.dumps(asked.pop("pool", {})).encode()
         start = _prepare(process_group, asked)
@@ -138,7 +139,7 @@ class Session:
         return groups.world
 
     def _unused(self, name: str) -> str:
-        """Return a name that no open group has, by adding a number if necessary."""
+        """Return the name, with a number appended if an open group already uses it."""
         names = itertools.chain([name], (f"{name} #{n}" for n in itertools.count(2)))
         return next(n for n in names if not any(g.known(n) for g in self._all()))
 
@@ -148,36 +149,36 @@ class Session:
         self._others = tuple(g for g in self._others if g is not groups)
 
     def find(self, which: Any, new: New = NEW, world: Group | None = None) -> Group:
-        """Find a group, and open it in a world if that is its first use: see `symmem.group`."""
+        """Return a group, opening it on its first use. See `symmem.group`."""
         if world is not None:
             for groups in self._all():
                 if groups.runtime is world.runtime:
                     return groups.find(which, new)
-            raise errors.ClosedError(f"the world of {world!r} was closed")
+            raise errors.ClosedError(f"the world of {world!r} has been closed")
         for groups in self._others:
             if known := groups.known(which):
                 return known
         return self.groups.find(which, new)
 
     def place(self, name: str) -> Place:
-        """Find this rank's place in a group by the group's name, without opening the group."""
+        """Return this rank's place in the group with the given name, without opening the group."""
         for groups in self._others:
             if known := groups.known(name):
                 return Place(known.rank, known.size)
         return self.groups.place(name)
 
     def default_streams(self) -> list[HostStream]:
-        """List the streams of the worlds' collectives on the host backend."""
+        """Return the streams on which the worlds' collectives run on the host backend."""
         return [groups.world.lanes.main for groups in self._all()]
 
     def opened_alike(self, process_group: Any, asked: dict[str, Any]) -> Group | None:
-        """Return the main world if it is open, or None; raise if it has other options.
+        """Return the main world if it is open, or None. Raise `InvalidError` if its options differ.
 
-        Options that are not given agree with any value, so several libraries of a process can share
-        the world.
+        Options that the caller has not passed match any value, so that several libraries of a
+        process can share the world.
 
         Args:
-            process_group: as `symmem.init` takes it.
+            process_group: as in `symmem.init`.
             asked: the other arguments of `symmem.init`.
         """
         if not self.is_open:
@@ -188,15 +189,15 @@ class Session:
             agrees = want is None or (name, want) == ("backend", "auto") or want == had.get(name)
             if not agrees:
                 raise errors.InvalidError(
-                    f"symmem is open already, with {name} {had.get(name)!r} instead of {want!r}; "
-                    "symmem.finalize closes it"
+                    f"symmem is already initialized with {name} {had.get(name)!r} instead of "
+                    f"{want!r}; call symmem.finalize first"
                 )
         if process_group is not None and process_group is not world:
             _require_ranks(runtime, origin.origin(pytorch(), process_group).ranks)
         return world
 
     def close(self, force: bool) -> None:
-        """Close the main world: see `symmem.finalize`. Do nothing if it is not open."""
+        """Close the main world if it is open. See `symmem.finalize`."""
         if self._groups is None:
             return
         self._groups.runtime.require()
@@ -204,13 +205,13 @@ class Session:
         self._groups = self.world = None
 
     def after_fork(self) -> None:
-        """Make everything that uses a world raise, in a child of fork."""
+        """Make calls that use a world raise `ForkedError` in a forked child."""
         for groups in self._all():
             groups.after_fork()
         self.world = None
 
     def _pools(self, found: Torch | None, lib: Library, ordinal: int | None) -> CudaPools | None:
-        """Make PyTorch's side of the pools, once for the process."""
+        """Return the CUDA pools of this process, creating them on the first call."""
         if found is None or ordinal is None:
             return None
         if self._cuda is None:
@@ -218,21 +219,22 @@ class Session:
             self._cuda = CudaPools(found, lib, ordinal)
         if self._cuda.device != ordinal:
             raise errors.UnsupportedError(
-                f"symmem was opened on device {self._cuda.device} before; a process has one device"
+                f"symmem was initialized on device {self._cuda.device} before, and a process can "
+                "use only one device"
             )
         return self._cuda
 
 
 session = Session()
-"""The only one of the process."""
+"""The session of this process."""
 
 os.register_at_fork(after_in_child=session.after_fork)
 
 
 def find(group: Any) -> Group:
-    """Find the group of a call; None is the main world.
+    """Return the group of a call. None means the main world.
 
-    It is a function because a method costs 40 ns more, and every call uses it.
+    Every call uses find. It is not a method, because a method would take 40 ns longer.
     """
     world = session.world
     if group is None and world is not None:
@@ -243,15 +245,15 @@ def find(group: Any) -> Group:
 
 
 class Start(NamedTuple):
-    """What opens a world.
+    """The parameters for opening a world.
 
     Attributes:
         torch: PyTorch, if the program uses it.
-        options: those of `symmem_open`.
-        ranks: the numbers of the ranks in torch.distributed, or None.
-        process_group: the process group that was given, or None.
+        options: the options of `symmem_open`.
+        ranks: the global ranks in torch.distributed, or None.
+        process_group: the process group that the caller passed, or None.
         ordinal: the ordinal of the CUDA device, or None.
-        name: describes the ranks.
+        name: a description of the ranks.
     """
 
     torch: Torch | None
@@ -262,13 +264,13 @@ class Start(NamedTuple):
     name: str
 
     def text(self) -> tuple[int, bytes]:
-        """Encode the options, after the length."""
+        """Return the length of the encoded options, and the options."""
         data = json.dumps(self.options).encode()
         return len(data), data
 
 
 def _prepare(process_group: Any, asked: dict[str, Any]) -> Start:
-    """Find the ranks of a world, and complete its options. Collective."""
+    """Find the ranks of a world and complete its options. Collective."""
     library().answers.from_main()
     found = pytorch() if process_group is not None or loaded() else None
     options = {k: v for k, v in asked.items() if k != "device"}
@@ -301,13 +303,13 @@ def _start(
 
 
 def _require_ranks(runtime: Runtime, ranks: tuple[int, ...]) -> None:
-    """Raise unless the world of the open rank consists of some ranks of torch.distributed."""
+    """Raise `InvalidError` unless the open world has the given ranks of torch.distributed."""
     if ranks != runtime.torch_ranks:
         have = "those of the launcher" if runtime.torch_ranks is None else runtime.torch_ranks
         raise errors.InvalidError(
-            f"symmem is open already, on the ranks {have} instead of {ranks}: open it once, "
-            "on all ranks that work together, and pass process groups of these to "
-            "symmem.group; symmem.finalize closes it"
+            f"symmem is already initialized on ranks {have} instead of {ranks}. Initialize it once "
+            "on all ranks that communicate, and pass their process groups to symmem.group; or call "
+            "symmem.finalize first"
         )
 
 
@@ -316,8 +318,9 @@ def _meet(
 ) -> tuple[int, ...] | None:
     """Add the rank, the size and the store to the options. Collective.
 
-    It returns the numbers of the ranks in torch.distributed, or None if a launcher or the options
-    name the ranks.
+    Returns:
+        The global ranks in torch.distributed, or None if the ranks are those of a launcher or of
+        the options.
     """
     initialized = found is not None and found.initialized()
     named = origin.names_ranks(options, process_group, initialized)
@@ -334,7 +337,7 @@ def _meet(
 
 
 def _complete(found: Torch | None, device: Any, options: dict[str, Any]) -> int | None:
-    """Complete the options with defaults, and return the ordinal of the CUDA device."""
+    """Add defaults to the options, and return the ordinal of the CUDA device."""
     options.setdefault("backend", "auto")
     options.setdefault("timeout_ms", round(1000 * origin.DEFAULT_TIMEOUT))
     ordinal = _ordinal(found, device, options["backend"])
@@ -344,14 +347,14 @@ def _complete(found: Torch | None, device: Any, options: dict[str, Any]) -> int 
         options["check"] = "every"
     if "callsites" in options:
         options["callsites"] = bool(options["callsites"])
-    # The library has copied the environment when it was loaded.
+    # The library copied the environment when it was loaded, so pass the current variables.
     variables = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
     options["environment"] = {**variables, **options.get("environment", {})}
     return ordinal
 
 
 def _ordinal(found: Torch | None, device: Any, backend: str) -> int | None:
-    """Choose the CUDA device: PyTorch's current one unless the caller names one."""
+    """Return the ordinal of the given CUDA device, or of PyTorch's current device."""
     if backend == "host" or found is None:
         return None
     cuda = found.module.cuda

@@ -28,7 +28,9 @@ def require_memory(name: str, tensor: Any, device: int | None) -> None:
         raise errors.UnsupportedError(f"{name} {_layout(name, tensor)}")
     if tensor.get_device() != (-1 if device is None else device):
         ours = "the host" if device is None else f"cuda:{device}"
-        raise errors.InvalidError(f"{name} is on {tensor.device}, symmem was opened on {ours}")
+        raise errors.InvalidError(
+            f"{name} is on {tensor.device}, but symmem was initialized on {ours}"
+        )
     if not has_memory(tensor):
         raise errors.UnsupportedError(f"{name} {_empty(name, tensor)}")
 
