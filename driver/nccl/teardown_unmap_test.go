@@ -33,7 +33,9 @@ func newBlockedPairOn(
 	t *testing.T, path driver.Path, timeout time.Duration, blocked ...int,
 ) *blockedPair {
 	t.Helper()
-	h := &blockedPair{testGroup: newTestGroup(t, 2, timeout), gate: make(chan struct{})}
+	// On a busy machine, a short timeout could pass before both ranks have launched the call. The
+	// abort would then wait for the blocked rank and keep the other rank from launching.
+	h := &blockedPair{testGroup: newTestGroup(t, 2, time.Minute), gate: make(chan struct{})}
 	h.regroup(0, 1)
 	needDirect(t, h.opened[0].group)
 	h.must(func(m *testRank) (err error) {
@@ -48,6 +50,10 @@ func newBlockedPairOn(
 		return errors.Join(err, h.powers[m.rank].raise(m.group, m.stream, path),
 			m.stream.Host(func() { close(done) }))
 	})
+	for _, m := range h.opened {
+		m.device.cfg.Timeout = timeout
+		m.group.(*communicator).cfg.Timeout.Set(timeout)
+	}
 	return h
 }
 
