@@ -138,7 +138,7 @@ func (a *aligner) meet(ctx context.Context, m *meeting) error {
 			return err
 		}
 		c := agreement.Config{Mode: agreement.Exact, Tag: m.tag, Ledgers: m.compared()}
-		if slices.ContainsFunc(m.pools, func(p *Pool) bool { return m.wants(&a.roster, p) }) {
+		if slices.ContainsFunc(m.pools, func(p *Pool) bool { return m.wantsAlign(&a.roster, p) }) {
 			c.Flags = flagAlign
 		}
 		outcome, err := a.comparison.run(ctx, a.comparison.lane(driver.LaneControl), c)
@@ -171,7 +171,7 @@ func (m *meeting) compared() []agreement.Ledger {
 	return m.ledgers()
 }
 
-func (m *meeting) wants(g *roster, p *Pool) bool {
+func (m *meeting) wantsAlign(g *roster, p *Pool) bool {
 	return p.suspicion.suspects(g) || m.needsAlign != nil && m.needsAlign(p)
 }
 

@@ -112,14 +112,14 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 		if err != nil {
 			local.Trouble = err.Error()
 		}
-		s.Wanted = m.wants(&a.roster, p)
+		s.Wanted = m.wantsAlign(&a.roster, p)
 		local.Pools = append(local.Pools, s)
 	}
 	return local
 }
 
 func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Pool) error {
-	if err := a.unready(all); err != nil {
+	if err := a.checkReady(all); err != nil {
 		for _, p := range pools {
 			p.realigner.raise(nil) // on all ranks, until it is realigned
 		}
@@ -151,8 +151,8 @@ func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Poo
 	return errors.Join(append(errs, a.unmapRetired(ctx, changed, gone))...)
 }
 
-// unready returns an error if the pools of some rank cannot be changed now.
-func (a *aligner) unready(all []stocktaking) error {
+// checkReady returns an error if the pools of some rank cannot be changed now.
+func (a *aligner) checkReady(all []stocktaking) error {
 	for r, one := range all {
 		switch {
 		case one.Capturing:

@@ -68,7 +68,7 @@ func (rt *Runtime) JoinWith(
 	if err == nil {
 		g, err = rt.connect(ctx, roster{full: full, ranks: slices.Clone(ranks), rank: rank, limit: limit})
 	}
-	if err != nil && !isCause(err) {
+	if err != nil && !excludesRankLoss(err) {
 		err = cmp.Or(rt.rankLists.differ(full, ranks), err)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // awaitsOthers reports whether an error names absent ranks of which some have not ended.
 func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
 	var absent *AbsentError
-	return errors.As(err, &absent) && !covers(ended, absent.Ranks)
+	return errors.As(err, &absent) && !allEnded(ended, absent.Ranks)
 }
 
 // leftError returns the error for a step that failed because ranks have left. If one of these ranks

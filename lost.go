@@ -71,7 +71,7 @@ func (m *rankMonitor) withRanks(
 	guarded, stop := m.watcher.Guard(ctx, ranks)
 	defer stop()
 	err := step(guarded)
-	if err == nil || isCause(err) {
+	if err == nil || excludesRankLoss(err) {
 		return err
 	}
 	return m.explainLost(ctx, operation, ranks, err)
@@ -93,15 +93,15 @@ func (m *rankMonitor) explainLost(
 	ended := m.watcher.Ended(waitCtx, ranks, func(known []*rendezvous.EndedError) bool {
 		switch {
 		case seen:
-			return covers(known, lost.Ranks)
+			return allEnded(known, lost.Ranks)
 		case broken:
 			return len(known) > 0
 		default:
-			return len(died(known)) > 0
+			return len(deadRanks(known)) > 0
 		}
 	})
 	// Some ranks may have left because others died, so a dead rank is the better explanation.
-	switch dead := m.addObserved(ranks, died(ended)); {
+	switch dead := m.addObserved(ranks, deadRanks(ended)); {
 	case len(dead) > 0 && (seen || broken):
 		return lostError(operation, dead)
 	case len(dead) > 0:
@@ -114,8 +114,8 @@ func (m *rankMonitor) explainLost(
 	return err
 }
 
-// died returns the ranks that have ended without leaving.
-func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
+// deadRanks returns the ranks that have ended without leaving.
+func deadRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.Left
 	})
@@ -130,7 +130,7 @@ func (m *rankMonitor) addObserved(
 		return dead
 	}
 	for _, rank := range m.observer.EndedRanks() {
-		if slices.Contains(ranks, rank) && !covers(dead, []int{rank}) {
+		if slices.Contains(ranks, rank) && !allEnded(dead, []int{rank}) {
 			how := fmt.Sprintf("the process of rank %d has ended", rank)
 			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: how})
 		}
@@ -139,8 +139,8 @@ func (m *rankMonitor) addObserved(
 	return dead
 }
 
-// isCause reports whether an error cannot be the consequence of another rank's end.
-func isCause(err error) bool {
+// excludesRankLoss reports whether an error cannot be the consequence of another rank's end.
+func excludesRankLoss(err error) bool {
 	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
 		if errors.Is(err, cause) {
 			return true
@@ -149,8 +149,8 @@ func isCause(err error) bool {
 	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
-// covers reports whether all of the given ranks are known to have ended.
-func covers(known []*rendezvous.EndedError, ranks []int) bool {
+// allEnded reports whether all of the given ranks are known to have ended.
+func allEnded(known []*rendezvous.EndedError, ranks []int) bool {
 	for _, r := range ranks {
 		if !slices.ContainsFunc(known, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
 			return false
@@ -167,7 +167,7 @@ func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError 
 	}
 	return &RankLostError{
 		Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", operation, strings.Join(how, "; ")),
-		Left: len(died(ended)) == 0,
+		Left: len(deadRanks(ended)) == 0,
 	}
 }
 
