@@ -10,7 +10,7 @@ import (
 )
 
 // TestCallsAreAnnouncedBeforeTheyAreRecorded checks that a rank announces a call before the history
-// records it. Once a call is recorded, the watcher may find a mismatch and fail the group. The
+// records it. Once a call is recorded, the watcher may find a mismatch and fail the group, and the
 // other ranks then look for this rank's announcement.
 func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 	if !onOneMachine() {
@@ -36,8 +36,8 @@ func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 	}
 }
 
-// announcementSpy counts all announcements. It also counts announcements that are made after the
-// history has recorded the call.
+// announcementSpy counts all announcements in announced, and those that are made after the history
+// has recorded the call in late.
 type announcementSpy struct {
 	control.Announcements
 	c               *communicator

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. The first group has
-// failed to load the collective kernels, so no GPU has loaded them yet. The message kernels have
+// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. No GPU has loaded the
+// collective kernels yet, because the first group failed to load them. The message kernels have
 // been loaded.
 func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
@@ -30,7 +30,7 @@ func TestKernelsNotLoadedAreLoadedForNextGroup(t *testing.T) {
 	call := p.call(0, driver.PathDirect)
 	err := p[0].group.(*communicator).Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "cuModuleLoadData") {
-		t.Errorf("refusal of the direct path: got %v, want ErrUnsupported from cuModuleLoadData", err)
+		t.Errorf("Refusal(PathDirect) = %v, want ErrUnsupported from cuModuleLoadData", err)
 	}
 	p.sumInNewGroup(t, driver.PathDirect)
 	p.closeAll(t)

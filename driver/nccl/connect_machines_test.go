@@ -14,14 +14,14 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable names an environment variable. If the variable is set, the tests treat each rank
-// as if it ran on a separate machine: ranks communicate over TCP and share memory through fabric
-// handles. On real GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
+// machinesVariable is an environment variable that makes the tests treat each rank as if it ran on
+// a separate machine: ranks communicate over TCP and share memory through fabric handles. On real
+// GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// onOneMachine reports whether the ranks share a machine. Ranks of several machines compare calls
+// onOneMachine reports whether the ranks share a machine. Ranks on different machines compare calls
 // over TCP before they launch, so tests whose ranks launch in different orders must disable the
-// comparison.
+// comparison there.
 func onOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
 // applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
@@ -35,7 +35,7 @@ func applyMachinesVariable() {
 // runs more.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
-	"^TestGroupsWorkAtOnce$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
+	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
 // mismatchTests matches the contract tests in which ranks launch different calls.
@@ -54,12 +54,12 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test if the GPUs do not support fabric handles. It also skips the test if the
-// process sees no IMEX channel. If fabric handles are unavailable for another reason, it fails the
-// test. The software GPU supports fabric handles.
+// needFabric skips a test if the GPUs do not support fabric handles or the process sees no IMEX
+// channel. If fabric handles are unavailable for another reason, it fails the test. The software
+// GPU supports fabric handles.
 func needFabric(t *testing.T) {
 	t.Helper()
-	if soft(t) {
+	if usesSoftGPU(t) {
 		return
 	}
 	d := newTestGroup(t, 1, time.Minute).opened[0].device
@@ -76,9 +76,9 @@ func needFabric(t *testing.T) {
 	t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
 }
 
-// inMachinesProcess runs the test in a child process with machinesVariable set. It returns true in
-// the child process.
-func inMachinesProcess(t *testing.T) bool {
+// rerunOnSeparateMachines runs the test in a child process with machinesVariable set, and returns
+// true in that process.
+func rerunOnSeparateMachines(t *testing.T) bool {
 	t.Helper()
 	if !onOneMachine() {
 		return true
@@ -88,7 +88,7 @@ func inMachinesProcess(t *testing.T) bool {
 }
 
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
-	if !inMachinesProcess(t) {
+	if !rerunOnSeparateMachines(t) {
 		return
 	}
 	w := newTestGroup(t, 2, time.Second)
@@ -96,14 +96,14 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	_, err := w.opened[0].device.Connect(t.Context(), group)
 	timeoutErr := (*driver.TimeoutError)(nil)
 	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
-		t.Errorf("got %v, want a TimeoutError that names rank 1", err)
+		t.Errorf("Connect = %v, want a TimeoutError that names rank 1", err)
 	}
 }
 
 // TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. A call with
 // direct kernels is compared when the capture is replayed, and any other call when it is recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
-	if !inMachinesProcess(t) {
+	if !rerunOnSeparateMachines(t) {
 		return
 	}
 	w := newGroup(t, 2, 10*time.Second)
@@ -120,7 +120,8 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		err = errors.Join(err, foreign[0].capture(func() error {
 			recorded := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
 			if mismatch := (*driver.MismatchError)(nil); !errors.As(recorded, &mismatch) {
-				t.Errorf("rank %d recorded a mismatched call: got %v, want a MismatchError", m.rank, recorded)
+				t.Errorf("Record of a mismatched call on rank %d = %v, want a MismatchError", m.rank,
+					recorded)
 			}
 			return nil
 		}))

@@ -11,21 +11,21 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestContract runs the driver contract on the machine's GPUs. Without GPUs, it uses the software
-// GPU.
+// TestContract runs the driver contract on the machine's GPUs, or on the software GPU if it has
+// none.
 func TestContract(t *testing.T) {
 	without := map[drivertest.Part]string{
 		drivertest.Failures: "queued kernels cannot be canceled",
 	}
 	if sharingEnabled() {
 		without[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
-			"ending a group waits for kernels that wait for other ranks"
+			"tearing down a group waits for kernels that wait for other ranks"
 	}
 	const integers, floats = "sum prod min max avg", "sum prod min max avg premul_sum"
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: maxRanks(t), Unordered: true,
 		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
-		Slow:  soft(t) && !full(), Without: without,
+		Slow:  usesSoftGPU(t) && !full(), Without: without,
 		Reductions: map[driver.DataType]string{
 			driver.Float64: floats, driver.Float32: floats, driver.Float16: floats, driver.BFloat16: floats,
 			driver.Int8: integers, driver.Uint8: integers, driver.Int16: "", driver.Uint16: "",
@@ -34,12 +34,12 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// ranksVariable names the environment variable with the number of ranks for tests whose ranks share
-// GPUs (sharingVariable).
+// ranksVariable is the environment variable that holds the number of ranks for tests whose ranks
+// share GPUs (sharingVariable).
 const ranksVariable = "SYMMEM_TEST_RANKS"
 
-// maxRanks returns the largest number of ranks that a test can use. It is the number of GPUs, or
-// more if ranks share GPUs.
+// maxRanks returns the largest number of ranks that a test can use, which is the number of GPUs or,
+// if ranks share GPUs, possibly more.
 func maxRanks(t *testing.T) int {
 	t.Helper()
 	gpus, err := cuda.Load()

@@ -9,17 +9,17 @@ import (
 	"symmem/driver"
 )
 
-// TestTimeoutHasCountsOfNCCL checks that a TimeoutError contains NCCL's operation counts. One rank
-// skips an NCCL collective.
+// TestTimeoutHasCountsOfNCCL makes one rank skip an NCCL collective, and checks that the other
+// rank's TimeoutError contains NCCL's operation counts.
 func TestTimeoutHasCountsOfNCCL(t *testing.T) {
-	if soft(t) {
+	if usesSoftGPU(t) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
 	w := newGroup(t, 2, 6*time.Second)
-	w.withPower(1024, func(m *testRank, p *power) error {
+	w.withSum(1024, func(m *testRank, p *repeatedSum) error {
 		m.group.SetCheck(false) // otherwise rank 0's second call would not reach NCCL
 		for range 2 - m.rank {
-			if err := p.raise(m.group, m.stream, driver.PathPlain); err != nil {
+			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}
 		}
@@ -29,7 +29,7 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 		}
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(err, &timeoutErr) {
-			return failuref("got %v, want a TimeoutError", err)
+			return failuref("Synchronize = %v, want a TimeoutError", err)
 		}
 		t.Log(timeoutErr)
 		if !strings.Contains(timeoutErr.Counts, "AllReduce: ") ||

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// factsOf sets the facts that are named in words, and all facts that these imply.
+// factsOf returns facts in which those named in words are set, and all that these imply.
 func factsOf(words string) (f facts) {
 	for word := range strings.FieldsSeq(words) {
-		for _, n := range f.named() {
+		for _, n := range f.fields() {
 			if n.name == word {
 				*n.fact = true
 			}
@@ -21,14 +21,13 @@ func factsOf(words string) (f facts) {
 	return f
 }
 
-// namedFact is a field of facts with its name.
 type namedFact struct {
 	name string
 	fact *bool
 }
 
-// named returns the facts that do not record progress.
-func (f *facts) named() []namedFact {
+// fields returns the fields that do not record progress.
+func (f *facts) fields() []namedFact {
 	return []namedFact{
 		{"stuck", &f.stuck},
 		{"blocked-call", &f.blockedCall},
@@ -45,7 +44,7 @@ func (f *facts) named() []namedFact {
 
 func (f *facts) String() string { return fmt.Sprintf("%+v", *f) }
 
-// possible reports whether the facts can occur together.
+// possible reports whether this combination of facts can occur.
 func (f *facts) possible() bool {
 	switch {
 	case f.idle && f.windows,
@@ -56,7 +55,7 @@ func (f *facts) possible() bool {
 	return true
 }
 
-// successors returns every state that may follow step s. Work may end during any step.
+// successors returns every state that may follow step s. Work may complete during any step.
 func (f *facts) successors(s step) []facts {
 	next := *f
 	idle := *f
@@ -71,9 +70,9 @@ func (f *facts) successors(s step) []facts {
 		if !f.kernelsEnded {
 			next.drainTimedOut, idle.drainTimedOut = false, false
 		}
-		ended := next
-		ended.blockedCall = false
-		return []facts{next, ended, idle}
+		returned := next
+		returned.blockedCall = false
+		return []facts{next, returned, idle}
 	case stepDeregister:
 		next.deregistered = true
 	case stepAwaitGraphs:
@@ -91,56 +90,56 @@ func (f *facts) successors(s step) []facts {
 	return []facts{next}
 }
 
-// endingCase describes a teardown. late lists when drains time out: "before" the abort, "after" it,
-// or both.
-type endingCase struct{ name, facts, late, want string }
+// teardownCase describes a teardown. timeouts says whether drains time out "before" the abort,
+// "after" it, or both.
+type teardownCase struct{ name, facts, timeouts, want string }
 
-// outcome returns the state after a step. Work ends only during an abort, or during a drain that
-// succeeds.
-func (c *endingCase) outcome(f *facts, s step) facts {
-	states, when := f.successors(s), "before"
+// outcome returns the state after a step. Work completes only during an abort, or during a drain
+// that succeeds.
+func (c *teardownCase) outcome(f *facts, s step) facts {
+	states, phase := f.successors(s), "before"
 	if f.aborted {
-		when = "after"
+		phase = "after"
 	}
-	if s == stepAbort || s == stepDrain && !strings.Contains(c.late, when) {
+	if s == stepAbort || s == stepDrain && !strings.Contains(c.timeouts, phase) {
 		return states[1]
 	}
 	return states[0]
 }
 
-const usualEnd = "deregister, await graphs, abort, finish"
+const usualSteps = "deregister, await graphs, abort, finish"
 
-// endings lists typical teardowns.
-var endings = []endingCase{
-	{"no work", "idle", "", usualEnd},
+// teardowns lists typical teardowns.
+var teardowns = []teardownCase{
+	{"no work", "idle", "", usualSteps},
 	{
 		"the device has other work", "idle slow-abort", "",
 		"deregister, await graphs, await device, abort, finish",
 	},
 	{
-		"a closed stream has a kernel that the abort ends", "idle plain closed-streams-busy", "",
+		"a closed stream has a kernel that the abort stops", "idle plain closed-streams-busy", "",
 		"abort, await graphs, finish",
 	},
 	{
-		"a closed stream had a kernel that has ended", "idle plain", "", usualEnd,
+		"a closed stream had a kernel that has exited", "idle plain", "", usualSteps,
 	},
-	{"direct kernels run", "", "", "drain, " + usualEnd},
+	{"direct kernels run", "", "", "drain, " + usualSteps},
 	{
 		"direct kernels are blocked", "", "before",
 		"drain, await graphs, await device, abort, finish",
 	},
 	{"a plain kernel runs", "plain", "", "abort, drain, await graphs, finish"},
-	{"a plain kernel does not end", "plain", "after", "abort, drain, await graphs, finish"},
+	{"a plain kernel does not exit", "plain", "after", "abort, drain, await graphs, finish"},
 	{"a call waits for a rank", "blocked-call", "", "abort, drain, await graphs, finish"},
 	{"a registration waits for a rank", "idle blocked-call", "", "abort, await graphs, finish"},
-	{"a window kernel ends", "windows", "", "drain, " + usualEnd},
-	{"a window kernel does not end", "windows", "before", "drain, abandon"},
+	{"a window kernel exits", "windows", "", "drain, " + usualSteps},
+	{"a window kernel does not exit", "windows", "before", "drain, abandon"},
 	{
 		"a call waits after window kernels", "blocked-call windows", "",
 		"abort, drain, await graphs, finish",
 	},
 	{
-		"a call waits after a window kernel that does not end", "blocked-call windows", "after",
+		"a call waits after a window kernel that does not exit", "blocked-call windows", "after",
 		"abort, drain, abandon",
 	},
 	{
@@ -160,7 +159,7 @@ var endings = []endingCase{
 		"abort, drain, await graphs, await captures, finish",
 	},
 	{
-		"graphs of other libraries have window kernels, and work ends", "captured-windows", "",
+		"graphs of other libraries have window kernels, and work completes", "captured-windows", "",
 		"drain, deregister, await graphs, await captures, abort, finish",
 	},
 	{
@@ -170,17 +169,17 @@ var endings = []endingCase{
 	},
 	{"a kernel is stuck", "stuck idle", "", "keep"},
 	{"a kernel is stuck, a registration waits", "stuck idle blocked-call", "", "abort, keep"},
-	{"a kernel is stuck, work ends", "stuck", "", "drain, keep"},
-	{"a kernel is stuck, work does not end", "stuck", "before", "drain, abandon"},
-	{"a kernel is stuck, a call ends", "stuck blocked-call", "before", "drain, abort, drain, keep"},
+	{"a kernel is stuck, work completes", "stuck", "", "drain, keep"},
+	{"a kernel is stuck, work does not complete", "stuck", "before", "drain, abandon"},
+	{"a kernel is stuck, a call returns", "stuck blocked-call", "before", "drain, abort, drain, keep"},
 	{
-		"a kernel is stuck, a call does not end", "stuck blocked-call", "before after",
+		"a kernel is stuck, a call does not return", "stuck blocked-call", "before after",
 		"drain, abort, drain, abandon",
 	},
 }
 
 func TestTeardownSteps(t *testing.T) {
-	for _, c := range endings {
+	for _, c := range teardowns {
 		t.Run(c.name, func(t *testing.T) {
 			f := factsOf(c.facts)
 			if !f.possible() {
@@ -195,7 +194,7 @@ func TestTeardownSteps(t *testing.T) {
 				f = c.outcome(&f, next)
 			}
 			if got := strings.Join(steps, ", "); got != c.want {
-				t.Errorf("got  %s\nwant %s", got, c.want)
+				t.Errorf("the teardown took the steps\n%s, want\n%s", got, c.want)
 			}
 		})
 	}
@@ -206,55 +205,55 @@ const maxSteps = 12
 // TestEveryTeardownIsSafe explores all outcomes of all steps, from each possible combination of
 // facts.
 func TestEveryTeardownIsSafe(t *testing.T) {
-	started := 0
+	explored := 0
 	var f facts
-	for bits := range 1 << len(f.named()) {
+	for bits := range 1 << len(f.fields()) {
 		f = facts{}
-		for i, n := range f.named() {
+		for i, n := range f.fields() {
 			*n.fact = bits>>i&1 == 1
 		}
 		if f.possible() {
-			started++
-			endSafely(t, f, nil)
+			explored++
+			explore(t, f, nil)
 		}
 	}
-	if started < 100 {
-		t.Errorf("explored %d combinations of facts, want at least 100", started)
+	if explored < 100 {
+		t.Errorf("explored %d combinations of facts, want at least 100", explored)
 	}
 }
 
-// endSafely explores every way in which a teardown in state f can continue. steps lists the steps
-// so far.
-func endSafely(t *testing.T, f facts, steps []step) {
+// explore explores every way in which a teardown in state f can continue, and checks that each step
+// is safe. steps lists the steps so far.
+func explore(t *testing.T, f facts, steps []step) {
 	t.Helper()
 	next := decide(&f)
 	steps = append(steps[:len(steps):len(steps)], next)
-	if reason := danger(&f, next); reason != "" {
+	if reason := whyUnsafe(&f, next); reason != "" {
 		t.Fatalf("%s: steps %v, facts %v", reason, steps, &f)
 	}
 	if next.isLast() {
 		return
 	}
 	if len(steps) == maxSteps {
-		t.Fatalf("the teardown does not end: %v", steps)
+		t.Fatalf("the teardown is not done after the steps %v", steps)
 	}
-	for _, to := range f.successors(next) {
-		endSafely(t, to, steps)
-		if !to.stuck { // a kernel of another group gets stuck
-			to.stuck, to.closedStreamsBusy, to.quickAbort = true, true, false
-			endSafely(t, to, steps)
+	for _, state := range f.successors(next) {
+		explore(t, state, steps)
+		if !state.stuck { // a kernel of another group gets stuck
+			state.stuck, state.closedStreamsBusy, state.quickAbort = true, true, false
+			explore(t, state, steps)
 		}
 	}
 }
 
-// danger returns the reason why step s is unsafe in state f, or "".
-func danger(f *facts, s step) string {
+// whyUnsafe returns the reason why step s is unsafe in state f, or "".
+func whyUnsafe(f *facts, s step) string {
 	for reason, unsafe := range map[string]bool{
-		"aborts twice":                      s == stepAbort && f.aborted,
-		"declares twice that kernels ended": s == stepAwaitGraphs && f.kernelsEnded,
-		"abandons work that may end": s == stepAbandon &&
+		"aborts twice":                     s == stepAbort && f.aborted,
+		"closes stages.kernelsEnded twice": s == stepAwaitGraphs && f.kernelsEnded,
+		"abandons work that might complete": s == stepAbandon &&
 			(f.idle || !f.drainTimedOut || f.blockedCall && !f.aborted),
-		"abandons after kernels ended":          s == stepAbandon && f.kernelsEnded,
+		"abandons work after kernels ended":     s == stepAbandon && f.kernelsEnded,
 		"deregisters while kernels may run":     s == stepDeregister && !f.idle,
 		"deregisters twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
 		"the abort waits for a window kernel":   s == stepAbort && f.windows && !f.blockedCall,

@@ -15,11 +15,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestClosedStreamsAreNotQueried closes adopted streams and destroys them at once, as an owner may,
-// while goroutines query the streams' capture status. CUDA crashes if a destroyed stream is
+// TestClosedStreamsAreNotQueried closes adopted streams and destroys them immediately, as an owner
+// may, while goroutines query the streams' capture status. CUDA crashes if a destroyed stream is
 // queried.
 func TestClosedStreamsAreNotQueried(t *testing.T) {
-	d := openAlone(t)
+	d := openSingleRank(t)
 	for range 300 {
 		if err := closeWhileQueried(d); err != nil {
 			t.Fatal(err)
@@ -27,7 +27,6 @@ func TestClosedStreamsAreNotQueried(t *testing.T) {
 	}
 }
 
-// closeWhileQueried adopts, closes and destroys a stream while goroutines query it.
 func closeWhileQueried(d *Device) error {
 	cudaStream, s, err := d.newForeignStream()
 	if err != nil {
@@ -84,10 +83,11 @@ func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so some points are
-// captured. The software GPU reports a query of a captured point, whereas CUDA's driver may crash.
+// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so that some points are
+// captured. If a captured point is queried, the software GPU reports it, whereas CUDA's driver may
+// crash.
 func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
 			"driver: %w", driver.ErrUnsupported))
 	}
@@ -105,8 +105,8 @@ func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	})
 }
 
-// TestCUDAKeepsCapturesDuringQueries checks that captures survive two queries. symmem may make
-// these queries about another library's stream at any time.
+// TestCUDAKeepsCapturesDuringQueries checks that captures survive the two queries that symmem may
+// make about another library's stream at any time.
 func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	queries := map[string]func(s *stream.Stream) error{
 		"earlier event": func(s *stream.Stream) error {
@@ -117,7 +117,7 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	}
 	for name, query := range queries {
 		t.Run(name, func(t *testing.T) {
-			d := openAlone(t)
+			d := openSingleRank(t)
 			cudaStream, s, err := d.newForeignStream()
 			if err != nil {
 				t.Fatal(err)
@@ -133,14 +133,14 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	}
 }
 
-// queuedEvent returns the event of an adopted stream.
+// queuedEvent returns the event that an adopted stream records after its work.
 func queuedEvent(s *stream.Stream) *stream.Event {
 	e, _ := new(stream.Event).RecordAfter(s, false)
 	return e
 }
 
-// captureBusyStream plays the owner of a busy adopted stream. It captures the stream repeatedly
-// while the stream is queried, and queries it once before the first capture.
+// captureBusyStream plays the owner of a busy adopted stream. It calls query once, and then
+// captures the stream repeatedly while goroutines call query.
 func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) error) error {
 	b, err := m.newBusyStream(w)
 	if err != nil {
@@ -153,8 +153,8 @@ func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) 
 	return errors.Join(err, b.finish(w, b.stream))
 }
 
-// captureRepeatedly plays the owner of a stream. It captures the stream repeatedly while two
-// goroutines query it.
+// captureRepeatedly plays the owner of a stream, which captures it repeatedly while two goroutines
+// call query.
 func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (err error) {
 	var queries atomic.Int64
 	var done atomic.Bool
@@ -179,7 +179,7 @@ func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (
 	return errors.Join(err, <-results, <-results)
 }
 
-// captureEmptyGraph plays the owner of a stream. It captures an empty graph and destroys it.
+// captureEmptyGraph plays the owner of a stream, which captures an empty graph and destroys it.
 func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
 	graph, err := d.captureAsOwner(cudaStream, func() error { return nil })
 	if err != nil {
@@ -191,7 +191,7 @@ func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
 // busyStream is a stream of another library with a collective that waits until release is called.
 type busyStream struct {
 	*foreignStream
-	power   *power
+	sum     *repeatedSum
 	release func() error
 }
 
@@ -202,18 +202,18 @@ func (m *testRank) newBusyStream(w *testGroup) (*busyStream, error) {
 		return nil, err
 	}
 	b := &busyStream{foreignStream: foreign[0]}
-	if b.power, err = m.newPower(w, 1, 1000); err != nil {
+	if b.sum, err = m.newRepeatedSum(w, 1, 1000); err != nil {
 		return nil, err
 	}
 	if b.release, err = m.blockStream(b.cudaStream); err != nil {
 		return nil, err
 	}
-	return b, b.power.raise(m.group, b.stream, driver.PathDirect)
+	return b, b.sum.launch(m.group, b.stream, driver.PathDirect)
 }
 
-// finish releases the stream, waits for on, checks the sums, and closes the busy stream.
-func (b *busyStream) finish(w *testGroup, on driver.Stream) error {
-	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.foreignStream))
+// finish releases the stream, waits for s, checks the sums, and closes the busy stream.
+func (b *busyStream) finish(w *testGroup, s driver.Stream) error {
+	return errors.Join(b.release(), b.m.check(w, b.sum, s), finish(b.foreignStream))
 }
 
 // TestEventsMarkWorkBeforeACaptureOfTheOwner records an event on a busy stream while its owner
@@ -254,8 +254,8 @@ func (d *Device) captureAsOwner(
 }
 
 // TestLaunchOnABusyAdoptedStreamReturnsRefusals launches mismatched calls on a busy stream of
-// another library. The owner may wait for the stream without calling symmem. So Launch must return
-// the error, and must not leave it to Synchronize.
+// another library. Because the owner may wait for the stream without calling symmem, Launch must
+// return the error rather than leave it to Synchronize.
 func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
@@ -273,23 +273,23 @@ func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 		})
 		err = errors.Join(err, m.group.Launch(foreign[0].stream, plan))
 		if mismatch := (*driver.MismatchError)(nil); !errors.As(err, &mismatch) {
-			t.Errorf("rank %d launched a mismatched call: got %v, want a MismatchError", m.rank, err)
+			t.Errorf("Launch of a mismatched call on rank %d = %v, want a MismatchError", m.rank, err)
 		}
 		return errors.Join(unblock(), foreign[0].stream.Synchronize(t.Context()), finish(foreign...))
 	})
 }
 
-// TestHostInACaptureOfTheOwnerIsRefused checks that Host is refused during a capture. The function
-// would run only in the first replay.
+// TestHostInACaptureOfTheOwnerIsRefused checks that Host is refused during a capture, because the
+// function would run only in the first replay.
 func TestHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
-	d := openAlone(t)
+	d := openSingleRank(t)
 	cudaStream, s, err := d.newForeignStream()
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = d.captureAsOwner(cudaStream, func() error { return s.Host(func() {}) })
 	if !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("got %v, want ErrUnsupported", err)
+		t.Errorf("Host = %v, want ErrUnsupported", err)
 	}
 	if err := errors.Join(s.Close(), d.destroy(cudaStream)); err != nil {
 		t.Error(err)

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestChooseWithOneVisibleGPU chooses the GPUs of ranks in a process that sees one GPU.
+// TestChooseWithOneVisibleGPU chooses the GPUs of ranks in a process that can see only one GPU.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
 	if !inChildProcess(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
@@ -29,7 +29,7 @@ func TestChooseWithOneVisibleGPU(t *testing.T) {
 }
 
 func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
@@ -45,7 +45,7 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 }
 
 func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
@@ -55,10 +55,9 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 }
 
 // choice is a configured device, a local rank, and the ordinal of the GPU that chooseDevice must
-// return. want is -1 if chooseDevice must return an error.
+// return, or -1 if it must return an error.
 type choice struct{ device, localRank, want int }
 
-// checkChoices checks the GPU that chooseDevice returns for each configuration.
 func checkChoices(t *testing.T, all []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
@@ -69,17 +68,17 @@ func checkChoices(t *testing.T, all []choice) {
 		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
 		switch {
 		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
-			t.Errorf("device %d, local rank %d: got error %v, want ErrUnsupported", c.device,
+			t.Errorf("chooseDevice(device %d, local rank %d) = %v, want ErrUnsupported", c.device,
 				c.localRank, err)
 		case c.want >= 0 && (err != nil || got.Ordinal() != c.want):
-			t.Errorf("device %d, local rank %d: got GPU %d, %v; want GPU %d", c.device, c.localRank,
-				got.Ordinal(), err, c.want)
+			t.Errorf("chooseDevice(device %d, local rank %d) = GPU %d, %v; want GPU %d", c.device,
+				c.localRank, got.Ordinal(), err, c.want)
 		}
 	}
 }
 
-// openAlone opens a device for a world of one rank.
-func openAlone(t *testing.T) *Device {
+// openSingleRank opens a device for a world of one rank.
+func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second,
@@ -95,10 +94,10 @@ func openAlone(t *testing.T) *Device {
 	return d.(*Device)
 }
 
-// TestLongestTimeoutOfOpenGroups changes a group's timeout. A Close of a stream waits for twice the
-// longest timeout.
+// TestLongestTimeoutOfOpenGroups changes a group's timeout, which longestTimeout must take into
+// account, because closing a stream waits for twice the longest timeout.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
-	d := openAlone(t)
+	d := openSingleRank(t)
 	base := d.longestTimeout()
 	limit := driver.NewLimit(time.Hour)
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})

@@ -10,12 +10,12 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestEveryKernelOnce runs every direct kernel and checks the outputs. It uses groups of two, three
-// and four ranks if the machine has enough GPUs. The seed is fixed, so every run makes the same
+// TestEveryKernelOnce runs every direct kernel and checks the outputs, in groups of two, three and
+// four ranks if the machine has enough GPUs. The seed is fixed, so that every run makes the same
 // calls.
 func TestEveryKernelOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
-	p := newTestbed(t, atMost(t, 4), maxOfferBytes+maxOfferBytes/8, random)
+	p := newTestbed(t, ranksUpTo(t, 4), maxOfferBytes+maxOfferBytes/8, random)
 	buffers := make([]normBuffers, len(p.opened))
 	p.must(func(m *testRank) (err error) {
 		buffers[m.number], err = newNormBuffers(m)
@@ -47,8 +47,8 @@ func TestEveryKernelOnce(t *testing.T) {
 	p.opened[0].requireKernels(t, wanted)
 }
 
-// runEachKernel runs each kernel that supports a data type. It makes the smallest call that uses
-// the kernel.
+// runEachKernel runs each kernel that supports the example's data type, using the smallest call
+// that selects the kernel.
 func (p *testbed) runEachKernel(example trial) {
 	p.t.Helper()
 	p.drawInputs(example.dataType)

@@ -27,16 +27,15 @@ func TestDirectFormulaOfTrees(t *testing.T) { checkFormula(t, driver.Tree, 2, 4,
 
 func TestDirectFormulaOfRoundedTrees(t *testing.T) { checkFormula(t, driver.RoundedTree, 2, 4, 8) }
 
-// checkFormula tests a formula in groups of the given sizes.
 func checkFormula(t *testing.T, f driver.Formula, ranks ...int) {
 	t.Helper()
 	random := newRandom(t)
 	maxElements, elements := int64(16<<20), 1<<20+7
-	if soft(t) {
+	if usesSoftGPU(t) {
 		maxElements, elements = 1<<11, 1<<10+7
 	}
 	memory := 8*maxElements + 1<<20
-	p := newTestbedWithSizes(t, atMost(t, slices.Max(ranks)), memory, memory, random)
+	p := newTestbedWithSizes(t, ranksUpTo(t, slices.Max(ranks)), memory, memory, random)
 	p.formula = f
 	for _, n := range ranks {
 		if n > len(p.opened) {
@@ -97,8 +96,8 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 	}
 }
 
-// checkOrderMatters checks that a wrong order of additions would be detected: enough sums depend on
-// the order.
+// checkOrderMatters checks that enough sums depend on the order of additions for a wrong order to
+// be detected.
 func (p *testbed) checkOrderMatters(t driver.DataType) {
 	p.t.Helper()
 	if !t.Float() || len(p.ranks) == 2 || p.formula != driver.RankOrder {
@@ -109,8 +108,8 @@ func (p *testbed) checkOrderMatters(t driver.DataType) {
 	fraction := differingFraction(t, formula.Reduce(p.formula, driver.Sum, t, p.inputs),
 		formula.Reduce(p.formula, driver.Sum, t, reversed))
 	if fraction <= 0.1 {
-		p.t.Fatalf("%v: only %.1f %% of the sums change if ranks are added in reverse order", t,
-			100*fraction)
+		p.t.Fatalf("only %.1f %% of the %v sums change if ranks are added in reverse order, want more "+
+			"than 10 %%", 100*fraction, t)
 	}
 }
 
@@ -122,13 +121,14 @@ func (p *testbed) maxCount(o driver.Operation, maxElements int64) int64 {
 	return maxElements
 }
 
-// drawCount returns a random count, at most an eighth of maxCount. All orders of magnitude are
+// drawCount returns a random count of at most an eighth of maxCount. All orders of magnitude are
 // equally likely.
 func (p *testbed) drawCount(o driver.Operation, maxElements int64) int64 {
 	return 1 + p.random.Int64N(1<<p.random.IntN(bits.Len64(uint64(p.maxCount(o, maxElements)/8))))
 }
 
-// runReplayed captures the calls of a batch in a graph, and checks the output of its second launch.
+// runReplayed captures the calls of a batch in a graph, and checks the output of the graph's second
+// launch.
 func (p *testbed) runReplayed(b *batch) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -157,7 +157,7 @@ func (p *testbed) runReplayed(b *batch) {
 	p.tested += len(b.trials)
 }
 
-// extremes returns the elements of all ranks. They contain numbers that almost cancel, special
+// extremes returns elements for all ranks, which contain numbers that almost cancel out, special
 // values, random bits, and numbers near 1.
 func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byte {
 	inputs, specials := make([][]byte, ranks), special(t)
@@ -188,8 +188,8 @@ func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byt
 	return inputs
 }
 
-// absorbedExponent returns the exponent difference from which a number loses bits when it is added
-// to a larger number.
+// absorbedExponent returns the difference in exponents at which a number begins to lose bits when
+// it is added to a larger number.
 func absorbedExponent(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50
@@ -225,13 +225,14 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 }
 
 // TestLargeReductionsGoInPieces launches and replays reductions that do not fit into exchange
-// memory. Their buffers are outside windows. The software GPU is slow at that size, so only one
+// memory, with buffers outside windows. Because the software GPU is slow at that size, only one
 // randomly chosen group is tested there.
 func TestLargeReductionsGoInPieces(t *testing.T) {
-	const part = 8<<20 + 1<<19 + 2 // bytes: more than fits into exchange memory
+	const part = 8<<20 + 1<<19 + 2 // in bytes; does not fit into exchange memory
 	random := newRandom(t)
-	p, memberLists := newTestbedWithSizes(t, atMost(t, 4), 1<<20, 2*part+1<<20, random), memberLists(t)
-	if !full() && soft(t) {
+	p := newTestbedWithSizes(t, ranksUpTo(t, 4), 1<<20, 2*part+1<<20, random)
+	memberLists := memberLists(t)
+	if !full() && usesSoftGPU(t) {
 		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
 	}
 	for _, members := range memberLists {
@@ -262,6 +263,6 @@ func (p *testbed) checkPieces(b *batch) {
 	offer := p.ranks[0].group.Offer(b.trials[0].call(0, send, recv))
 	remark := offer.(driver.Remarker).Remark(driver.PathDirect)
 	if !strings.Contains(remark, "pieces") {
-		p.t.Errorf("%v: got remark %q, want a mention of pieces", &b.trials[0], remark)
+		p.t.Errorf("Remark for %v = %q, want a mention of pieces", &b.trials[0], remark)
 	}
 }

@@ -23,7 +23,7 @@ type testGroup struct {
 	// ranks holds the members of the group, indexed by group rank.
 	ranks  []*testRank
 	groups int // number of groups connected so far
-	// additive makes powers add instead of multiply.
+	// additive configures new repeated sums.
 	additive bool
 	// formula configures the next group to be connected.
 	formula driver.Formula
@@ -50,17 +50,15 @@ type testRank struct {
 	others []*stream.Stream
 }
 
-// region is a rank's segment. If the segment is registered with the group, region has its window,
-// too.
 type region struct {
 	segment driver.Segment
-	window  driver.Window
+	window  driver.Window // nil unless the segment is registered with the group
 }
 
-// pinnedBytes limits how much device memory is read at once.
+// pinnedBytes limits how much device memory is read at a time.
 const pinnedBytes = 16 << 20
 
-// newTestGroup opens n ranks with a timeout. It skips the test if the machine has fewer GPUs.
+// newTestGroup opens n ranks. It skips the test if the machine has fewer GPUs.
 func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	needDevices(t, n)
@@ -79,7 +77,7 @@ func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newGroup calls newTestGroup and connects a group of all ranks.
+// newGroup is like newTestGroup, but also connects a group of all ranks.
 func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newTestGroup(t, n, timeout)
@@ -87,7 +85,7 @@ func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newAddingGroup calls newGroup and selects powers that add.
+// newAddingGroup is like newGroup, but with additive repeated sums.
 func newAddingGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newGroup(t, n, timeout)
@@ -183,7 +181,7 @@ func (w *testGroup) each(f func(m *testRank) error) []error {
 	return errs
 }
 
-// must calls each, and ends the test if a rank returns an error.
+// must calls each, and stops the test if a rank returns an error.
 func (w *testGroup) must(f func(m *testRank) error) {
 	w.t.Helper()
 	for r, err := range w.each(f) {
@@ -196,39 +194,39 @@ func (w *testGroup) must(f func(m *testRank) error) {
 	}
 }
 
-// failuref returns an error for must. Unlike with fmt.Errorf, an argument may be a nil error.
+// failuref returns an error for must. Unlike those of fmt.Errorf, its arguments may be nil errors.
 func failuref(format string, args ...any) error {
 	return fmt.Errorf("%s", fmt.Sprintf(format, args...))
 }
 
-// withPower calls must with a power for each rank.
-func (w *testGroup) withPower(count int64, f func(m *testRank, p *power) error) {
+// withSum calls must with a repeated sum for each rank.
+func (w *testGroup) withSum(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
-	w.withPowers([]int64{count}, func(m *testRank, powers []*power) error { return f(m, powers[0]) })
+	w.withSums([]int64{count}, func(m *testRank, sums []*repeatedSum) error { return f(m, sums[0]) })
 }
 
-// withPowers calls must with several powers for each rank.
-func (w *testGroup) withPowers(counts []int64, f func(m *testRank, powers []*power) error) {
+// withSums calls must with several repeated sums for each rank.
+func (w *testGroup) withSums(counts []int64, f func(m *testRank, sums []*repeatedSum) error) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
-		powers := make([]*power, len(counts))
+		sums := make([]*repeatedSum, len(counts))
 		for i, count := range counts {
 			var err error
-			if powers[i], err = m.newPower(w, uint32(i+1), count); err != nil {
+			if sums[i], err = m.newRepeatedSum(w, uint32(i+1), count); err != nil {
 				return err
 			}
 		}
-		return f(m, powers)
+		return f(m, sums)
 	})
 }
 
-// connectContext returns a context for opening a device or connecting a group. On a busy machine,
-// that may take longer than the ranks' timeout in some tests.
+// connectContext returns a context for opening a device or connecting a group, which on a busy
+// machine may take longer than the ranks' timeout in some tests.
 func connectContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// regroup closes the current group, if any. Then it connects a group of the given ranks, or of all
+// regroup closes the current group, if any, and connects a group of the given ranks, or of all
 // ranks if none are given.
 func (w *testGroup) regroup(numbers ...int) {
 	w.t.Helper()
@@ -274,9 +272,9 @@ func (m *testRank) newStreams(n int) ([]*stream.Stream, error) {
 }
 
 // captureWork captures work on a stream. The graph is closed with the rank.
-func (m *testRank) captureWork(on driver.Stream, work func() error) (driver.Graph, error) {
-	err := errors.Join(on.BeginCapture(), work())
-	g, endErr := on.EndCapture()
+func (m *testRank) captureWork(s driver.Stream, work func() error) (driver.Graph, error) {
+	err := errors.Join(s.BeginCapture(), work())
+	g, endErr := s.EndCapture()
 	if endErr == nil {
 		m.graphs = append(m.graphs, g)
 	}
@@ -297,7 +295,7 @@ func (m *testRank) mapRegion(bytes int64) (*region, error) {
 	return s, nil
 }
 
-// register registers memory with the group. The call is collective. name identifies the window.
+// register registers memory with the group. It is collective. name identifies the window.
 func (m *testRank) register(w *testGroup, s *region, name uint32) (err error) {
 	s.window, err = m.group.Register(w.t.Context(), driver.SegmentKey{Pool: 1, Ordinal: name},
 		s.segment)
@@ -305,17 +303,17 @@ func (m *testRank) register(w *testGroup, s *region, name uint32) (err error) {
 }
 
 // launch queues a call on the direct path.
-func (m *testRank) launch(on driver.Stream, call driver.Call) error {
+func (m *testRank) launch(s driver.Stream, call driver.Call) error {
 	call.Path = driver.PathDirect
 	p, err := prepare(m.group, call)
 	if err != nil {
 		return err
 	}
 	m.countLaunch(p.(*plan))
-	return m.group.Launch(on, p)
+	return m.group.Launch(s, p)
 }
 
-// readDevice returns the contents of device memory. It reads at most pinnedBytes.
+// readDevice returns the contents of device memory, of at most pinnedBytes.
 func (m *testRank) readDevice(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
 	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
 		m.stream.Synchronize(w.t.Context()))

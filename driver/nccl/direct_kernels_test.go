@@ -11,15 +11,15 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// operations lists the operations of direct kernels, sorted by the size of their buffers. It has no
-// barriers and no norms.
+// operations lists the operations of direct kernels, except barriers and norms, sorted by the size
+// of their buffers.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the size of the buffers of offers. It is large enough for a group of four to
-// have parts that need bulk kernels.
+// maxOfferBytes limits the size of the buffers of offers. It is large enough that the parts of a
+// group of four need bulk kernels.
 const maxOfferBytes = 12 << 20
 
 // offers returns calls with the given buffer layout, grouped by kernel and sorted from small to
@@ -31,7 +31,7 @@ func (p *testbed) offers(w layout) map[string][]trial {
 	for bytes := int64(4 << 10); bytes <= maxOfferBytes; bytes += bytes / 4 {
 		for _, operation := range operations {
 			c := trial{layout: w, operation: operation, count: bytes / int64(w.dataType.Size())}
-			if from, to := c.spans(len(p.ranks)); max(from, to) > limit {
+			if send, recv := c.spans(len(p.ranks)); max(send, recv) > limit {
 				continue
 			}
 			call := c.call(m.rank, send, recv)
@@ -118,7 +118,7 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	return counts
 }
 
-// requireKernels logs how often the rank launched each kernel. It fails the test if one of the
+// requireKernels logs how often the rank launched each kernel, and fails the test if one of the
 // given kernels was never launched.
 func (m *testRank) requireKernels(t *testing.T, names []string) {
 	t.Helper()

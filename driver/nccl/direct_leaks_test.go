@@ -13,43 +13,45 @@ import (
 // checks the open descriptors and the free device memory.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
-	if soft(t) {
+	if usesSoftGPU(t) {
 		groups = 15
 	}
 	w := newTestGroup(t, 2, time.Minute)
-	var powers [2]*power
+	var sums [2]*repeatedSum
 	w.regroup(0, 1)
 	w.must(func(m *testRank) (err error) {
-		powers[m.rank], err = m.newPower(w, 1, 600_000)
+		sums[m.rank], err = m.newRepeatedSum(w, 1, 600_000)
 		return err
 	})
-	once := func() {
+	runGroup := func() {
 		w.regroup(0, 1)
 		w.must(func(m *testRank) error {
-			p := powers[m.rank]
+			p := sums[m.rank]
 			if err := m.register(w, p.region, 1); err != nil {
 				return err
 			}
 			for range 2 {
-				if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
+				if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 					return err
 				}
 			}
 			return m.stream.Synchronize(t.Context())
 		})
 	}
-	once() // the first group also allocates memory that is kept
+	runGroup() // allocates additional memory that is kept
 	files, free := openDescriptors(t), w.freeMemory()
 	for range groups {
-		once()
+		runGroup()
 	}
-	// A leaked group would keep a descriptor and 32 MiB on each rank. NCCL's caches keep less.
+	// A leaked group would keep a descriptor and 32 MiB on each rank. The limits are lower, but leave
+	// room for NCCL's caches.
 	if now := openDescriptors(t); now-files >= groups {
 		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
 	}
 	for r, now := range w.freeMemory() {
-		if leaked := free[r] - now; leaked >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d bytes have leaked", r, leaked)
+		limit := int64(groups) << 20
+		if leaked := free[r] - now; leaked >= limit {
+			t.Errorf("%d groups leaked %d bytes on rank %d, want less than %d", groups, leaked, r, limit)
 		}
 	}
 }
@@ -75,14 +77,14 @@ func (w *testGroup) freeMemory() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind ends groups with an unreceived message and checks that the
-// message's descriptors are closed.
+// TestGroupsLeaveNoMessagesBehind closes and aborts groups with an unreceived message, and checks
+// that the message's descriptors are closed.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
-	t.Run("closed", func(t *testing.T) { endWithMessages(t, 4096, false) })
-	t.Run("failed", func(t *testing.T) { endWithMessages(t, 32<<20, true) })
+	t.Run("closed", func(t *testing.T) { closeWithMessages(t, 4096, false) })
+	t.Run("failed", func(t *testing.T) { closeWithMessages(t, 32<<20, true) })
 }
 
-func endWithMessages(t *testing.T, bytes int64, fails bool) {
+func closeWithMessages(t *testing.T, bytes int64, abort bool) {
 	const groups = 15
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
@@ -94,7 +96,7 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 		}
 		return err
 	})
-	once := func() {
+	runGroup := func() {
 		w.must(func(m *testRank) error {
 			if m.rank != 0 {
 				return nil
@@ -112,7 +114,7 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 			return m.stream.Synchronize(t.Context())
 		})
 		w.must(func(m *testRank) error {
-			if fails {
+			if abort {
 				m.group.Abort(errAborted)
 			}
 			if err := m.closeGroup(); !errors.As(err, new(*driver.MessageError)) {
@@ -122,10 +124,10 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 		})
 		w.regroup(0, 1)
 	}
-	once() // the first group also allocates memory that is kept
+	runGroup() // allocates additional memory that is kept
 	files := openDescriptors(t)
 	for range groups {
-		once()
+		runGroup()
 	}
 	if now := openDescriptors(t); now-files >= groups {
 		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)

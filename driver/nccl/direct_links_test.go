@@ -14,7 +14,7 @@ import (
 // TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks of a group without NVLink refuse
 // the direct path for the same reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skip("only the software GPU has configurable links")
 	}
 	for _, row := range []struct{ name, link, reason string }{
@@ -42,7 +42,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 // checkOtherPaths checks that a rank refuses the direct path and that the other paths work. It
 // returns the reason for the refusal.
 func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
-	p, err := m.newPower(w, 1, 1000)
+	p, err := m.newRepeatedSum(w, 1, 1000)
 	if err != nil {
 		return "", err
 	}
@@ -55,7 +55,7 @@ func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 		return "", errors.Join(errors.New("a call on the direct path was prepared"), err)
 	}
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {
-		if err := p.raise(m.group, m.stream, path); err != nil {
+		if err := p.launch(m.group, m.stream, path); err != nil {
 			return "", err
 		}
 	}
@@ -67,14 +67,14 @@ func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 	w := newTestGroup(t, 1, time.Minute)
 	w.must(func(m *testRank) error {
 		self := m.device.self
-		hidden, far := self, self
-		hidden.GPU, far.GPU, far.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"
+		hidden, remote := self, self
+		hidden.GPU, remote.GPU, remote.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"
 		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
-			t.Errorf("got %v, want ErrUnsupported that mentions CUDA_VISIBLE_DEVICES", err)
+			t.Errorf("checkLinks = %v, want ErrUnsupported that mentions CUDA_VISIBLE_DEVICES", err)
 		}
 		// A GPU of another machine is not refused, because fabric handles may work.
-		return checkLinks(m.device.gpu, &self, []*member{&self, &far})
+		return checkLinks(m.device.gpu, &self, []*member{&self, &remote})
 	})
 }

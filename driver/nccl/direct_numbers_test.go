@@ -11,12 +11,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is the number of elements after which inputs repeat. It is prime, so data that is shifted by
-// a round number of bytes never coincides with the original data.
+// tile is the number of elements after which inputs repeat. It is prime, so that data that is
+// shifted by a round number of bytes never coincides with the original data.
 const tile = 65521
 
 // numbers returns one tile of random elements. For the smaller floating-point types, the elements
-// have both signs and include denormals and zeros. They have all exponents for which sums of eight
+// have both signs, include denormals and zeros, and have all exponents for which sums of eight
 // elements do not overflow. Elements of other types are random bits.
 func numbers(t driver.DataType, random *rand.Rand) []byte {
 	out := make([]byte, tile*t.Size())
@@ -88,8 +88,8 @@ func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) fl
 // checkNear checks that results are within an error bound of the results in float64. The error of a
 // sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where
 // u is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
-// rounding each add half a unit of their type, at least half the smallest denormal. The error of
-// float64 is 2^-29 times as large, so the bound is raised slightly.
+// rounding each add half a unit of their type, or at least half the smallest denormal. The bound is
+// raised slightly to account for the error of float64, which is 2^-29 times as large.
 func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
 	const u = 0x1p-24
 	rounding := map[driver.DataType]struct{ relative, least float64 }{
@@ -121,12 +121,12 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 	return nil
 }
 
-// repeat fills a buffer with copies of a tile, starting at an offset in the tile.
-func repeat(to, tile []byte, from int64) {
-	at := int(from % int64(len(tile)))
-	for len(to) > 0 {
-		n := copy(to, tile[at:])
-		to, at = to[n:], 0
+// repeat fills dst with copies of a tile, starting at an offset in the tile.
+func repeat(dst, tile []byte, offset int64) {
+	start := int(offset % int64(len(tile)))
+	for len(dst) > 0 {
+		n := copy(dst, tile[start:])
+		dst, start = dst[n:], 0
 	}
 }
 

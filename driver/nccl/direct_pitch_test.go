@@ -13,7 +13,7 @@ import (
 )
 
 // testbed runs trials on a test group's memory and checks the results. Each rank has buffers in
-// windows, and others outside windows, which are called loose.
+// windows, and also "loose" buffers, which are outside windows.
 type testbed struct {
 	*testGroup
 	sources
@@ -48,15 +48,15 @@ func newTestbedWithSizes(t *testing.T, ranks int, size, loose int64, random *ran
 		own := &p.memory[m.number]
 		p.wants[m.number] = make([]byte, pinnedBytes)
 		for _, s := range []struct {
-			to   **region
-			size int64
+			region **region
+			size   int64
 		}{
 			{&own.send, size},
 			{&own.recv, size},
 			{&own.looseSend, loose},
 			{&own.looseRecv, loose},
 		} {
-			if *s.to, err = m.mapRegion(s.size); err != nil {
+			if *s.region, err = m.mapRegion(s.size); err != nil {
 				return err
 			}
 		}
@@ -76,8 +76,8 @@ func (p *testbed) regroupAndRegister(numbers ...int) {
 	needDirect(p.t, p.ranks[0].group)
 }
 
-// fields returns the beginnings of a rank's inputs and outputs. In loose memory, each rank has
-// different offsets.
+// fields returns the positions of a rank's inputs and outputs. In loose memory, the offsets are
+// different on each rank.
 func (p *testbed) fields(m *testRank, w layout) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
@@ -138,8 +138,8 @@ func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
 	return err
 }
 
-// batch lists calls whose outputs follow each other in memory. That memory first contains the
-// inputs if the calls are in place, and a pattern otherwise.
+// batch lists calls whose outputs follow each other in memory. Before the calls, that memory
+// contains the inputs if the calls are in place, and a pattern otherwise.
 type batch struct {
 	layout
 	trials []trial
@@ -149,19 +149,19 @@ type batch struct {
 // add appends a trial to a batch if a kernel supports the call. If the batch has no room, add
 // appends nothing and returns true.
 func (p *testbed) add(b *batch, c trial) (full bool) {
-	c.layout, c.to = b.layout, b.end+1+p.random.Int64N(40)
-	c.from = p.random.Int64N(40)
+	c.layout, c.recvOffset = b.layout, b.end+1+p.random.Int64N(40)
+	c.sendOffset = p.random.Int64N(40)
 	if c.inPlace {
-		c.from = c.to
+		c.sendOffset = c.recvOffset
 	}
 	send, _ := c.spans(len(p.ranks))
-	room, end := p.room(b.layout), c.to+c.extent(len(p.ranks))
-	if end > room || c.from+send > room {
+	room, end := p.room(b.layout), c.recvOffset+c.extent(len(p.ranks))
+	if end > room || c.sendOffset+send > room {
 		return true
 	}
 	m := p.ranks[0]
-	from, to := p.fields(m, c.layout)
-	call := c.call(0, from, to)
+	input, output := p.fields(m, c.layout)
+	call := c.call(0, input, output)
 	if err := m.group.Offer(call).Refusal(driver.PathDirect); err != nil {
 		p.checkRefusal(&c, err)
 		return false
@@ -172,12 +172,12 @@ func (p *testbed) add(b *batch, c trial) (full bool) {
 	return false
 }
 
-// checkRefusal ends the test if the direct path refused a call that it should support.
+// checkRefusal fails the test if the direct path refused a call that it should support.
 func (p *testbed) checkRefusal(c *trial, err error) {
 	p.t.Helper()
 	large := c.count*int64(c.dataType.Size()*len(p.ranks)) > 7<<20
 	if !large || c.operation.Reduces() || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
-		p.t.Fatalf("%v was refused: %v", c, err)
+		p.t.Fatalf("Refusal(PathDirect) of %v = %v, want nil", c, err)
 	}
 }
 
@@ -245,7 +245,7 @@ func (p *testbed) checkOutputs(m *testRank, b *batch, whole bool) error {
 // sampleLimit is the size above which only samples of the memory are compared.
 const sampleLimit = pinnedBytes
 
-// samples returns the byte ranges to compare. Samples include the beginning, the end, both sides of
+// samples returns the byte ranges to compare. They include the beginning, the end, both sides of
 // each border between parts, and places in between.
 func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
@@ -271,42 +271,42 @@ func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 // untouched is the pattern of output memory before a call.
 var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 
-// writeExpected fills want with the expected memory contents, starting at byte offset from.
-func (p *testbed) writeExpected(m *testRank, b *batch, recv field, from int64, want []byte) {
+// writeExpected fills want with the expected memory contents, starting at byte offset start.
+func (p *testbed) writeExpected(m *testRank, b *batch, recv field, start int64, want []byte) {
 	size := int64(b.dataType.Size())
 	repeat(want, untouched, 0)
 	if b.inPlace {
-		skip := max(0, recv.base-from)
-		repeat(want[min(skip, int64(len(want))):], p.inputs[m.rank], from+skip-recv.base)
+		skip := max(0, recv.base-start)
+		repeat(want[min(skip, int64(len(want))):], p.inputs[m.rank], start+skip-recv.base)
 	}
 	for i := range b.trials {
 		for _, w := range b.trials[i].pieces(m.rank, &p.sources) {
-			begin, end := recv.base+w.to*size-from, recv.base+(w.to+w.count)*size-from
+			begin, end := recv.base+w.offset*size-start, recv.base+(w.offset+w.count)*size-start
 			cut := max(0, -begin)
 			if end = min(end, int64(len(want))); begin+cut < end {
-				repeat(want[begin+cut:end], w.tile, w.from*size+cut)
+				repeat(want[begin+cut:end], w.tile, w.tileOffset*size+cut)
 			}
 		}
 	}
 }
 
-// differenceError returns an error that describes the first difference and names the call with that
-// output.
+// differenceError returns an error that describes the first difference and names the call whose
+// output differs. got and want begin at byte offset start.
 func (p *testbed) differenceError(
-	m *testRank, b *batch, recv field, from int64, got, want []byte,
+	m *testRank, b *batch, recv field, start int64, got, want []byte,
 ) error {
-	at := 0
-	for got[at] == want[at] {
-		at++
+	i := 0
+	for got[i] == want[i] {
+		i++
 	}
-	element := (from + int64(at) - recv.base) / int64(b.dataType.Size())
+	element := (start + int64(i) - recv.base) / int64(b.dataType.Size())
 	last := &b.trials[0]
 	for i := range b.trials {
-		if b.trials[i].to <= element {
+		if b.trials[i].recvOffset <= element {
 			last = &b.trials[i]
 		}
 	}
 	return fmt.Errorf("%v on %d ranks, group rank %d: byte %d of the memory (element %d of the "+
-		"call) is %#02x, want %#02x", last, len(p.ranks), m.rank, from+int64(at), element-last.to,
-		got[at], want[at])
+		"call) is %#02x, want %#02x", last, len(p.ranks), m.rank, start+int64(i),
+		element-last.recvOffset, got[i], want[i])
 }

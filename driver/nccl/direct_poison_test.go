@@ -14,7 +14,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// These modes make calls fail in different ways.
+// Ways in which a call is made to fail.
 const (
 	missingRank   = "a missing rank"
 	differentCall = "a different call"
@@ -24,13 +24,13 @@ const (
 
 var failureModes = []string{missingRank, differentCall, abortAnytime, failedBlock}
 
-// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family. It checks the outputs
+// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family, and checks the outputs
 // and the memory around them. Each output element must be correct, poison (all bits are set), or
 // another NaN. If the call cannot have succeeded, at least one element must be poison. A refused
 // call must not have written anything.
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	random := newRandom(t)
-	p := newTestbed(t, atMost(t, 4), pinnedBytes, random)
+	p := newTestbed(t, ranksUpTo(t, 4), pinnedBytes, random)
 	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
 	operations := []driver.Operation{
 		driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
@@ -46,7 +46,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // a late peer may sum poison, which only floats show
+				c.dataType = driver.Float32 // a late peer may sum poison, which is only visible in floats
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-random.Int64N(3))
 			c.loose = bytes < 1<<19 && random.IntN(2) == 0
@@ -69,13 +69,13 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	}
 	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
 		if !ran[family] {
-			t.Errorf("no failed call used a %s kernel, only %v", family, ran)
+			t.Errorf("no failed call used a %s kernel; got only %v", family, ran)
 		}
 	}
 	t.Logf("kernel families of failed calls: %v", ran)
 }
 
-// isNaN reports whether an element is NaN. The sum of poison and another number is NaN.
+// isNaN reports whether an element is NaN, as is the sum of poison and another number.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -97,8 +97,8 @@ func familyOf(name string) string {
 	return ""
 }
 
-// failedPart records a rank's part in a call that is made to fail. launched reports whether the
-// rank launched the call. doomed reports whether the call cannot succeed.
+// failedPart records a rank's part in a call that is made to fail: whether the rank launched the
+// call, and whether the call cannot have succeeded.
 type failedPart struct{ launched, doomed bool }
 
 // failCall connects a group, makes a call fail in it, and checks the outputs on all ranks.
@@ -171,8 +171,8 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	})
 }
 
-// failBlock sets the fault word of one block of this rank's next kernel. To the block, it looks as
-// if another block had failed.
+// failBlock sets the fault word of one block of this rank's next kernel, so that it appears to the
+// block that another block has failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
@@ -202,7 +202,7 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) err
 	p.writeExpected(m, written, recv, 0, want)
 	poisoned := 0
 	for _, w := range outputs {
-		if begin, end := recv.base+w.to*size, recv.base+(w.to+w.count)*size; part.launched {
+		if begin, end := recv.base+w.offset*size, recv.base+(w.offset+w.count)*size; part.launched {
 			poisoned += allowPoison(b.dataType, got[begin:end], want[begin:end])
 		}
 	}
@@ -210,14 +210,14 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) err
 		return p.differenceError(m, b, recv, 0, got, want)
 	}
 	if part.launched && part.doomed && poisoned == 0 && len(outputs) > 0 {
-		return fmt.Errorf("%v on %d ranks: the output of group rank %d has no poison", c, len(p.ranks),
-			m.rank)
+		return fmt.Errorf("%v on %d ranks: the output of group rank %d has no poison, want some", c,
+			len(p.ranks), m.rank)
 	}
 	return nil
 }
 
-// allowPoison copies poison and other NaNs from got to want, and counts them. Most ranges are
-// correct or poison as a whole, so it first compares ranges of 4 KiB.
+// allowPoison copies poison and other NaNs from got to want, and counts them. It first compares
+// ranges of 4 KiB, because most are correct or poison as a whole.
 func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
 	const batchBytes = 4 << 10
 	size := t.Size()

@@ -14,7 +14,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls between which ranks wait for each other only in the kernels.
+// TestDirectRepeats makes random calls in which ranks wait for each other only inside the kernels.
 // Each rank is delayed at random, on the host or on its stream. A full test runs every kernel that
 // sums bfloat16 or copies.
 func TestDirectRepeats(t *testing.T) {
@@ -23,7 +23,7 @@ func TestDirectRepeats(t *testing.T) {
 		calls, size = 100_000, 2*maxOfferBytes
 	}
 	random := newRandom(t)
-	p := newTestbed(t, atMost(t, 4), size, random)
+	p := newTestbed(t, ranksUpTo(t, 4), size, random)
 	groups := memberLists(t)
 	p.regroupAndRegister(groups[len(groups)-1]...)
 	p.drawInputs(driver.BFloat16)

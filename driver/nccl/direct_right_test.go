@@ -29,7 +29,7 @@ func newRandom(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// memberLists returns the members of the groups to test: two ranks, three ranks and four ranks. If
+// memberLists returns the members of the groups to test, which have two, three and four ranks. If
 // the machine has four GPUs, not all of the three ranks are adjacent.
 func memberLists(t *testing.T) [][]int {
 	t.Helper()
@@ -44,16 +44,16 @@ func memberLists(t *testing.T) [][]int {
 }
 
 // TestDirectIsRight compares the outputs of collectives, and the memory around them, with results
-// computed on the host. Sums must equal float32 sums in rank order, bit by bit, and be close to
-// float64 sums.
+// computed on the host. Sums must be bit for bit the same as float32 sums in rank order, and close
+// to float64 sums.
 func TestDirectIsRight(t *testing.T) {
 	size := int64(2 << 20)
 	if full() {
 		size = 256<<20 + 1<<20
 	}
-	ranks, random := atMost(t, 4), newRandom(t)
+	ranks, random := ranksUpTo(t, 4), newRandom(t)
 	p, memberLists := newTestbed(t, ranks, size, random), memberLists(t)
-	if !full() && soft(t) {
+	if !full() && usesSoftGPU(t) {
 		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
 	}
 	for _, members := range memberLists {
@@ -137,7 +137,7 @@ func (p *testbed) smallCounts() []int64 {
 	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 }
 
-// checkLargeCounts tests powers of two, and one element more and less, up to the largest that fits.
+// checkLargeCounts tests powers of two up to the largest that fits, and one element more and fewer.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)

@@ -13,20 +13,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// newOddGroup opens a test group of three ranks, whose powers stay odd. On a machine with two GPUs,
-// it opens a group of two ranks whose powers add.
+// newOddGroup opens a test group of three ranks, whose repeated sums stay odd. On a machine with
+// two GPUs, it opens a group of two ranks with additive repeated sums.
 func newOddGroup(t *testing.T) *testGroup {
 	t.Helper()
-	w := newGroup(t, atMost(t, 3), time.Minute)
+	w := newGroup(t, ranksUpTo(t, 3), time.Minute)
 	w.additive = len(w.opened) == 2
 	return w
 }
 
-// TestStreamsTakeTurns launches on several streams of a rank without events between them. Calls of
-// one group must be serialized, even on different streams.
+// TestStreamsTakeTurns launches on several streams of a rank without events between them, and
+// checks that the calls of one group are serialized nevertheless.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(2)
 		if err != nil {
 			return err
@@ -34,7 +34,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 		streams := []driver.Stream{m.stream, others[0], others[1]}
 		for i := range 300 {
 			// Ranks use their streams in different orders.
-			if err := p.raise(m.group, streams[(i+i/7*m.rank)%3], driver.PathDirect); err != nil {
+			if err := p.launch(m.group, streams[(i+i/7*m.rank)%3], driver.PathDirect); err != nil {
 				return err
 			}
 		}
@@ -46,19 +46,19 @@ func TestStreamsTakeTurns(t *testing.T) {
 // on another stream. The second launch must still run second.
 func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(1)
 		if err != nil {
 			return err
 		}
-		err = p.raise(m.group, m.stream, driver.PathDirect)
+		err = p.launch(m.group, m.stream, driver.PathDirect)
 		_, captureErr := m.capture(p, driver.PathDirect, 1)
 		unblock, blockErr := m.blockStream(m.stream.(*stream.Stream).CUDA)
 		if err = errors.Join(err, captureErr, blockErr); err != nil {
 			return err
 		}
-		err = errors.Join(p.raise(m.group, m.stream, driver.PathDirect),
-			p.raise(m.group, others[0], driver.PathDirect))
+		err = errors.Join(p.launch(m.group, m.stream, driver.PathDirect),
+			p.launch(m.group, others[0], driver.PathDirect))
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err == nil && gpu.Poll(ctx, others[0].Idle) == nil {
@@ -74,9 +74,9 @@ const machinePaths = driver.PathTwoLevel
 // TestPathsMix uses each path in turn on the same memory.
 func TestPathsMix(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPower(5000, func(m *testRank, p *power) error {
+	w.withSum(5000, func(m *testRank, p *repeatedSum) error {
 		for i := range 200 {
-			if err := p.raise(m.group, m.stream, driver.Path(i%int(machinePaths))); err != nil {
+			if err := p.launch(m.group, m.stream, driver.Path(i%int(machinePaths))); err != nil {
 				return err
 			}
 		}
@@ -85,14 +85,14 @@ func TestPathsMix(t *testing.T) {
 }
 
 // TestPathsTakeTurns launches on a blocked stream, and then on another path and stream. The second
-// call must run second, even in a graph. An NCCL kernel and a direct kernel may not fit on a GPU
-// together, and ranks that ran them in different orders would deadlock.
+// call must run second, even in a graph: an NCCL kernel and a direct kernel might not fit on a GPU
+// together, so ranks that ran them in different orders would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
+	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 		others, err := m.newStreams(1)
-		graph, captureErr := m.capture(powers[1], driver.PathDirect, 1)
-		err = errors.Join(err, captureErr, m.warmUp(powers), m.check(w, powers[0], m.stream))
+		graph, captureErr := m.capture(sums[1], driver.PathDirect, 1)
+		err = errors.Join(err, captureErr, m.warmUp(sums), m.check(w, sums[0], m.stream))
 		if err != nil {
 			return err
 		}
@@ -101,37 +101,37 @@ func TestPathsTakeTurns(t *testing.T) {
 			for second := range machinePaths + 1 {
 				second := func() error {
 					if second == machinePaths {
-						return powers[1].replay(m, graph, other, 1)
+						return sums[1].replay(m, graph, other, 1)
 					}
-					return powers[1].raise(m.group, other, second)
+					return sums[1].launch(m.group, other, second)
 				}
-				first := func() error { return powers[0].raise(m.group, m.stream, path) }
+				first := func() error { return sums[0].launch(m.group, m.stream, path) }
 				err := m.checkOrder(m.stream.(*stream.Stream).CUDA, first, other.CUDA, second)
 				if err != nil {
 					return fmt.Errorf("a second call after one on the %v path: %w", path, err)
 				}
 			}
 		}
-		return errors.Join(m.check(w, powers[0], m.stream), m.check(w, powers[1], other))
+		return errors.Join(m.check(w, sums[0], m.stream), m.check(w, sums[1], other))
 	})
 }
 
 // TestPathsTakeTurnsWithReplays repeats TestPathsTakeTurns with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
+	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 		foreign, err := m.newForeignStreams(int(machinePaths))
-		err = errors.Join(err, m.warmUp(powers))
+		err = errors.Join(err, m.warmUp(sums))
 		for path, o := range foreign {
 			err = errors.Join(err, o.capture(func() error {
-				return o.record(driver.Path(path), powers[0])
+				return o.record(driver.Path(path), sums[0])
 			}))
 		}
 		own := m.stream.(*stream.Stream).CUDA
 		for path, o := range foreign {
 			for second := range machinePaths {
-				replay := func() error { return o.replay(powers[0]) }
-				call := func() error { return powers[1].raise(m.group, m.stream, second) }
+				replay := func() error { return o.replay(sums[0]) }
+				call := func() error { return sums[1].launch(m.group, m.stream, second) }
 				err = errors.Join(err, m.checkOrder(o.cudaStream, replay, own, call),
 					m.checkOrder(own, call, o.cudaStream, replay))
 				if err != nil {
@@ -140,16 +140,16 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 				}
 			}
 		}
-		return errors.Join(finish(foreign...), m.check(w, powers[0], m.stream),
-			m.check(w, powers[1], m.stream))
+		return errors.Join(finish(foreign...), m.check(w, sums[0], m.stream),
+			m.check(w, sums[1], m.stream))
 	})
 }
 
-// warmUp makes a call on each path, because NCCL connects during first calls.
-func (m *testRank) warmUp(powers []*power) (err error) {
-	for _, p := range powers {
+// warmUp makes a call on each path, because NCCL connects ranks during the first calls.
+func (m *testRank) warmUp(sums []*repeatedSum) (err error) {
+	for _, p := range sums {
 		for path := range machinePaths {
-			err = errors.Join(err, p.raise(m.group, m.stream, path))
+			err = errors.Join(err, p.launch(m.group, m.stream, path))
 		}
 	}
 	return err
@@ -158,7 +158,7 @@ func (m *testRank) warmUp(powers []*power) (err error) {
 // checkOrder makes a call on a blocked stream and then a call on another stream. It returns an
 // error if the second call runs first.
 func (m *testRank) checkOrder(
-	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
+	blocked cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
 	idle := func(s cuda.Stream) func() (bool, error) {
 		return func() (done bool, err error) {
@@ -166,26 +166,26 @@ func (m *testRank) checkOrder(
 			return done, err
 		}
 	}
-	unblock, err := m.blockStream(on)
+	unblock, err := m.blockStream(blocked)
 	err = errors.Join(err, first(), second())
 	if err == nil && gpu.Within(20*time.Millisecond, idle(other)) == nil {
 		err = errors.New("the second call ran before the first")
 	}
-	return errors.Join(err, unblock(), gpu.Within(time.Minute, idle(on)),
+	return errors.Join(err, unblock(), gpu.Within(time.Minute, idle(blocked)),
 		gpu.Within(time.Minute, idle(other)))
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in
-// between. Every 100 replays, it also replays a graph with a bulk kernel. Bulk kernels are slow on
-// the software GPU.
+// between. It replays a graph with a bulk kernel only every 100 replays, because bulk kernels are
+// slow on the software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
 	w := newOddGroup(t)
-	w.withPowers([]int64{500, countFor["bulk"]}, func(m *testRank, powers []*power) error {
+	w.withSums([]int64{500, countFor["bulk"]}, func(m *testRank, sums []*repeatedSum) error {
 		others, err := m.newStreams(1)
 		var graphs [2]driver.Graph
-		for i, p := range powers {
+		for i, p := range sums {
 			var captureErr error
 			graphs[i], captureErr = m.capture(p, driver.PathDirect, calls[i])
 			err = errors.Join(err, captureErr)
@@ -194,29 +194,29 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 			return err
 		}
 		for i := range replays {
-			on := []driver.Stream{m.stream, others[0]}[i/10%2]
-			err := powers[0].replay(m, graphs[0], on, calls[0])
+			s := []driver.Stream{m.stream, others[0]}[i/10%2]
+			err := sums[0].replay(m, graphs[0], s, calls[0])
 			if err == nil && i%3 == 0 {
-				err = powers[0].raise(m.group, on, driver.PathDirect)
+				err = sums[0].launch(m.group, s, driver.PathDirect)
 			}
 			if err == nil && i%100 == 55 {
-				err = powers[1].replay(m, graphs[1], on, calls[1])
+				err = sums[1].replay(m, graphs[1], s, calls[1])
 			}
 			if err != nil {
 				return fmt.Errorf("replay %d: %w", i, err)
 			}
 		}
-		return errors.Join(m.check(w, powers[0], m.stream, others[0]), m.check(w, powers[1], m.stream))
+		return errors.Join(m.check(w, sums[0], m.stream, others[0]), m.check(w, sums[1], m.stream))
 	})
 }
 
 // capture captures calls of the group in a graph.
-func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph, error) {
+func (m *testRank) capture(p *repeatedSum, path driver.Path, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
 	return m.captureWork(m.stream, func() (err error) {
 		for range calls {
-			err = errors.Join(err, p.raise(m.group, m.stream, path))
+			err = errors.Join(err, p.launch(m.group, m.stream, path))
 		}
 		return err
 	})
@@ -225,22 +225,22 @@ func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph,
 // TestLargeCallsAreCaptured captures calls with bulk kernels.
 func TestLargeCallsAreCaptured(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPower(countFor["bulk"], func(m *testRank, p *power) error {
+	w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) error {
 		g, err := m.capture(p, driver.PathDirect, 2)
 		if err != nil {
 			return err
 		}
 		for range 3 {
 			err = errors.Join(err, p.replay(m, g, m.stream, 2),
-				p.raise(m.group, m.stream, driver.PathDirect))
+				p.launch(m.group, m.stream, driver.PathDirect))
 		}
 		return errors.Join(err, m.check(w, p, m.stream))
 	})
 }
 
-// TestGroupsWorkAtOnce launches in two groups of the same ranks. Each group has a separate stream,
-// and ranks launch in different orders.
-func TestGroupsWorkAtOnce(t *testing.T) {
+// TestGroupsRunConcurrently launches in two groups of the same ranks. Each group has a separate
+// stream, and ranks launch in different orders.
+func TestGroupsRunConcurrently(t *testing.T) {
 	const rounds = 200
 	w := newOddGroup(t)
 	w.must(func(m *testRank) error {
@@ -257,11 +257,11 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		powers, streams := make([]*power, 2), []driver.Stream{m.stream, others[0]}
+		sums, streams := make([]*repeatedSum, 2), []driver.Stream{m.stream, others[0]}
 		first := m.group
 		for i, g := range groups {
 			m.group = g
-			powers[i], err = m.newPower(w, uint32(i+1), 700)
+			sums[i], err = m.newRepeatedSum(w, uint32(i+1), 700)
 			if err != nil {
 				return err
 			}
@@ -269,33 +269,33 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 		m.group = first
 		for round := range rounds {
 			for i := range groups {
-				at := (i + round*m.rank) % len(groups)
-				if err := powers[at].raise(groups[at], streams[at], driver.PathDirect); err != nil {
+				k := (i + round*m.rank) % len(groups)
+				if err := sums[k].launch(groups[k], streams[k], driver.PathDirect); err != nil {
 					return err
 				}
 			}
 		}
-		for _, p := range powers {
+		for _, p := range sums {
 			err = errors.Join(err, m.check(w, p, streams...))
 		}
-		err = errors.Join(err, powers[1].window.Deregister(), second.Close())
-		powers[1].window = nil
+		err = errors.Join(err, sums[1].window.Deregister(), second.Close())
+		sums[1].window = nil
 		return err
 	})
 }
 
-// TestAdoptedStreamsTakeTurns launches on two adopted streams and on one of the rank's own streams.
-// Then it alternates launches with replays of an owner's graph.
+// TestAdoptedStreamsTakeTurns launches on two adopted streams and on one of the rank's own streams,
+// and then alternates launches with replays of an owner's graph.
 func TestAdoptedStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
 		streams := []driver.Stream{foreign[0].stream, foreign[1].stream, m.stream}
 		for i := range 100 {
-			if err := p.raise(m.group, streams[i%len(streams)], driver.PathDirect); err != nil {
+			if err := p.launch(m.group, streams[i%len(streams)], driver.PathDirect); err != nil {
 				return err
 			}
 		}
@@ -307,7 +307,7 @@ func TestAdoptedStreamsTakeTurns(t *testing.T) {
 		err = o.capture(func() error { return o.record(driver.PathDirect, p, p) })
 		for range 50 {
 			if err == nil {
-				err = errors.Join(o.replay(p, p), p.raise(m.group, o.stream, driver.PathDirect))
+				err = errors.Join(o.replay(p, p), p.launch(m.group, o.stream, driver.PathDirect))
 			}
 		}
 		return errors.Join(err, m.check(w, p, o.stream), finish(foreign...))
@@ -330,7 +330,7 @@ func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Str
 	return cudaStream, s.(*stream.Stream), nil
 }
 
-// destroy plays the owner of a stream and destroys it.
+// destroy plays the owner of a stream, which destroys it.
 func (d *Device) destroy(cudaStream cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(cudaStream) })
 }

@@ -11,8 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// countFor maps each kind of kernel to an element count for which calls use that kind. power.raise
-// checks the choice.
+// countFor maps each kind of kernel to an element count for which calls use that kind.
+// repeatedSum.launch checks the choice.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
 // TestTimeoutNamesAMissingRank makes kernels wait for one rank until the deadline. The group must
@@ -20,10 +20,10 @@ var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
-			w := newTestGroup(t, atMost(t, 4), 2*time.Second)
+			w := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
 			var named atomic.Int32
-			w.withoutLast(count, func(m *testRank, p *power) error {
-				err := p.raise(m.group, m.stream, driver.PathDirect)
+			w.withoutLast(count, func(m *testRank, p *repeatedSum) error {
+				err := p.launch(m.group, m.stream, driver.PathDirect)
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
@@ -32,7 +32,7 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 				case errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, []int{len(w.opened) - 1}):
 					named.Add(1)
 				case !errors.Is(err, driver.ErrFault): // a peer named the missing rank first
-					return failuref("got %v, want a TimeoutError that names the last rank", err)
+					return failuref("Synchronize = %v, want a TimeoutError that names the last rank", err)
 				}
 				return nil
 			})
@@ -45,18 +45,18 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts on one rank. The last rank does not launch, and the kernels of all
-// other ranks wait for it.
+// TestAbortEndsKernels aborts on one rank while the kernels of all ranks but the last wait for the
+// last rank, which does not launch.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range countFor {
-		t.Run(kind, func(t *testing.T) { newTestGroup(t, atMost(t, 4), time.Minute).abort(count, 1) })
+		t.Run(kind, func(t *testing.T) { newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
 // TestAbortEndsKernelsThatStartLater repeats TestAbortEndsKernels with more kernels queued behind
 // the waiting ones.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
-	newTestGroup(t, atMost(t, 4), time.Minute).abort(countFor["line"], 3)
+	newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(countFor["line"], 3)
 }
 
 // abort makes calls on all ranks except the last, and aborts on rank 0.
@@ -64,10 +64,10 @@ func (w *testGroup) abort(count int64, calls int) {
 	w.t.Helper()
 	var launching sync.WaitGroup // ranks that make calls
 	launching.Add(len(w.opened) - 1)
-	w.withoutLast(count, func(m *testRank, p *power) error {
+	w.withoutLast(count, func(m *testRank, p *repeatedSum) error {
 		var errs []error
 		for range calls {
-			errs = append(errs, p.raise(m.group, m.stream, driver.PathDirect))
+			errs = append(errs, p.launch(m.group, m.stream, driver.PathDirect))
 		}
 		launching.Done()
 		if err := errors.Join(errs...); err != nil {
@@ -80,19 +80,19 @@ func (w *testGroup) abort(count int64, calls int) {
 			want = errAborted
 		}
 		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
-			return failuref("got %v, want %v", err, want)
+			return failuref("Synchronize = %v, want %v", err, want)
 		}
 		return nil
 	})
 }
 
 // withoutLast connects a group, makes one call that succeeds, and runs f on all ranks except the
-// last. Then it closes everything, and checks that a new group with new memory works.
-func (w *testGroup) withoutLast(count int64, f func(m *testRank, p *power) error) {
+// last. It then closes everything, and checks that a new group with new memory works.
+func (w *testGroup) withoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
 	w.regroup()
-	w.withPower(count, func(m *testRank, p *power) error {
-		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
+	w.withSum(count, func(m *testRank, p *repeatedSum) error {
+		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
 		if err := m.check(w, p, m.stream); err != nil {
@@ -112,8 +112,8 @@ func (w *testGroup) withoutLast(count int64, f func(m *testRank, p *power) error
 		return err
 	})
 	w.regroup()
-	w.withPower(count, func(m *testRank, p *power) error {
-		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
+	w.withSum(count, func(m *testRank, p *repeatedSum) error {
+		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
 		return m.check(w, p, m.stream)

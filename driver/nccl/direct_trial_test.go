@@ -13,10 +13,10 @@ type trial struct {
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// from is the offset of the input. to is the offset of the output. They are equal for in-place
-	// calls.
-	from, to int64
-	digest   uint64
+	// sendOffset and recvOffset are the offsets of the input and the output, which are the same for
+	// in-place calls.
+	sendOffset, recvOffset int64
+	digest                 uint64
 }
 
 // layout describes the buffers of a call.
@@ -29,7 +29,7 @@ type layout struct {
 
 func (c *trial) String() string {
 	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, outside windows: %v, from %d to %d",
-		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.loose, c.from, c.to)
+		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.loose, c.sendOffset, c.recvOffset)
 }
 
 // spans returns the number of elements in each buffer.
@@ -38,7 +38,7 @@ func (c *trial) spans(ranks int) (send, recv int64) {
 	return call.Spans(ranks, 0)
 }
 
-// extent returns the number of elements of output memory that the call uses.
+// extent returns the number of elements of output memory that the call occupies.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -47,12 +47,12 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece describes a part of the expected output, at offset to. The part has count elements of a
-// repeated tile, beginning with element from of the tile.
+// piece describes a part of the expected output: count elements of a repeated tile, beginning with
+// element tileOffset of the tile.
 type piece struct {
-	to, count int64
-	tile      []byte
-	from      int64
+	offset, count int64
+	tile          []byte
+	tileOffset    int64
 }
 
 // sources holds each rank's elements and their reduction.
@@ -66,19 +66,19 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	ownOffset := int64(rank) * c.count
 	switch c.operation {
 	case driver.AllReduce:
-		return []piece{{c.to, c.count, s.reduced, c.from}}
+		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset}}
 	case driver.Reduce:
 		if rank != c.root {
 			return nil
 		}
-		return []piece{{c.to, c.count, s.reduced, c.from}}
+		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset}}
 	case driver.ReduceScatter:
 		if c.inPlace {
-			return []piece{{c.to + ownOffset, c.count, s.reduced, c.from + ownOffset}}
+			return []piece{{c.recvOffset + ownOffset, c.count, s.reduced, c.sendOffset + ownOffset}}
 		}
-		return []piece{{c.to, c.count, s.reduced, c.from + ownOffset}}
+		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset + ownOffset}}
 	case driver.Broadcast:
-		return []piece{{c.to, c.count, s.inputs[c.root], c.from}}
+		return []piece{{c.recvOffset, c.count, s.inputs[c.root], c.sendOffset}}
 	default:
 		return c.parts(ownOffset, s)
 	}
@@ -87,27 +87,27 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 // parts returns the expected output of AllGather and AllToAll. It has a part for each rank.
 func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
-	for r, of := range s.inputs {
-		at := int64(r) * c.count
-		from := c.from
+	for r, input := range s.inputs {
+		partOffset := int64(r) * c.count
+		tileOffset := c.sendOffset
 		switch {
 		case c.operation == driver.AllToAll:
-			from += ownOffset
+			tileOffset += ownOffset
 		case c.inPlace:
-			from += at
+			tileOffset += partOffset
 		}
-		all = append(all, piece{c.to + at, c.count, of, from})
+		all = append(all, piece{c.recvOffset + partOffset, c.count, input, tileOffset})
 	}
 	return all
 }
 
-// lead is the minimum number of bytes before the first element. They must not change.
+// lead is the minimum number of bytes before the first element, which must not change.
 const lead = 256
 
 // field describes the position of a rank's elements in memory.
 type field struct {
 	memory *region
-	base   int64 // of the first element, in bytes
+	base   int64 // byte offset of the first element
 }
 
 func (f field) at(element int64, t driver.DataType) uintptr {
@@ -119,7 +119,7 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Root: c.root, Count: c.count,
 		Path: driver.PathDirect, Digest: c.digest,
-		Send: send.at(c.from, c.dataType), Recv: recv.at(c.to, c.dataType),
+		Send: send.at(c.sendOffset, c.dataType), Recv: recv.at(c.recvOffset, c.dataType),
 	}
 	ownOffset := int64(rank) * c.count
 	if c.inPlace {
@@ -127,9 +127,9 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 		call.Send = call.Recv
 		switch c.operation {
 		case driver.AllGather:
-			call.Send = recv.at(c.to+ownOffset, c.dataType)
+			call.Send = recv.at(c.recvOffset+ownOffset, c.dataType)
 		case driver.ReduceScatter:
-			call.Recv = recv.at(c.to+ownOffset, c.dataType)
+			call.Recv = recv.at(c.recvOffset+ownOffset, c.dataType)
 		default: // both buffers are the same
 		}
 	}

@@ -35,7 +35,7 @@ var failures = []struct{ name, fail, want string }{
 	},
 }
 
-// failingVariable names the environment variable that TestOneRankFails sets in its child processes.
+// failingVariable is the environment variable that TestOneRankFails sets in its child processes.
 const failingVariable = "SYMMEM_TEST_FAILING"
 
 // TestOneRankFails makes a call fail on one rank. Both ranks must report the reason without waiting
@@ -45,7 +45,7 @@ func TestOneRankFails(t *testing.T) {
 		checkBothRanksFail(t, want)
 		return
 	}
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skip("only the software GPU can inject failures")
 	}
 	for _, f := range failures {
@@ -60,8 +60,8 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// soft reports whether the tests run on the software GPU.
-func soft(t *testing.T) bool {
+// usesSoftGPU reports whether the tests run on the software GPU.
+func usesSoftGPU(t *testing.T) bool {
 	t.Helper()
 	name, err := modelName()
 	if err != nil {
@@ -91,7 +91,7 @@ func checkBothRanksFail(t *testing.T, want string) {
 	}
 }
 
-// joinReports joins an error with the other rank's error if the group is open.
+// joinReports joins an error with the errors that the ranks exchange, if the group is open.
 func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -103,8 +103,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault fails a group after its call has ended, but before the watcher has
-// noticed that the stream is idle.
+// TestFinishedStreamHasNoFault aborts a group after its call has completed, but before the watcher
+// has noticed that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
@@ -117,13 +117,13 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {
-		t.Errorf("got %v, want no error", err)
+		t.Errorf("Synchronize = %v, want nil", err)
 	}
 	p.closeAll(t)
 }
 
 // TestCollectiveThatEndsEarlyIsAFault simulates a collective that ends before all ranks have
-// launched it. Its result cannot be correct.
+// launched it, so that its result cannot be correct.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
@@ -139,7 +139,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	s.Mu.Unlock()
 	err = s.Synchronize(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "ended before") {
-		t.Errorf("got %v, want an error about a collective that ended early", err)
+		t.Errorf("Synchronize = %v, want an error about a collective that ended early", err)
 	}
 	if c.Cause() == nil {
 		t.Error("the group has not failed")

@@ -15,7 +15,7 @@ func TestCurrentSetsTheContextOfTheRank(t *testing.T) {
 				t.Errorf("rank %d: no context is current", rank)
 			}
 			if free, total, err := gpu.MemGetInfo(); free <= 0 || total < free || err != nil {
-				t.Errorf("rank %d: MemGetInfo returned %d free of %d bytes, %v", rank, free, total, err)
+				t.Errorf("rank %d: MemGetInfo() = %d, %d, %v; want some free memory", rank, free, total, err)
 			}
 			return err
 		})
@@ -30,10 +30,10 @@ func TestCurrentWithoutAGPU(t *testing.T) {
 		return // every rank uses the only GPU
 	}
 	err := Current(1<<10, func(*cuda.Driver) error {
-		t.Error("Current called the function, want no call")
+		t.Error("Current called the function")
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "local rank 1024") {
-		t.Errorf("got %v, want an error about local rank 1024", err)
+		t.Errorf("Current = %v, want an error about local rank 1024", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryConcurrentReads looks up calls while they are recorded. Each call's Count equals its
-// ticket.
+// TestHistoryConcurrentReads looks up calls, whose Counts are their tickets, while they are being
+// recorded.
 func TestHistoryConcurrentReads(t *testing.T) {
 	const calls, readers = 20 * historySize, 2
 	var h history
@@ -21,7 +21,7 @@ func TestHistoryConcurrentReads(t *testing.T) {
 				last, _ = h.last()
 				ticket := r.Uint64N(last + 2)
 				if p := h.callOf(ticket); p != nil && p.Count != int64(ticket) {
-					t.Errorf("seed %d: got the call of ticket %[3]d for ticket %[2]d", seed, ticket, p.Count)
+					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, p.Count)
 					return
 				}
 			}
@@ -37,7 +37,7 @@ func TestHistoryConcurrentReads(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	var h history
-	note := func(ticket uint64) {
+	record := func(ticket uint64) {
 		p := &driver.Call{}
 		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
 		h.record(p, ticket, 0)
@@ -46,21 +46,21 @@ func TestHistory(t *testing.T) {
 		t.Helper()
 		p := h.callOf(ticket)
 		if p != nil && p.Count != int64(ticket) {
-			t.Errorf("got the call of ticket %[2]d for ticket %[1]d", ticket, p.Count)
+			t.Errorf("callOf(%d) returned the call of ticket %d", ticket, p.Count)
 		}
 		return p != nil
 	}
 	for ticket := range uint64(2 * historySize) {
-		note(ticket + 1)
+		record(ticket + 1)
 	}
 	t.Run("latest tickets", func(t *testing.T) {
 		if !lookUp(t, 2*historySize) || !lookUp(t, historySize+2) {
-			t.Error("a recent call was not found")
+			t.Error("callOf did not find a recent call")
 		}
 	})
 	t.Run("old and future tickets", func(t *testing.T) {
 		if lookUp(t, 0) || lookUp(t, 1) || lookUp(t, historySize) || lookUp(t, 2*historySize+1) {
-			t.Error("an old or future call was found")
+			t.Error("callOf found an old or future call")
 		}
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
@@ -75,13 +75,13 @@ func TestHistory(t *testing.T) {
 		ticket := h.recordMessage(p)
 		last, operation := h.last()
 		if ticket != 2*historySize+1 || last != ticket || operation != driver.Send {
-			t.Errorf("got %v after ticket %d, want a Send after %d", operation, last, ticket)
+			t.Errorf("after a Send, last() = %d, %v; want %d, Send", last, operation, 2*historySize+1)
 		}
 	})
 	t.Run("counts", func(t *testing.T) {
 		counts := h.callsByPath()
 		if counts[driver.PathWindow] != 2*historySize || counts[driver.PathPlain] != 1 {
-			t.Errorf("got counts %v, want %d window calls and 1 plain call", counts, 2*historySize)
+			t.Errorf("callsByPath() = %v, want %d window calls and 1 plain call", counts, 2*historySize)
 		}
 	})
 }

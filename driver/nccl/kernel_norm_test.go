@@ -25,10 +25,11 @@ type normCase struct {
 	driver.Norm
 	dataType         driver.DataType
 	inPlace          bool
-	inputs           [][]uint16 // of each rank
+	inputs           [][]uint16 // by rank
 	residual, weight []uint16
-	scale            float32 // of QuantStatic
-	// want holds the expected outputs, one row after the other. Its scales have ScaleStrides.
+	scale            float32 // for QuantStatic
+	// want holds the expected outputs, one row after the other. Its scales are laid out with
+	// ScaleStrides.
 	want formula.NormRow
 }
 
@@ -86,16 +87,16 @@ func (s *normCase) drawStrides(random *rand.Rand) {
 // expect computes the expected outputs.
 func (s *normCase) expect() {
 	for row := range int(s.Rows) {
-		from, to := row*int(s.Hidden), (row+1)*int(s.Hidden)
+		begin, end := row*int(s.Hidden), (row+1)*int(s.Hidden)
 		sums := make([]uint16, s.Hidden)
 		for i := range sums {
-			sum := s.value(s.inputs[0][from+i])
+			sum := s.value(s.inputs[0][begin+i])
 			for _, in := range s.inputs[1:] {
-				sum += s.value(in[from+i])
+				sum += s.value(in[begin+i])
 			}
 			sums[i] = s.bits(sum)
 		}
-		r := formula.Norm(&s.Norm, s.dataType, sums, s.residual[from:to], s.weight, s.scale)
+		r := formula.Norm(&s.Norm, s.dataType, sums, s.residual[begin:end], s.weight, s.scale)
 		s.want.Residual = append(s.want.Residual, r.Residual...)
 		s.want.Output = append(s.want.Output, r.Output...)
 		s.want.Quantized = append(s.want.Quantized, r.Quantized...)
@@ -229,16 +230,16 @@ func (d *normBuffers) prepare(m *testRank, s *normCase) (driver.Call, error) {
 // check compares the outputs of a call with the expected values.
 func (d *normBuffers) check(w *testGroup, m *testRank, s *normCase, call *driver.Call) error {
 	var errs []error
-	compare := func(what string, at uintptr, want []byte, around []byte) {
-		n := int64(len(around))
-		got, err := m.readDevice(w, at-uintptr(n), int64(len(want))+2*n)
+	compare := func(name string, address uintptr, want, guard []byte) {
+		n := int64(len(guard))
+		got, err := m.readDevice(w, address-uintptr(n), int64(len(want))+2*n)
 		errs = append(errs, err)
-		if want = slices.Concat(around, want, around); err == nil && !bytes.Equal(got, want) {
+		if want = slices.Concat(guard, want, guard); err == nil && !bytes.Equal(got, want) {
 			i := 0
 			for got[i] == want[i] {
 				i++
 			}
-			errs = append(errs, fmt.Errorf("%v: byte %d of the %s is %#x; want %#x", s, int64(i)-n, what,
+			errs = append(errs, fmt.Errorf("%v: byte %d of the %s is %#x, want %#x", s, int64(i)-n, name,
 				got[i], want[i]))
 		}
 	}
@@ -262,7 +263,7 @@ func TestNormsAreCorrect(t *testing.T) {
 	if full() {
 		trials = 400
 	}
-	w, buffers := newNormGroup(t, atMost(t, 4), time.Minute)
+	w, buffers := newNormGroup(t, ranksUpTo(t, 4), time.Minute)
 	for _, members := range memberLists(t) {
 		w.regroup(members...)
 		for range trials {
@@ -317,7 +318,7 @@ func TestNormsAreCaptured(t *testing.T) {
 				return err
 			}
 			for range replays {
-				// A call overwrites its residual.
+				// Prepare the inputs again, because a call overwrites its residual.
 				if _, err := d.prepare(m, s); err != nil {
 					return err
 				}
@@ -334,8 +335,8 @@ func TestNormsAreCaptured(t *testing.T) {
 }
 
 // TestNormsThatDifferFail launches the same norm on two ranks, and then norms with different shapes
-// and digests. The second norm must have poisoned the buffers of a rank that launched it. A rank
-// that notices the fault before its launch may refuse the call, and its buffers must then be
+// and digests. On a rank that launched it, the second norm must have poisoned its buffers. A rank
+// that notices the fault before its launch may refuse the call, but its buffers must then be
 // unchanged.
 func TestNormsThatDifferFail(t *testing.T) {
 	random := newRandom(t)
@@ -350,8 +351,8 @@ func TestNormsThatDifferFail(t *testing.T) {
 	}
 }
 
-// TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call.
-// Meanwhile the other rank detects the mismatch and fails.
+// TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call,
+// until the other rank has detected the mismatch and failed.
 func TestNormIsRefusedAfterAFault(t *testing.T) {
 	if !onOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
@@ -368,7 +369,7 @@ func TestNormIsRefusedAfterAFault(t *testing.T) {
 	}
 }
 
-// delayedAnnouncements blocks after the announcement of the second call until a peer has failed.
+// delayedAnnouncements waits until a peer has failed after it has announced the second call.
 type delayedAnnouncements struct {
 	control.Announcements
 	plane control.Plane
@@ -409,12 +410,13 @@ func (w *testGroup) launchMismatchedNorms(
 		var mismatch *driver.MismatchError
 		if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != pair[r].Rows ||
 			mismatch.Number != 2 {
-			w.t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
+			w.t.Errorf("%v: error on rank %d is %v, want a MismatchError about the second call", pair[r],
+				r, err)
 		}
 	}
 	w.must(func(m *testRank) error {
 		d, s := &buffers[m.number], pair[m.rank]
-		out, err := m.readDevice(w, d.recv, int64(2*len(s.residual))) // prepare has set all bits of it
+		out, err := m.readDevice(w, d.recv, int64(2*len(s.residual))) // prepare has set all of its bits
 		if err == nil && !isPoison(out) {
 			err = fmt.Errorf("%v: not all of the output is poison", s)
 		}
@@ -435,7 +437,7 @@ func (d *normBuffers) checkUnchanged(w *testGroup, m *testRank, s *normCase) err
 	return err
 }
 
-// checkPoisoned checks that a failed call has poisoned its outputs besides Recv.
+// checkPoisoned checks that a failed call has poisoned its outputs other than Recv.
 func (d *normBuffers) checkPoisoned(w *testGroup, m *testRank, s *normCase) error {
 	outputs := map[uintptr]int64{d.residual: 2 * s.Rows * s.Hidden}
 	if s.Quant != driver.QuantNone {
@@ -479,7 +481,7 @@ func TestNormTimesOut(t *testing.T) {
 		})
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
-			t.Errorf("%v: got %v, want a TimeoutError about rank 1", s, errs[0])
+			t.Errorf("%v: error on rank 0 is %v, want a TimeoutError about rank 1", s, errs[0])
 		}
 		w.must(func(m *testRank) error {
 			if m.rank == 1 {

@@ -16,7 +16,7 @@ import (
 // ranks have made another collective. That collective must not wait for the Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		buffer, err := m.mapRegion(8)
 		others, streamErr := m.newStreams(1)
 		if err = errors.Join(err, streamErr); err != nil {
@@ -41,11 +41,11 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 				return captureErr
 			}
 			launchMessage = func() error { return g.Launch(first) }
-			err = errors.Join(launchMessage(), p.raise(m.group, first, driver.PathDirect), launchMessage())
+			err = errors.Join(launchMessage(), p.launch(m.group, first, driver.PathDirect), launchMessage())
 		} else {
-			err = p.raise(m.group, first, driver.PathDirect)
+			err = p.launch(m.group, first, driver.PathDirect)
 		}
-		err = errors.Join(err, p.raise(m.group, other, driver.PathDirect))
+		err = errors.Join(err, p.launch(m.group, other, driver.PathDirect))
 		if m.rank == 1 {
 			err = errors.Join(err, launchMessage(), launchMessage())
 		}
@@ -59,18 +59,18 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
 		}
 		m.group.SetCheck(true)
-		if err := p.raise(m.group, other, driver.PathDirect); err != nil {
+		if err := p.launch(m.group, other, driver.PathDirect); err != nil {
 			return err
 		}
 		if m.rank == 1 {
 			<-proceed
-			return errors.Join(p.raise(m.group, m.stream, driver.PathPlain),
+			return errors.Join(p.launch(m.group, m.stream, driver.PathPlain),
 				m.check(w, p, m.stream, other), other.Close())
 		}
 		return errors.Join(m.useDuringLaunch(w, p, other, proceed), m.check(w, p, m.stream))
@@ -80,10 +80,10 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 // useDuringLaunch uses stream other during a launch on the rank's own stream. Then it closes
 // proceed, and the launch continues.
 func (m *testRank) useDuringLaunch(
-	w *testGroup, p *power, other driver.Stream, proceed chan struct{},
+	w *testGroup, p *repeatedSum, other driver.Stream, proceed chan struct{},
 ) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
-	go func() { launched <- p.raise(m.group, m.stream, driver.PathPlain) }()
+	go func() { launched <- p.launch(m.group, m.stream, driver.PathPlain) }()
 	comparing := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), comparing); err != nil {
 		return err
@@ -115,7 +115,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
 	defer cancel()
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		old, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 			return err
 		}
 		c := m.group.(*communicator)
-		err = errors.Join(p.raise(c, old, driver.PathDirect), m.check(w, p, old))
+		err = errors.Join(p.launch(c, old, driver.PathDirect), m.check(w, p, old))
 		c.closing.Store(true)
 		barrier, prepareErr := prepare(second, driver.Call{
 			Operation: driver.Barrier, Path: driver.PathPlain,
@@ -137,7 +137,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		}
 		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
 		c.closing.Store(false) // as if the next launch had read it before the close
-		err = errors.Join(err, p.raise(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
+		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }
@@ -149,7 +149,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup
 	queued.Add(2)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		streams, err := m.newStreams(4)
 		if err != nil {
 			return err
@@ -161,7 +161,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		unblock, err := m.blockStream(streams[0].CUDA)
 		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}
 		for i, path := range paths {
-			err = errors.Join(err, p.raise(m.group, streams[i], path))
+			err = errors.Join(err, p.launch(m.group, streams[i], path))
 		}
 		queued.Done()
 		if queued.Wait(); err != nil {

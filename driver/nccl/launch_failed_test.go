@@ -18,7 +18,7 @@ import (
 // GPUs, it skips the test.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skip("only the software GPU can inject failures")
 	}
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
@@ -32,7 +32,7 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
 	}
-	if soft(t) {
+	if usesSoftGPU(t) {
 		t.Parallel()
 	}
 	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")

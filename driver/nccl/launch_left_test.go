@@ -15,8 +15,8 @@ func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
 			closed := make(chan struct{})
-			w.withPower(countFor["line"], func(m *testRank, p *power) error {
-				err := errors.Join(p.raise(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
+			w.withSum(countFor["line"], func(m *testRank, p *repeatedSum) error {
+				err := errors.Join(p.launch(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
 				if err != nil {
 					return err
 				}
@@ -26,7 +26,7 @@ func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 				}
 				<-closed
 				m.group.SetCheck(false) // otherwise the comparison would report the closed group
-				err = p.raise(m.group, m.stream, path)
+				err = p.launch(m.group, m.stream, path)
 				var deadlock *driver.DeadlockError
 				if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
 					t.Errorf("got %v, want a DeadlockError about rank 1", err)

@@ -15,9 +15,9 @@ import (
 // kernel. symmem does not call NCCL for the empty call. The direct kernel must still run last.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(2)
-		if err = errors.Join(err, m.warmUp([]*power{p})); err != nil {
+		if err = errors.Join(err, m.warmUp([]*repeatedSum{p})); err != nil {
 			return err
 		}
 		plan, prepareErr := prepare(m.group, m.ringAllToAllV(p, 0, driver.PathPlain))
@@ -25,10 +25,10 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 			return err
 		}
 		first := func() error {
-			return errors.Join(p.raise(m.group, m.stream, driver.PathPlain),
+			return errors.Join(p.launch(m.group, m.stream, driver.PathPlain),
 				m.group.Launch(others[0], plan))
 		}
-		second := func() error { return p.raise(m.group, others[1], driver.PathDirect) }
+		second := func() error { return p.launch(m.group, others[1], driver.PathDirect) }
 		err = m.checkOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
 		return errors.Join(err, m.check(w, p, m.stream, others[0], others[1]))
 	})
@@ -46,7 +46,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newAddingGroup(t, 2, 10*time.Second)
-				w.withPower(1000, func(m *testRank, p *power) error {
+				w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 					return m.launchAroundMessage(w, p, kind, adopted)
 				})
 			})
@@ -56,7 +56,9 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 
 // launchAroundMessage makes a call on each of two streams. On rank 0, work after the first call
 // waits for a message, which rank 1 sends after the second call.
-func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adopted bool) error {
+func (m *testRank) launchAroundMessage(
+	w *testGroup, p *repeatedSum, kind string, adopted bool,
+) error {
 	buffer, err := m.mapRegion(8)
 	streams, streamErr := m.newStreams(3)
 	foreign, foreignErr := m.newForeignStreams(3)
@@ -91,7 +93,7 @@ func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adop
 		}
 		launchMessage = func() error { return g.Launch(on) }
 	}
-	err = errors.Join(err, p.raise(m.group, streams[0], driver.PathDirect))
+	err = errors.Join(err, p.launch(m.group, streams[0], driver.PathDirect))
 	if m.rank == 0 {
 		arrived := m.device.streams.NewEvent()
 		err = errors.Join(err, launchMessage(), on.Record(arrived))
@@ -100,7 +102,7 @@ func (m *testRank) launchAroundMessage(w *testGroup, p *power, kind string, adop
 		}
 		err = errors.Join(err, m.follow(kind, streams[0], on, arrived, message.Recv))
 	}
-	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
+	err = errors.Join(err, p.launch(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
 		err = errors.Join(err, launchMessage())
 	}

@@ -85,16 +85,16 @@ func needDevices(t *testing.T, n int) {
 	have := maxRanks(t)
 	switch {
 	case have >= n:
-	case soft(t) && os.Getenv("SOFTGPU_DEVICES") == "":
+	case usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "":
 		t.Fatalf("the software GPU has %d devices, but the test needs %d", have, n)
 	default:
 		t.Skipf("the machine has %d GPUs, but the test needs %d", have, n)
 	}
 }
 
-// atMost returns the number of ranks for a test that uses up to n ranks. It is at most the number
-// of GPUs, but at least two.
-func atMost(t *testing.T, n int) int {
+// ranksUpTo returns the number of ranks for a test that uses up to n ranks. It is at most the
+// number of GPUs, but at least two.
+func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }

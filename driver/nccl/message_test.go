@@ -209,7 +209,7 @@ func TestSendWaitsForASlot(t *testing.T) {
 // TestSendWithoutMemoryHasNoEffect sends a buffer for which the GPU has no staging memory. The
 // group must stay usable.
 func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skip("only the software GPU has a configurable amount of memory")
 	}
 	if !inChildProcess(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {

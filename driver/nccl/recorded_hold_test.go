@@ -35,7 +35,7 @@ func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 func replayAfterAFault(t *testing.T, count int64) {
 	w := newGroup(t, 2, time.Minute)
 	graphs := make([]*foreignStream, 2)
-	w.withPower(count, func(m *testRank, p *power) error {
+	w.withSum(count, func(m *testRank, p *repeatedSum) error {
 		var err error
 		if graphs[m.rank], err = m.captureForeign(p.call(driver.PathDirect)); err != nil || m.rank == 1 {
 			return err
@@ -78,7 +78,8 @@ func replayAfterAFault(t *testing.T, count int64) {
 		}
 		err = errors.Join(g.destroy(), teardownError(c), g.closeStream())
 		_, afterErr := c.direct.exchange.Transport()
-		if !errors.Is(afterErr, driver.ErrClosed) || m.regions[0].window.(*window).addresses[1-m.rank] != 0 {
+		address := m.regions[0].window.(*window).addresses[1-m.rank]
+		if !errors.Is(afterErr, driver.ErrClosed) || address != 0 {
 			err = errors.Join(err, errors.New("the group's memory was not freed"))
 		}
 		m.regions[0].window = nil
@@ -94,7 +95,7 @@ func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
 			graphs := make([]*foreignStream, 2)
-			w.withPower(countFor["bulk"], func(m *testRank, p *power) (err error) {
+			w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) (err error) {
 				graphs[m.rank], err = m.captureForeign(p.call(path))
 				return err
 			})
@@ -143,7 +144,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 // the group. The teardown must not wait for the capture.
 func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		plan, err := prepare(m.group, p.call(driver.PathDirect))
 		if err != nil {
 			return err

@@ -23,17 +23,17 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		groups = n
 	}
 	w := newGroup(t, 2, time.Minute)
-	var powers [2]*power
+	var sums [2]*repeatedSum
 	w.must(func(m *testRank) (err error) {
-		powers[m.rank], err = m.newPower(w, 1, 600_000)
+		sums[m.rank], err = m.newRepeatedSum(w, 1, 600_000)
 		return err
 	})
 	for i := range 4 { // the first groups also allocate memory that is kept
-		w.captureAndEnd(powers, i)
+		w.captureAndEnd(sums, i)
 	}
 	before, free := countResources(t), w.freeMemory()
 	for i := range groups {
-		w.captureAndEnd(powers, i)
+		w.captureAndEnd(sums, i)
 	}
 	var now map[string]int
 	err := gpu.Within(20*time.Second, func() (bool, error) {
@@ -57,12 +57,12 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 
 // captureAndEnd connects a group and captures its calls in graphs of another library. It ends the
 // group and the graphs in one of four ways.
-func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
+func (w *testGroup) captureAndEnd(sums [2]*repeatedSum, i int) {
 	fails, destroyFirst := i%2 == 0, i/2%2 == 0
 	w.regroup(0, 1)
 	graphs := make([][]*foreignStream, 2)
 	w.must(func(m *testRank) error {
-		p := powers[m.rank]
+		p := sums[m.rank]
 		if err := m.register(w, p.region, 1); err != nil {
 			return err
 		}

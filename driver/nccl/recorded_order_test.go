@@ -17,7 +17,7 @@ import (
 // at most a second.
 func (m *testRank) awaitKernelFault(w *testGroup) error {
 	limit := time.Second
-	if soft(w.t) {
+	if usesSoftGPU(w.t) {
 		limit = 20 * time.Second // on a busy machine
 	}
 	select {
@@ -58,11 +58,11 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newAddingGroup(t, ranks, 20*time.Second)
 			var reports causes
-			w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
+			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 				foreign, err := m.newForeignStreams(2)
 				for i, o := range foreign {
 					err = errors.Join(err, o.capture(func() error {
-						return o.record(driver.PathDirect, powers[i], powers[i])
+						return o.record(driver.PathDirect, sums[i], sums[i])
 					}))
 				}
 				first := 1
@@ -94,7 +94,7 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	}
 	w := newGroup(t, 2, 3*time.Second)
 	var reports causes
-	w.withPower(50_000, func(m *testRank, p *power) error {
+	w.withSum(50_000, func(m *testRank, p *repeatedSum) error {
 		call := p.call(driver.PathDirect)
 		call.Digest += uint64(m.rank)
 		m.group.(*communicator).SetCheck(false) // otherwise the hosts would compare the calls
@@ -137,8 +137,8 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newAddingGroup(t, 2, 20*time.Second)
 			var reports causes
-			w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
-				for _, p := range powers {
+			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
+				for _, p := range sums {
 					if _, err := m.capture(p, path, 1); err != nil {
 						return err
 					}
@@ -159,7 +159,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAddingGroup(t, 2, 20*time.Second)
 	var reports causes
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		err = errors.Join(err, foreign[0].capture(func() error {
 			return foreign[0].record(driver.PathDirect, p)
@@ -172,7 +172,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 			}
 			return reports.check(m.awaitKernelFault(w), checkDivergence(1, true))
 		}
-		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
+		err = errors.Join(err, p.launch(m.group, m.stream, driver.PathDirect))
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 // has invalidated. The group must stay usable.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
@@ -213,7 +213,7 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 // The capture and the group must stay valid.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		g, err := m.capture(p, driver.PathDirect, 1)
 		foreign, foreignErr := m.newForeignStreams(1)
 		if err = errors.Join(err, foreignErr); err != nil {

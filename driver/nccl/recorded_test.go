@@ -58,8 +58,8 @@ func (m *testRank) captureForeign(call driver.Call) (*foreignStream, error) {
 }
 
 // record adds calls of the rank's group to the stream's capture.
-func (o *foreignStream) record(path driver.Path, powers ...*power) error {
-	for _, p := range powers {
+func (o *foreignStream) record(path driver.Path, sums ...*repeatedSum) error {
+	for _, p := range sums {
 		if err := o.recordCall(p.call(path)); err != nil {
 			return err
 		}
@@ -76,8 +76,8 @@ func (o *foreignStream) recordCall(call driver.Call) error {
 }
 
 // replay launches the graph, which has a call for each power.
-func (o *foreignStream) replay(powers ...*power) error {
-	for _, p := range powers {
+func (o *foreignStream) replay(sums ...*repeatedSum) error {
+	for _, p := range sums {
 		p.countCalls(o.m.group.(*communicator), 1)
 	}
 	gpu := o.m.device.gpu
@@ -85,8 +85,8 @@ func (o *foreignStream) replay(powers ...*power) error {
 }
 
 // replayAndWait launches the graph and waits for it.
-func (o *foreignStream) replayAndWait(powers ...*power) error {
-	if err := o.replay(powers...); err != nil {
+func (o *foreignStream) replayAndWait(sums ...*repeatedSum) error {
+	if err := o.replay(sums...); err != nil {
 		return err
 	}
 	_, err := o.waitIdle()
@@ -164,17 +164,17 @@ var pairs = []struct {
 
 // forPairs runs a test of two calls for each pair, with 2 and with 4 ranks.
 func forPairs(
-	t *testing.T, test func(m *testRank, w *testGroup, powers []*power, p [2]driver.Path) error,
+	t *testing.T, test func(m *testRank, w *testGroup, sums []*repeatedSum, p [2]driver.Path) error,
 ) {
 	for _, ranks := range []int{2, 4} {
 		for _, pair := range pairs {
 			t.Run(fmt.Sprintf("%s, %d ranks", pair.name, ranks), func(t *testing.T) {
 				w := newAddingGroup(t, ranks, 20*time.Second)
-				w.withPowers(pair.counts, func(m *testRank, powers []*power) error {
-					if err := test(m, w, powers, pair.paths); err != nil {
+				w.withSums(pair.counts, func(m *testRank, sums []*repeatedSum) error {
+					if err := test(m, w, sums, pair.paths); err != nil {
 						return err
 					}
-					return errors.Join(m.check(w, powers[0]), m.check(w, powers[1]))
+					return errors.Join(m.check(w, sums[0]), m.check(w, sums[1]))
 				})
 			})
 		}
@@ -183,15 +183,15 @@ func forPairs(
 
 // TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library on separate streams.
 func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
 		for i, o := range foreign {
-			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], powers[i]) }))
+			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], sums[i]) }))
 		}
 		for round := range 12 {
 			i := round * 5 % 7 % 2
 			if err == nil {
-				err = foreign[i].replay(powers[i])
+				err = foreign[i].replay(sums[i])
 			}
 		}
 		return errors.Join(err, finish(foreign...))
@@ -201,17 +201,17 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 // TestReplaysAndOtherCallsTakeTurns replays a graph and launches calls on two other streams: one of
 // the rank's own streams and an adopted stream.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
 		// The first capture of the group is also ordered after unfinished calls.
-		err = errors.Join(powers[1].raise(m.group, m.stream, paths[1]),
-			foreign[0].capture(func() error { return foreign[0].record(paths[0], powers[0]) }))
+		err = errors.Join(sums[1].launch(m.group, m.stream, paths[1]),
+			foreign[0].capture(func() error { return foreign[0].record(paths[0], sums[0]) }))
 		for round := range 10 {
 			on := []driver.Stream{m.stream, foreign[1].stream}[round/2%2]
-			err = errors.Join(err, foreign[0].replay(powers[0]), powers[1].raise(m.group, on, paths[1]))
+			err = errors.Join(err, foreign[0].replay(sums[0]), sums[1].launch(m.group, on, paths[1]))
 		}
 		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
@@ -219,7 +219,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 
 // TestBranchesOfACaptureTakeTurns captures calls on two branches that are joined only at the end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
@@ -228,14 +228,14 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 			err := join(foreign[1], foreign[0])
 			for range 2 {
 				for i, o := range foreign {
-					err = errors.Join(err, o.record(paths[i], powers[i]))
+					err = errors.Join(err, o.record(paths[i], sums[i]))
 				}
 			}
 			return errors.Join(err, join(foreign[0], foreign[1]))
 		})
 		for range 4 {
 			if err == nil {
-				err = foreign[0].replay(powers[0], powers[1], powers[0], powers[1])
+				err = foreign[0].replay(sums[0], sums[1], sums[0], sums[1])
 			}
 		}
 		return errors.Join(err, finish(foreign...))
@@ -245,18 +245,18 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 // TestOwnAndForeignGraphsTakeTurns replays our graph and another library's graph on different
 // streams.
 func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
 		}
-		g, err := m.capture(powers[1], paths[1], 2)
+		g, err := m.capture(sums[1], paths[1], 2)
 		if err != nil {
 			return err
 		}
-		err = foreign[0].capture(func() error { return foreign[0].record(paths[0], powers[0]) })
+		err = foreign[0].capture(func() error { return foreign[0].record(paths[0], sums[0]) })
 		for range 8 {
-			err = errors.Join(err, foreign[0].replay(powers[0]), powers[1].replay(m, g, m.stream, 2))
+			err = errors.Join(err, foreign[0].replay(sums[0]), sums[1].replay(m, g, m.stream, 2))
 		}
 		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
@@ -266,7 +266,7 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 // nodes.
 func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	w := newAddingGroup(t, 2, 20*time.Second)
-	w.withPowers(twice(1000), func(m *testRank, powers []*power) error {
+	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: onOneMachine(),
 		})
@@ -280,7 +280,7 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 		plans := make([]driver.Plan, 2)
 		for i, g := range []driver.Communicator{m.group, second} {
 			// The calls use no windows, because all windows belong to the first group.
-			call := powers[i].call(driver.PathDirect)
+			call := sums[i].call(driver.PathDirect)
 			call.SendWindow, call.RecvWindow = nil, nil
 			if plans[i], err = prepare(g, call); err != nil {
 				return err
@@ -307,11 +307,11 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 		}
 		for range 3 {
 			err = errors.Join(err, foreign[0].replay())
-			for _, p := range powers {
+			for _, p := range sums {
 				p.countCalls(m.group.(*communicator), 2*rounds)
 			}
 		}
-		return errors.Join(err, finish(foreign...), m.check(w, powers[0]), m.check(w, powers[1]),
+		return errors.Join(err, finish(foreign...), m.check(w, sums[0]), m.check(w, sums[1]),
 			second.Close())
 	})
 }
@@ -350,7 +350,7 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	}
 	w := newAddingGroup(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		err = errors.Join(err, foreign[0].capture(func() error {
 			return foreign[0].record(driver.PathDirect, p, p, p)
@@ -361,7 +361,8 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 		found, err := m.device.graphNodes(foreign[0].graph)
 		nodes[m.rank] = len(found)
 		for range 3 {
-			err = errors.Join(err, foreign[0].replay(p, p, p), p.raise(m.group, m.stream, driver.PathDirect))
+			err = errors.Join(err, foreign[0].replay(p, p, p),
+				p.launch(m.group, m.stream, driver.PathDirect))
 		}
 		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(foreign...), m.check(w, p))
 	})

@@ -12,7 +12,7 @@ import (
 
 // ringAllToAllV returns an AllToAllV in which each rank sends count numbers of a power to the next
 // rank.
-func (m *testRank) ringAllToAllV(p *power, count int64, path driver.Path) driver.Call {
+func (m *testRank) ringAllToAllV(p *repeatedSum, count int64, path driver.Path) driver.Call {
 	ranks := len(m.group.(*communicator).cfg.Ranks)
 	none := func() []int64 { return make([]int64, ranks) }
 	s := &driver.Splits{
@@ -28,7 +28,7 @@ func (m *testRank) ringAllToAllV(p *power, count int64, path driver.Path) driver
 // for a part that is not sent.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		m.group.SetCheck(true)
 		call := m.ringAllToAllV(p, 10, driver.PathPlain)
 		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)
@@ -43,7 +43,7 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 
 // TestAllToAllWithoutNCCLAlltoAll runs AllToAll with NCCL before 2.28.3, which has no ncclAlltoAll.
 func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
 	}
 	c := systest.Command(t, systest.Patience, os.Args[0],

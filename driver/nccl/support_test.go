@@ -25,7 +25,7 @@ const guardLog = "an empty kernel is launched before window kernels"
 // TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with several versions
 // of NCCL.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
-	if !soft(t) {
+	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
 	}
 	for version, wantGuard := range guardedVersions {

@@ -15,8 +15,8 @@ import (
 // function blocks the call.
 type blockedPair struct {
 	*testGroup
-	powers [2]*power
-	gate   chan struct{}
+	sums [2]*repeatedSum
+	gate chan struct{}
 	// done is closed on each rank when the call has ended there.
 	done [2]chan struct{}
 }
@@ -39,7 +39,7 @@ func newBlockedPairOn(
 	h.regroup(0, 1)
 	needDirect(t, h.opened[0].group)
 	h.must(func(m *testRank) (err error) {
-		if h.powers[m.rank], err = m.newPower(h.testGroup, 1, 3<<20); err != nil {
+		if h.sums[m.rank], err = m.newRepeatedSum(h.testGroup, 1, 3<<20); err != nil {
 			return err
 		}
 		done := make(chan struct{})
@@ -47,7 +47,7 @@ func newBlockedPairOn(
 		if slices.Contains(blocked, m.rank) {
 			err = m.stream.Host(func() { <-h.gate })
 		}
-		return errors.Join(err, h.powers[m.rank].raise(m.group, m.stream, path),
+		return errors.Join(err, h.sums[m.rank].launch(m.group, m.stream, path),
 			m.stream.Host(func() { close(done) }))
 	})
 	for _, m := range h.opened {
@@ -135,7 +135,7 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	h.must((*testRank).closeGroup)
 	h.must(func(m *testRank) error { return m.regions[0].segment.Unmap() })
 	for r, free := range h.freeMemory() {
-		if least := before[r] + kernels.ExchangeBytes + h.powers[r].segment.Bytes(); free < least {
+		if least := before[r] + kernels.ExchangeBytes + h.sums[r].segment.Bytes(); free < least {
 			t.Errorf("rank %d: %d bytes are free, want at least %d", r, free, least)
 		}
 	}
@@ -184,7 +184,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 		return arena.Close()
 	})
 	for r, free := range h.freeMemory() {
-		if least := before[r] + kernels.ExchangeBytes + h.powers[r].segment.Bytes(); free < least {
+		if least := before[r] + kernels.ExchangeBytes + h.sums[r].segment.Bytes(); free < least {
 			t.Errorf("rank %d: %d bytes are free, want at least %d", r, free, least)
 		}
 	}

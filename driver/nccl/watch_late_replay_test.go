@@ -24,7 +24,7 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 }
 
 // inPlace returns an in-place call of two ranks. Its output is the whole buffer of a power.
-func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
+func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
 	if call.Operation = o; o == driver.AllGather {
 		call.Count /= 2
@@ -37,8 +37,8 @@ func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
 func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 	const reused = 7 // the value in rank 0's buffer after it has timed out
 	w := newGroup(t, 2, time.Second)
-	graphs, powers := make([]*foreignStream, 2), make([]*power, 2)
-	w.withPower(countFor["bulk"], func(m *testRank, p *power) (err error) {
+	graphs, sums := make([]*foreignStream, 2), make([]*repeatedSum, 2)
+	w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) (err error) {
 		call := p.inPlace(o, m.rank)
 		work, err := m.group.Offer(call).(*plan).choose()
 		if err != nil {
@@ -47,7 +47,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 		if launch := work.(*kernels.Launch); !launch.Bulk {
 			return failuref("%s is not a bulk kernel", launch.Kernel)
 		}
-		powers[m.rank] = p
+		sums[m.rank] = p
 		if graphs[m.rank], err = m.captureForeign(call); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 			<-w.ranks[0].group.Failed()
 			return nil
 		}
-		p := powers[0]
+		p := sums[0]
 		p.unit = reused
 		return errors.Join(graphs[0].replayAndWait(), m.setToUnit(w, p, 4*p.count))
 	})
@@ -74,13 +74,13 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 			}
 			clear(dl.Bytes(at.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
-		return errors.Join(graphs[1].replayAndWait(), m.checkAllPoison(w, powers[1]))
+		return errors.Join(graphs[1].replayAndWait(), m.checkAllPoison(w, sums[1]))
 	})
 	w.must(func(m *testRank) error {
 		poisoned := 0
 		var err error
 		if m.rank == 0 {
-			poisoned, err = m.countPoison(w, powers[0], reused)
+			poisoned, err = m.countPoison(w, sums[0], reused)
 		}
 		if err == nil && poisoned > 0 {
 			err = fmt.Errorf("%d numbers of a reused buffer are poisoned", poisoned)

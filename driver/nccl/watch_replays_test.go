@@ -31,7 +31,9 @@ func (m *testRank) awaitFault(within time.Duration) error {
 }
 
 // countPoison checks that each number of a power is want or poison. It counts the poison.
-func (m *testRank) countPoison(w *testGroup, p *power, want uint32) (poisoned int, err error) {
+func (m *testRank) countPoison(
+	w *testGroup, p *repeatedSum, want uint32,
+) (poisoned int, err error) {
 	got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
 	for i := range p.count {
 		switch v := binary.LittleEndian.Uint32(got[4*i:]); v {
@@ -46,7 +48,7 @@ func (m *testRank) countPoison(w *testGroup, p *power, want uint32) (poisoned in
 }
 
 // checkAllPoison checks that all numbers of a power are poison.
-func (m *testRank) checkAllPoison(w *testGroup, p *power) error {
+func (m *testRank) checkAllPoison(w *testGroup, p *repeatedSum) error {
 	poisoned, err := m.countPoison(w, p, ^uint32(0))
 	if err == nil && int64(poisoned) != p.count {
 		err = fmt.Errorf("got %d poisoned numbers, want all %d", poisoned, p.count)
@@ -65,14 +67,14 @@ func TestFaultInAReplayIsReported(t *testing.T) {
 }
 
 func replayOnOneRank(t *testing.T, count int64) {
-	ranks := atMost(t, 4)
+	ranks := ranksUpTo(t, 4)
 	w := newGroup(t, ranks, time.Second)
-	graphs, powers := make([]*foreignStream, ranks), make([]*power, ranks)
+	graphs, sums := make([]*foreignStream, ranks), make([]*repeatedSum, ranks)
 	w.must(func(m *testRank) (err error) {
-		if powers[m.rank], err = m.newPower(w, 1, count); err != nil {
+		if sums[m.rank], err = m.newRepeatedSum(w, 1, count); err != nil {
 			return err
 		}
-		if graphs[m.rank], err = m.captureForeign(powers[m.rank].call(driver.PathDirect)); err != nil {
+		if graphs[m.rank], err = m.captureForeign(sums[m.rank].call(driver.PathDirect)); err != nil {
 			return err
 		}
 		if m.rank != 0 {
@@ -89,16 +91,18 @@ func replayOnOneRank(t *testing.T, count int64) {
 		case m.rank == 0 && (!errors.As(cause, &timeoutErr) || len(timeoutErr.Missing) != ranks-1):
 			return failuref("got cause %v, want a TimeoutError about all other ranks", cause)
 		}
-		return checkCallsFail(t, m, graphs[m.rank], powers[m.rank], cause)
+		return checkCallsFail(t, m, graphs[m.rank], sums[m.rank], cause)
 	})
 	w.must(func(m *testRank) error {
-		g, p := graphs[m.rank], powers[m.rank]
+		g, p := graphs[m.rank], sums[m.rank]
 		return errors.Join(g.checkReplayPoisons(w, m, p), g.destroy(), g.closeStream())
 	})
 }
 
 // checkCallsFail checks that every call on a failed group returns its fault.
-func checkCallsFail(t *testing.T, m *testRank, g *foreignStream, p *power, cause error) error {
+func checkCallsFail(
+	t *testing.T, m *testRank, g *foreignStream, p *repeatedSum, cause error,
+) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
@@ -127,7 +131,7 @@ func checkCallsFail(t *testing.T, m *testRank, g *foreignStream, p *power, cause
 // its output. Ranks other than rank 0 may have received rank 0's data before it failed, so they may
 // also have correct sums. Kernels that access the peers' buffers in place may add poison. Integers
 // may then have any value.
-func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *power) error {
+func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeatedSum) error {
 	if err := g.replay(); err != nil {
 		return err
 	}
@@ -157,7 +161,7 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *power) 
 // both ranks.
 func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		g, err := m.captureForeign(p.call(driver.PathDirect))
 		if err != nil {
 			return err
@@ -188,7 +192,7 @@ func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 // TestDivergenceInAReplay replays graphs of different calls on two ranks.
 func TestDivergenceInAReplay(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		call := p.call(driver.PathDirect)
 		if m.rank == 1 {
 			call.Count--
@@ -224,10 +228,10 @@ func TestDivergenceInAReplay(t *testing.T) {
 func TestRankSendsNothingAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
-	powers := make([]*power, 2)
+	sums := make([]*repeatedSum, 2)
 	w.must(func(m *testRank) (err error) {
 		m.group.SetCheck(false)
-		if powers[m.rank], err = m.newPower(w, 1, 1000); err != nil {
+		if sums[m.rank], err = m.newRepeatedSum(w, 1, 1000); err != nil {
 			return err
 		}
 		if m.rank == 1 {
@@ -236,7 +240,7 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := powers[m.rank].raise(m.group, m.stream, driver.PathDirect); err != nil {
+			if err := sums[m.rank].launch(m.group, m.stream, driver.PathDirect); err != nil {
 				return err
 			}
 		}
@@ -252,17 +256,17 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
 			return errors.New("the stream returned no error")
 		}
-		return m.checkAllPoison(w, powers[m.rank])
+		return m.checkAllPoison(w, sums[m.rank])
 	})
 }
 
 // TestAbortEndsReplays aborts the group on one rank while the other ranks wait for that rank in a
 // replay. Their watchers must end the replays long before the kernels' timeout.
 func TestAbortEndsReplays(t *testing.T) {
-	w := newGroup(t, atMost(t, 4), time.Minute)
+	w := newGroup(t, ranksUpTo(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks
 	replaying.Add(len(w.opened) - 1)
-	w.withPower(1000, func(m *testRank, p *power) error {
+	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		g, err := m.captureForeign(p.call(driver.PathDirect))
 		if err != nil {
 			return err
