@@ -11,9 +11,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send twice on rank 0, before and
-// after a collective. The second Send waits until rank 1 receives. Rank 1 receives only after both
-// ranks have made another collective. That collective must not wait for the Send.
+// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and after
+// a collective. The second Send is blocked until rank 1 receives, which happens only after another
+// collective, so that collective must not wait for the Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -53,9 +53,8 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
-// TestStreamIsNotBlockedByALaunchOnAnother launches on one stream, where the launch waits for the
-// peer to compare its call. Meanwhile it uses another stream that has earlier calls of the group,
-// both eagerly and in a capture.
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream, eagerly and in a capture, while a launch
+// on another stream waits for the peer to compare its call. Both streams have calls of the group.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})
@@ -77,15 +76,15 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// useDuringLaunch uses stream other during a launch on the rank's own stream. Then it closes
-// proceed, and the launch continues.
+// useDuringLaunch uses stream other during a launch on the rank's own stream. Closing proceed then
+// allows the launch to continue.
 func (m *testRank) useDuringLaunch(
 	w *testGroup, p *repeatedSum, other driver.Stream, proceed chan struct{},
 ) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
 	go func() { launched <- p.launch(m.group, m.stream, driver.PathPlain) }()
-	comparing := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
-	if err := gpu.Poll(w.t.Context(), comparing); err != nil {
+	isComparing := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
+	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
 		return err
 	}
 	go func() {
@@ -102,14 +101,14 @@ func (m *testRank) useDuringLaunch(
 	select {
 	case err = <-used:
 	case <-time.After(5 * time.Second):
-		err = errors.New("the stream is blocked")
+		err = errors.New("the launch blocks the other stream")
 	}
 	close(proceed)
 	return errors.Join(err, <-launched)
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call while the
-// group is being closed. Another group has used the stream. A launch that has already passed the
+// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, which another
+// group has used as well, while the group is being closed. A launch that has already passed the
 // closing check must be ordered after the latest call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
@@ -142,9 +141,9 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	})
 }
 
-// TestDirectKernelsStayOrderedAfterAbort aborts a group while a direct kernel is blocked and two
-// NCCL calls are queued, which NCCL orders and the abort ends. A direct kernel that is queued
-// behind them must still run after the first direct kernel.
+// TestDirectKernelsStayOrderedAfterAbort queues a blocked direct kernel, two NCCL calls and another
+// direct kernel, and aborts the group. Although the abort terminates the NCCL calls, the second
+// direct kernel must still run after the first.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup
@@ -171,7 +170,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if gpu.Poll(ctx, streams[3].Idle) == nil {
-			err = errors.New("the last call ran before the first")
+			err = errors.New("the second direct kernel ran before the first")
 		}
 		return errors.Join(err, unblock())
 	})

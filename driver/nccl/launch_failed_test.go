@@ -13,9 +13,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess runs the test in a child process in which the software GPU injects failures
-// (SOFTGPU_FAIL). calls may be empty. inSoftGPUProcess returns true in the child process. On other
-// GPUs, it skips the test.
+// inSoftGPUProcess runs the test in a child process, in which it returns true. There, the software
+// GPU makes the given calls fail (SOFTGPU_FAIL). On other GPUs, the test is skipped.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
 	if !usesSoftGPU(t) {
@@ -24,9 +23,9 @@ func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
 }
 
-// inChildProcess runs the test in a child process with additional environment variables, because
-// libraries read them only once. It returns true in the child process. On the software GPU, child
-// processes mostly wait, so they run in parallel.
+// inChildProcess runs the test in a child process, in which it returns true. The additional
+// environment variables need a new process because libraries read them only once. On the software
+// GPU, child processes mostly wait, so they run in parallel.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
@@ -43,13 +42,13 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	return false
 }
 
-// wantFault checks that the work of a rank's stream ends with an error after the peer has failed.
+// wantFault checks that a stream's Synchronize returns a fault after the peer has failed.
 func wantFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := s.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("the other rank got %v, want ErrFault", err)
+		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
 }
 
@@ -73,13 +72,13 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 		return nil
 	})
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
-		t.Fatalf("got %v, want the injected failure", err)
+		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
 	// The launch may return the fault, or it may succeed and its work may fail.
 	if err := graphs[1].Launch(p[1].stream); err == nil {
 		wantFault(t, p[1].stream)
 	} else if !errors.Is(err, driver.ErrFault) {
-		t.Errorf("the other rank got %v, want ErrFault", err)
+		t.Errorf("rank 1: Launch = %v, want ErrFault", err)
 	}
 	for _, g := range graphs {
 		if err := g.Close(); err != nil {
@@ -89,8 +88,8 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv, after which CUDA fails to
-// record the event. The stream still reaches the wait for the message, which must end.
+// TestRecvInAGraphEndsAfterAFailedLaunch makes CUDA fail to record the event after the launch of a
+// graph with a Recv. The stream still executes the graph, so its wait for the message must return.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
@@ -99,12 +98,12 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	at := p[1].regions[0].segment.Address()
 	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at, 8, 0) })
 	if err := g.Launch(p[1].stream); err == nil {
-		t.Error("Launch returned no error although CUDA could not record the event")
+		t.Error("Launch succeeded although CUDA could not record the event")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p[1].stream.Synchronize(ctx); err != nil {
-		t.Errorf("waiting for the Recv after Launch returned its error: got %v, want no error", err)
+		t.Errorf("Synchronize after the failed Launch = %v, want nil", err)
 	}
 	err := gpu.Poll(ctx, func() bool { p[0].group.CheckPeers(); return p[0].group.Cause() != nil })
 	if err != nil {
@@ -126,7 +125,7 @@ func TestFailedSendFailsTheReceiver(t *testing.T) {
 	}
 	err := p.message(0, driver.Send, p[0].regions[0].segment.Address(), 8, 0)
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
-		t.Fatalf("got %v, want the injected failure", err)
+		t.Fatalf("Send = %v, want the injected failure", err)
 	}
 	wantFault(t, p[1].stream)
 	p.closeAll(t)

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestLaunchIsRefusedAfterARankHasLeft closes the group on rank 1. On every path, the next launch
-// on rank 0 must return an error without waiting.
+// TestLaunchIsRefusedAfterARankHasLeft checks that on every path, a launch on rank 0 returns an
+// error without waiting after rank 1 has closed the group.
 func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
 		t.Run(path.String(), func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 				err = p.launch(m.group, m.stream, path)
 				var deadlock *driver.DeadlockError
 				if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
-					t.Errorf("got %v, want a DeadlockError about rank 1", err)
+					t.Errorf("launch = %v, want a DeadlockError about rank 1", err)
 				}
 				return nil
 			})

@@ -11,8 +11,8 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestEmptyCallKeepsTheOrder launches an empty AllToAllV between a blocked NCCL kernel and a direct
-// kernel. symmem does not call NCCL for the empty call. The direct kernel must still run last.
+// TestEmptyCallKeepsTheOrder launches an empty AllToAllV, which makes no NCCL call, between a
+// blocked NCCL kernel and a direct kernel. The direct kernel must still run after the NCCL kernel.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -34,12 +34,12 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and then, on the same stream, work
-// that waits for a message. The peer sends the message after a second call, on another stream. The
-// second call must not wait for that work.
+// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and, on the same stream, work that
+// waits for a message. The peer sends that message only after a second call on another stream, so
+// the second call must not wait for the work.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
-		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
+		kinds := []string{"a receive", "a wait", "reused memory", "a host function", "a graph"}
 		if adopted {
 			kinds = append(kinds, ownersWait+", an event", ownersWait+", a fill")
 		}
@@ -54,7 +54,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	}
 }
 
-// launchAroundMessage makes a call on each of two streams. On rank 0, work after the first call
+// launchAroundMessage launches two calls on different streams. On rank 0, work after the first call
 // waits for a message, which rank 1 sends after the second call.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
@@ -74,33 +74,34 @@ func (m *testRank) launchAroundMessage(
 		Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
 		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	}
-	on := streams[1]
+	messageStream := streams[1]
 	if m.rank == 0 {
-		message.Operation, on = driver.Recv, streams[2]
+		message.Operation, messageStream = driver.Recv, streams[2]
 		if kind == "a receive" || kind == "a graph" {
-			on = streams[0]
+			messageStream = streams[0]
 		}
 	}
 	plan, err := prepare(m.group, message)
 	if err != nil {
 		return err
 	}
-	launchMessage := func() error { return m.group.Launch(on, plan) }
+	launchMessage := func() error { return m.group.Launch(messageStream, plan) }
 	if kind == "a graph" {
-		g, err := m.captureWork(on, launchMessage)
+		g, err := m.captureWork(messageStream, launchMessage)
 		if err != nil {
 			return err
 		}
-		launchMessage = func() error { return g.Launch(on) }
+		launchMessage = func() error { return g.Launch(messageStream) }
 	}
 	err = errors.Join(err, p.launch(m.group, streams[0], driver.PathDirect))
 	if m.rank == 0 {
 		arrived := m.device.streams.NewEvent()
-		err = errors.Join(err, launchMessage(), on.Record(arrived))
+		err = errors.Join(err, launchMessage(), messageStream.Record(arrived))
 		if strings.HasPrefix(kind, ownersWait) {
 			err = errors.Join(err, join(foreign[0], foreign[2]))
 		}
-		err = errors.Join(err, m.follow(kind, streams[0], on, arrived, message.Recv))
+		err = errors.Join(err,
+			m.queueWait(kind, streams[0], messageStream, arrived, message.Recv))
 	}
 	err = errors.Join(err, p.launch(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
@@ -115,21 +116,23 @@ func (m *testRank) launchAroundMessage(
 // ownersWait is the prefix of the kinds in which a stream's owner makes the stream wait.
 const ownersWait = "a wait of the owner"
 
-// follow makes stream s wait for event e, which stream ahead records, in the way that kind
-// describes. If the owner has made s wait, follow queues work after that wait.
-func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
+// queueWait makes stream s wait for event e, which stream ahead records, in the way that kind
+// describes. If the owner has already made s wait, queueWait only queues work after that wait.
+func (m *testRank) queueWait(
+	kind string, s, ahead driver.Stream, e driver.Event, buffer uintptr,
+) error {
 	switch kind {
 	case "a wait":
 		return s.Wait(e)
-	case "memory used again":
+	case "reused memory":
 		return s.WaitOnly(e)
-	case "work of the host":
+	case "a host function":
 		arrived := make(chan struct{})
 		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
 	case ownersWait + ", an event": // as a pool does when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWait + ", a fill":
-		return s.Fill(at, 0, 8)
+		return s.Fill(buffer, 0, 8)
 	default:
 		return nil
 	}

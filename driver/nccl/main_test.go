@@ -17,11 +17,11 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain uses the machine's GPUs. Without GPUs, it builds the software GPU.
+// TestMain runs the tests on the machine's GPUs, or on the software GPU if it has none.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
-	if err := loadKernelsFirst(); err != nil {
+	if err := loadKernelsEagerly(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -35,7 +35,7 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_CUDA", cudaPath)
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
-	// A child process of a test may have inherited the software GPU.
+	// A test's child process may have inherited the software GPU.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second
 		// Parallel tests are separate processes, which mostly wait.
@@ -47,10 +47,10 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. Such
-// ranks also share a context. With lazy loading, the first launch of a kernel would load it, and
-// might wait for kernels of other ranks (docs/design/nccl-memory.md).
-func loadKernelsFirst() error {
+// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU and
+// thus a context. With lazy loading, the first launch of a kernel would load the kernel and might
+// wait for kernels of other ranks (docs/design/nccl-memory.md).
+func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !sharingEnabled() || os.Getenv(loading) != "" {
 		return nil
@@ -62,7 +62,6 @@ func loadKernelsFirst() error {
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
-// modelName returns the name of the first GPU.
 func modelName() (string, error) {
 	gpus, err := cuda.Load()
 	if err != nil {
@@ -75,32 +74,31 @@ func modelName() (string, error) {
 	return gpu.Name()
 }
 
-// isSoft reports whether a GPU's name is that of the software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
-// needDevices skips a test that needs more GPUs than the machine has. The software GPU has enough,
-// unless SOFTGPU_DEVICES is set.
+// needDevices skips a test on a machine with fewer than n GPUs. The software GPU has enough devices
+// for every test unless SOFTGPU_DEVICES is set.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	have := maxRanks(t)
 	switch {
 	case have >= n:
 	case usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "":
-		t.Fatalf("the software GPU has %d devices, but the test needs %d", have, n)
+		t.Fatalf("the software GPU has only %d devices, but the test needs %d", have, n)
 	default:
-		t.Skipf("the machine has %d GPUs, but the test needs %d", have, n)
+		t.Skipf("the machine has only %d GPUs, but the test needs %d", have, n)
 	}
 }
 
-// ranksUpTo returns the number of ranks for a test that uses up to n ranks. It is at most the
-// number of GPUs, but at least two.
+// ranksUpTo returns the number of ranks for a test that uses at most n ranks: one for each GPU, but
+// at least two.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }
 
-// needDirect skips a test on GPUs without NVLink. If the group has no direct path for another
-// reason, it fails the test.
+// needDirect skips a test on GPUs without NVLink, and fails the test if the group has no direct
+// path for another reason.
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)

@@ -2,8 +2,8 @@ package nccl
 
 import "testing"
 
-// TestSharersCountsRanksOfOneProcess counts the ranks of one process that share a GPU. The kernels
-// of these ranks wait for each other, so the ranks must divide the GPU.
+// TestSharersCountsRanksOfOneProcess checks that only ranks of the same process are counted as
+// sharers of a GPU.
 func TestSharersCountsRanksOfOneProcess(t *testing.T) {
 	all := []*member{
 		{Process: "a", GPU: "0"},
@@ -14,7 +14,7 @@ func TestSharersCountsRanksOfOneProcess(t *testing.T) {
 	}
 	for r, want := range []int{3, 3, 1, 1, 3} {
 		if got := sharers(all, all[r]); got != want {
-			t.Errorf("rank %d: got %d sharers, want %d", r, got, want)
+			t.Errorf("rank %d: sharers = %d, want %d", r, got, want)
 		}
 	}
 }

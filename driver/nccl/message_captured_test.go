@@ -14,15 +14,15 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams. The
-// streams reach the messages after the group has been torn down, and must not wait for them.
+// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams, which
+// reach the messages only after the group has been torn down and must not wait for them.
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
 	var graphs [2]driver.Graph
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		at := p[r].regions[0].segment.Address()
-		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, at, 8, 0) })
+		buffer := p[r].regions[0].segment.Address()
+		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffer, 8, 0) })
 		err := errors.Join(p[r].stream.Host(func() { <-gate }),
 			graphs[r].Launch(p[r].stream), graphs[r].Launch(p[r].stream))
 		if err != nil {
@@ -44,7 +44,7 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 		if err := graphs[r].Close(); err != nil {
 			t.Errorf("rank %d: closing the graph: %v", r, err)
 		}
-		var timeoutErr *driver.TimeoutError // the teardown may return it
+		var timeoutErr *driver.TimeoutError // the teardown may time out
 		err := errors.Join(p[r].stream.Close(), p[r].device.Close())
 		if err != nil && !errors.As(err, &timeoutErr) {
 			t.Errorf("rank %d: %v", r, err)
@@ -52,9 +52,9 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	}
 }
 
-// TestEachReplayOfASendHasTheFullTimeout launches a graph three times while the receiver is slow.
-// The last replay waits until two messages have been received. The timeout for the second message
-// must start after the first has been received.
+// TestEachReplayOfASendHasTheFullTimeout launches a graph with a Send three times while the
+// receiver is slow. The timeout for each message must start only after the receiver has received
+// the previous message.
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	p := openPair(t, timeout)
@@ -68,7 +68,7 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	for range 3 {
 		select {
 		case <-p[0].group.Failed():
-			t.Fatalf("the group has failed: %v", p[0].group.Cause())
+			t.Fatalf("the group failed: %v", p[0].group.Cause())
 		case <-time.After(timeout * 6 / 10):
 		}
 		if err := p.message(1, driver.Recv, at[1], 8, 0); err != nil {
@@ -82,7 +82,7 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestGraphWithMoreSendsThanSlotsIsRefused checks that a Send without a slot is refused
+// TestGraphWithMoreSendsThanSlotsIsRefused checks that a Send for which no slot is left is refused
 // immediately, and that the group stays usable.
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
@@ -98,10 +98,10 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("the last Send in the graph returned %v, want ErrUnsupported", err)
+		t.Errorf("last Send in the graph = %v, want ErrUnsupported", err)
 	}
 	if err := p.message(0, driver.Send, at, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("a Send while the graph is open returned %v, want ErrUnsupported", err)
+		t.Errorf("Send before the graph is closed = %v, want ErrUnsupported", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
@@ -116,7 +116,7 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 }
 
 // TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
-// The launches are serialized, and each one sends or receives a separate message.
+// The launches must be serialized, and each must send or receive a message of its own.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
@@ -151,9 +151,9 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReleasedReplayIsNotReceivedAsAnEarlierMessage ends the sender's group while a replay waits
-// until the previous message has been received. The replay then overwrites that message. The
-// receiver's own group has not failed yet, but it must not receive the overwritten message.
+// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send that is waiting for
+// the previous message to be received, as a teardown does. The replay then overwrites that message,
+// so the receiver, whose group has not failed yet, must not receive it.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
@@ -182,7 +182,7 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	}
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(err, &timeoutErr) {
-		t.Errorf("got %v, want a TimeoutError", err)
+		t.Errorf("Recv = %v, want a TimeoutError", err)
 	}
 	if got := p.read(t, 1, 0, size); slices.Contains(got, 2) {
 		t.Error("the second message was received in place of the first")
@@ -194,8 +194,8 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCapturedMessageOutlivesTheGroupOfItsSender closes the sender's group and graph, and then
-// receives a message. The receiver has not mapped the message's memory before.
+// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed its
+// group and graph. The receiver maps the message's memory only then.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)

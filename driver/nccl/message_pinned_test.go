@@ -11,9 +11,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestMessagesAfterCloseDuringForeignCapture closes groups while the program captures a stream
-// without symmem, in CUDA's global mode. CUDA then refuses to unregister the host memory for
-// messages. Later groups must not get the same addresses, which CUDA would not register again.
+// TestMessagesAfterCloseDuringForeignCapture closes groups while a stream that symmem does not know
+// is captured in CUDA's global mode. CUDA then refuses to unregister the host memory for messages
+// and would not register it again, so later groups must not get the same addresses.
 func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	exchange := func() {
@@ -27,7 +27,7 @@ func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 	}
 	exchange()
 	for r := range p {
-		endCapture := captureForeign(t, p[r].device.gpu)
+		endCapture := beginForeignCapture(t, p[r].device.gpu)
 		_ = p[r].group.Close() // returns CUDA's error
 		endCapture()
 	}
@@ -41,9 +41,9 @@ func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 	}
 }
 
-// captureForeign begins a capture on a stream that symmem does not know. The returned function ends
-// the capture.
-func captureForeign(t *testing.T, g *gpu.GPU) (end func()) {
+// beginForeignCapture begins a capture on a stream that symmem does not know. The returned function
+// ends the capture.
+func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	t.Helper()
 	stream, err := gpu.Get(g, func() (s cuda.Stream, err error) {
 		if s, err = g.CUDA.StreamCreate(); err != nil {

@@ -7,9 +7,9 @@ import (
 	"symmem/driver"
 )
 
-// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv in the call that queues its copy. The
-// Recv has already queued its wait. On GPUs, that call blocks while another thread frees memory,
-// because CUDA then waits for all streams.
+// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv that has queued its wait in the call
+// that queues its copy. On a real GPU, that call blocks while another thread frees memory, because
+// CUDA then waits for all streams.
 func TestRecvReportsArrivalBeforeItsCopyIsQueued(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	locked, unlock, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -40,7 +40,7 @@ func TestRecvReportsArrivalBeforeItsCopyIsQueued(t *testing.T) {
 	select {
 	case <-arrived:
 	case <-time.After(10 * time.Second):
-		t.Error("the message did not arrive while the copy was not yet queued")
+		t.Error("Recv did not report the message before its copy was queued")
 	}
 	close(unlock)
 	<-unlocked

@@ -16,29 +16,28 @@ import (
 	"symmem/internal/dl"
 )
 
-// message launches one end of a message.
+// message launches a Send to the other rank or a Recv from it.
 func (p *pairOfRanks) message(
-	r int, o driver.Operation, at uintptr, bytes int64, digest uint64,
+	r int, o driver.Operation, buffer uintptr, bytes int64, digest uint64,
 ) error {
-	return p.messageWithTag(r, o, at, bytes, digest, 0)
+	return p.messageWithTag(r, o, buffer, bytes, digest, 0)
 }
 
-// messageWithTag launches one end of a message with a tag.
 func (p *pairOfRanks) messageWithTag(
-	r int, o driver.Operation, at uintptr, bytes int64, digest uint64, tag int,
+	r int, o driver.Operation, buffer uintptr, bytes int64, digest uint64, tag int,
 ) error {
 	return p.queue(r, driver.Call{
-		Operation: o, DataType: driver.Uint8, Count: bytes, Send: at, Recv: at, Root: 1 - r,
+		Operation: o, DataType: driver.Uint8, Count: bytes, Send: buffer, Recv: buffer, Root: 1 - r,
 		Digest: digest, Tag: tag,
 	})
 }
 
-// read waits for a rank's stream and returns the contents of its segment.
-func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
+// read waits for a rank's stream and returns n bytes of its segment.
+func (p *pairOfRanks) read(t *testing.T, r int, offset uintptr, n int) []byte {
 	t.Helper()
 	got := make([]byte, n)
 	err := errors.Join(
-		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].regions[0].segment.Address()+at, int64(n)),
+		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].regions[0].segment.Address()+offset, int64(n)),
 		p[r].stream.Synchronize(t.Context()))
 	if err != nil {
 		t.Fatalf("rank %d: %v", r, err)
@@ -46,7 +45,6 @@ func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
 	return got
 }
 
-// capture captures calls on a rank's stream.
 func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Graph {
 	t.Helper()
 	err := errors.Join(p[r].stream.BeginCapture(), calls())
@@ -58,7 +56,7 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 }
 
 // TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. The Recv
-// must not write to the buffer, but work that was queued earlier must still fill it.
+// must not write to the buffer, which work queued earlier must still fill.
 func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)
@@ -78,7 +76,7 @@ func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	close(gate)
 	var messageErr *driver.MessageError
 	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &messageErr) {
-		t.Errorf("got %v, want a MessageError", err)
+		t.Errorf("Synchronize = %v, want a MessageError", err)
 	}
 	written := func(b byte) bool { return b != 0xa5 }
 	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
@@ -126,8 +124,8 @@ func TestSendReplaysMayPrecedeReceives(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReplayedSendTimeoutNamesTheReceiver replays a Send whose previous message has not been
-// received.
+// TestReplayedSendTimeoutNamesTheReceiver replays a Send although the receiver has not received the
+// previous message.
 func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p := openPair(t, time.Second)
 	at := p[0].regions[0].segment.Address()
@@ -148,14 +146,14 @@ func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p.closeWithUnreceived(t, 2)
 }
 
-// closeWithUnreceived closes the ranks and checks the number of messages that rank 1 has not
-// received.
+// closeWithUnreceived closes the ranks and checks that the error of rank 1 reports the given number
+// of messages that were not received.
 func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	t.Helper()
 	var e *driver.MessageError
 	err := p[1].group.Close()
 	if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || len(e.Ends) != messages {
-		t.Errorf("closing rank 1: got %v, want a MessageError about %d messages", err, messages)
+		t.Errorf("rank 1: Close = %v, want a MessageError about %d messages", err, messages)
 	}
 	p.closeAll(t)
 }
@@ -206,8 +204,8 @@ func TestSendWaitsForASlot(t *testing.T) {
 	p.closeWithUnreceived(t, p2p.Slots)
 }
 
-// TestSendWithoutMemoryHasNoEffect sends a buffer for which the GPU has no staging memory. The
-// group must stay usable.
+// TestSendWithoutMemoryHasNoEffect makes a Send fail because the GPU has not enough free memory to
+// stage the message. The group must stay usable.
 func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skip("only the software GPU has a configurable amount of memory")
@@ -228,7 +226,7 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	err = p.message(0, driver.Send, segment.Address(), large, 0)
 	var memory *driver.OutOfMemoryError
 	if !errors.As(err, &memory) || memory.Requested != large {
-		t.Fatalf("got %v, want an OutOfMemoryError", err)
+		t.Fatalf("Send = %v, want an OutOfMemoryError for %d bytes", err, large)
 	}
 	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
 		t.Error(err)
@@ -244,7 +242,7 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestMessageOutlivesTheGroupOfItsSender receives a message after the sender's group was closed.
+// TestMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed its group.
 func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p := openPair(t, 10*time.Second)
 	err := errors.Join(
@@ -256,21 +254,21 @@ func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.read(t, 1, 0, 100); !bytes.Equal(got, bytes.Repeat([]byte{7}, 100)) {
-		t.Errorf("got %x, want 100 bytes of 7", got)
+		t.Errorf("received %x, want 100 bytes of 7", got)
 	}
 	p.closeAll(t)
 }
 
-// TestAbortEndsMessages aborts groups at different times. Meanwhile eager and replayed messages are
-// sent in both directions.
+// TestAbortEndsMessages aborts groups at different times while eager and replayed messages are sent
+// in both directions.
 func TestAbortEndsMessages(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	for round := range 10 {
 		var graphs [2]driver.Graph
 		calls := func(r int) error {
-			at := p[r].regions[0].segment.Address()
-			return errors.Join(p.message(r, driver.Send, at, 100, 0),
-				p.message(r, driver.Recv, at+1024, 100, 0))
+			buffer := p[r].regions[0].segment.Address()
+			return errors.Join(p.message(r, driver.Send, buffer, 100, 0),
+				p.message(r, driver.Recv, buffer+1024, 100, 0))
 		}
 		both(t, func(r int) error {
 			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
@@ -308,8 +306,8 @@ func TestAbortEndsMessages(t *testing.T) {
 				if err != nil {
 					_ = p[r].stream.Synchronize(ctx)
 					if p[r].group.Cause() == nil {
-						return fmt.Errorf("rank %d, call %d of round %d: the group has not failed after %w", r, i,
-							round, err)
+						return fmt.Errorf("rank %d, call %d of round %d: error without a failure of the group: %w", r,
+							i, round, err)
 					}
 					return ctx.Err()
 				}
@@ -324,7 +322,7 @@ func TestAbortEndsMessages(t *testing.T) {
 }
 
 // TestRecvTimeoutNamesASenderWithABlockedStream queues a Send behind work that blocks its stream.
-// The Recv's timeout must not start before the receiver's stream has reached the Recv.
+// The timeout of the Recv must not start before the receiver's stream has reached the Recv.
 func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	p := openPair(t, time.Second)
 	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
@@ -339,7 +337,7 @@ func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	}
 	select {
 	case <-p[0].group.Failed():
-		t.Errorf("the group has failed while the receiver's stream is blocked: %v", p[0].group.Cause())
+		t.Errorf("the group failed while the receiver's stream was blocked: %v", p[0].group.Cause())
 	case <-time.After(1500 * time.Millisecond):
 	}
 	close(receiving)
@@ -366,29 +364,29 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 60 {
-		from, to, size := random.IntN(40), random.IntN(40), random.IntN(100)
+		sendOffset, recvOffset, size := random.IntN(40), random.IntN(40), random.IntN(100)
 		if random.IntN(3) == 0 {
 			size = random.IntN(maxSize - 40)
 		}
 		err := errors.Join(
 			p[1].stream.Fill(target, 0xa5, int64(size)+80),
-			p.message(0, driver.Send, source+uintptr(from), int64(size), 0),
-			p.message(1, driver.Recv, target+uintptr(to), int64(size), 0))
+			p.message(0, driver.Send, source+uintptr(sendOffset), int64(size), 0),
+			p.message(1, driver.Recv, target+uintptr(recvOffset), int64(size), 0))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := bytes.Repeat([]byte{0xa5}, size+80)
-		copy(want[to:], sent[from:from+size])
+		copy(want[recvOffset:], sent[sendOffset:sendOffset+size])
 		if got := p.read(t, 1, 0, size+80); !bytes.Equal(got, want) {
 			t.Fatalf("a message of %d bytes from offset %d to %d: the buffer has the wrong contents", size,
-				from, to)
+				sendOffset, recvOffset)
 		}
 	}
 	p.closeAll(t)
 }
 
-// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued. The Recv continues after
-// the group's teardown has declared that the group's kernels have ended.
+// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, and lets it continue
+// after the group's teardown has declared that the group's kernels have completed.
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
@@ -405,14 +403,14 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	go func() { queued <- p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	called := func() bool {
+	isInRecv := func() bool {
 		if !c.mu.TryLock() {
 			return true
 		}
 		c.mu.Unlock()
 		return false
 	}
-	if err := gpu.Poll(ctx, called); err != nil {
+	if err := gpu.Poll(ctx, isInRecv); err != nil {
 		t.Fatal(err)
 	}
 	c.Abort(nil)
@@ -426,10 +424,10 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 		err = p[0].stream.Synchronize(ctx)
 	}
 	if !errors.Is(err, driver.ErrAborted) {
-		t.Errorf("got %v, want ErrAborted", err)
+		t.Errorf("Recv = %v, want ErrAborted", err)
 	}
 	if err := p[0].stream.Synchronize(ctx); err != nil {
-		t.Errorf("waiting for the stream: %v", err)
+		t.Errorf("second Synchronize = %v, want nil", err)
 	}
 	_ = p[1].stream.Synchronize(ctx)
 	p.closeAll(t)
@@ -445,10 +443,10 @@ func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 	p[0].group.(*communicator).Abort(nil)
 	err := p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0)
 	if !errors.Is(err, driver.ErrAborted) {
-		t.Errorf("got %v, want ErrAborted", err)
+		t.Errorf("Recv = %v, want ErrAborted", err)
 	}
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
-		t.Errorf("Synchronize returned the fault again: %v", err)
+		t.Errorf("Synchronize repeats the fault: %v", err)
 	}
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)

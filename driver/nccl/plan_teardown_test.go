@@ -10,7 +10,7 @@ import (
 )
 
 // TestPrepareDuringTeardown prepares calls of the direct path while the group's teardown frees the
-// report of its kernels. It is most useful with the race detector.
+// report of the group's kernels. The race detector checks the accesses.
 func TestPrepareDuringTeardown(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -41,6 +41,6 @@ func TestPrepareDuringTeardown(t *testing.T) {
 	close(stop)
 	preparing.Wait()
 	if _, err := prepare(group, call); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("preparing a call of a closed group: got %v, want ErrClosed", err)
+		t.Errorf("prepare in a closed group = %v, want ErrClosed", err)
 	}
 }

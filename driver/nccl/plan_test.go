@@ -10,8 +10,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestUnknownTypesAndReductionsAreRefused makes calls whose type or reduction has no number in
-// NCCL. Number 0 would select another type or reduction.
+// TestUnknownTypesAndReductionsAreRefused prepares calls whose type or reduction NCCL does not
+// have. Passing 0 to NCCL instead would select another type or reduction.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
 		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
@@ -23,18 +23,18 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
 			p := &plan{Call: call}
 			if err := p.Refusal(path); !errors.Is(err, driver.ErrUnsupported) {
-				t.Errorf("%s, %v: got %v, want ErrUnsupported", name, path, err)
+				t.Errorf("%s: Refusal(%v) = %v, want ErrUnsupported", name, path, err)
 			}
 		}
 	}
 	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
-		t.Errorf("an AllGather with an unknown reduction: got %v, want no refusal", err)
+		t.Errorf("AllGather with an unknown reduction: Refusal = %v, want nil", err)
 	}
 }
 
-// TestOperationsWithoutAnNCCLCallAreRefused prepares operations that NCCL's collectives do not
-// provide. They must not run as another collective.
+// TestOperationsWithoutAnNCCLCallAreRefused prepares operations for which NCCL has no collective.
+// They must not run as another collective.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	for _, operation := range []driver.Operation{
 		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, driver.Operation(100),
@@ -44,12 +44,12 @@ func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 			c:    &communicator{device: &Device{}, comm: &ncclComm{}},
 		}
 		if _, err := p.collective(); !errors.Is(err, driver.ErrUnsupported) {
-			t.Errorf("%v: got %v, want ErrUnsupported", operation, err)
+			t.Errorf("%v: collective() = %v, want ErrUnsupported", operation, err)
 		}
 	}
 }
 
-// TestReductionNumbersMatchNCCL compares the table of package driver with the constants of package
+// TestReductionNumbersMatchNCCL checks the table of package driver against the constants of package
 // nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
@@ -57,13 +57,13 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 		driver.Avg: nccl.Avg,
 	} {
 		if got, ok := op.NCCL().Number(); !ok || nccl.ReduceOp(got) != want {
-			t.Errorf("%v: got number %d in NCCL, want %d", op, got, want)
+			t.Errorf("%v.NCCL().Number() = %d, want %d", op, got, want)
 		}
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before it takes a path. It counts how
-// often a kernel is chosen.
+// TestKernelIsChosenOnceForAPlan counts how often a kernel is chosen when an offer is queried
+// repeatedly before a path is taken.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -102,15 +102,14 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 				return err
 			}
 			if times != want {
-				t.Errorf("%v path: a kernel was chosen %d times, want %d", path, times, want)
+				t.Errorf("%v path: got %d choices of a kernel, want %d", path, times, want)
 			}
 		}
 		return nil
 	})
 }
 
-// prepare returns the plan of a call on the window path. If that path refuses the call, prepare
-// uses the plain path.
+// prepare returns the plan of a call, which uses the plain path if the window path refuses it.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
@@ -118,17 +117,18 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestCallWithoutTicketIsNamedByItsLaunch describes a replayed call, whose ticket is unknown.
+// TestCallWithoutTicketIsNamedByItsLaunch checks the description of a replayed call, whose ticket
+// is unknown.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
 	got, want := f.describe(&call, 12, 63), "AllGather 12 of group g"
 	if got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("describe = %q, want %q", got, want)
 	}
 	call.Recorded = driver.Recorded{Capture: 4, Call: 1}
 	want = "AllGather, launch 63 of group g, call 1 of capture 4"
 	if got := f.describe(&call, 0, 63); got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("describe = %q, want %q", got, want)
 	}
 }

@@ -13,19 +13,19 @@ import (
 	"symmem/internal/dl"
 )
 
-// teardownError waits for the end of a communicator's teardown and returns the teardown's error.
+// teardownError waits until a communicator's teardown is done and returns its error.
 func teardownError(c *communicator) error {
 	select {
 	case <-c.stages.tornDown:
 		return c.teardown.err
 	case <-time.After(time.Minute):
-		return errors.New("the teardown has not ended a minute after the last graph was destroyed")
+		return errors.New("the teardown is not done a minute after the last graph was destroyed")
 	}
 }
 
-// TestFaultKeepsMemoryOfForeignGraphs fails a group while a kernel in another library's graph
-// waits, and then replays the graph. Each replay must end. Until the graph is destroyed, no memory
-// may be unmapped, and the report must not be reused. After that, everything must be freed.
+// TestFaultKeepsMemoryOfForeignGraphs aborts a group while a kernel in another library's graph is
+// waiting, and then replays the graph. Each replay must complete, and until the graph is destroyed,
+// no memory may be unmapped and the report must not be reused. Then everything must be freed.
 func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, count := range []int64{1000, countFor["bulk"]} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })
@@ -50,7 +50,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 			return err
 		}
 		<-c.stages.released
-		before, beforeErr := c.direct.exchange.Transport()
+		oldTransport, oldErr := c.direct.exchange.Transport()
 		for range 3 {
 			took, err := g.waitIdle()
 			if err != nil || took > 30*time.Second {
@@ -63,9 +63,10 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if _, err := g.waitIdle(); err != nil {
 			return err
 		}
-		now, err := c.direct.exchange.Transport()
-		if now.Exchange[0] == 0 || beforeErr != nil || err != nil ||
-			!slices.Equal(now.Exchange, before.Exchange) || now.Report != before.Report {
+		transport, err := c.direct.exchange.Transport()
+		if transport.Exchange[0] == 0 || oldErr != nil || err != nil ||
+			!slices.Equal(transport.Exchange, oldTransport.Exchange) ||
+			transport.Report != oldTransport.Report {
 			return errors.New("the group's memory was freed before the graph was destroyed")
 		}
 		for _, s := range m.regions {
@@ -87,9 +88,9 @@ func replayAfterAFault(t *testing.T, count int64) {
 	})
 }
 
-// TestMemoryOutlivesForeignGraphs closes the group and the device, and frees a window, a segment
-// and its addresses, while a graph contains a call that uses them. Replays must still end, and the
-// memory must be freed after the graph is destroyed.
+// TestMemoryOutlivesForeignGraphs closes the group, the device, a window, a segment and its arena
+// while a graph contains a call that uses them. Replays must still complete, and the memory must be
+// freed once the graph is destroyed.
 func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
@@ -104,19 +105,19 @@ func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	}
 }
 
-// closeWhileCaptured closes a rank's objects while another library's graph uses them. Then it
+// closeWhileCaptured closes a rank's objects while another library's graph uses them, and then
 // replays and destroys the graph.
 func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	d, c, s := m.device, m.group.(*communicator), m.regions[0]
-	at := s.segment.Address()
+	address := s.segment.Address()
 	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
-	if !d.gpu.IsMapped(at) {
-		errs = append(errs, errors.New("a segment was unmapped before the graph was destroyed"))
+	if !d.gpu.IsMapped(address) {
+		errs = append(errs, errors.New("the segment was unmapped before the graph was destroyed"))
 	}
 	errs = append(errs, m.stream.Close(), c.Close(), d.gpu.Do(func() error {
 		return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
 	}), g.stream.Close())
-	// The owner of the stream still uses the GPU's context.
+	// The owner of the stream still needs the GPU's context.
 	_, err := d.gpu.RetainPrimary()
 	begin := time.Now()
 	errs = append(errs, err, d.Close())
@@ -132,16 +133,16 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	errs = append(errs, gpu.Within(time.Minute, func() (bool, error) {
 		return !d.gpu.Held(), nil
 	}))
-	if d.gpu.IsMapped(at) {
-		errs = append(errs, errors.New("a segment is still mapped after the last graph was destroyed"))
+	if d.gpu.IsMapped(address) {
+		errs = append(errs, errors.New("the segment is still mapped although the graph was destroyed"))
 	}
 	errs = append(errs, d.gpu.ReleasePrimary())
 	m.stream, m.group, m.arena, m.pinned, m.regions, m.device = nil, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
-// TestInvalidatedCaptureDoesNotDelayTeardown invalidates a capture that contains a call, and closes
-// the group. The teardown must not wait for the capture.
+// TestInvalidatedCaptureDoesNotDelayTeardown closes a group after a capture that contains one of
+// the group's calls was invalidated. The teardown must not wait for the capture.
 func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -158,14 +159,14 @@ func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 			if !m.group.(*communicator).recorder.captures.Any() {
 				err = errors.Join(err, errors.New("the recorder does not track the capture"))
 			}
-			// CUDA invalidates the capture of a stream that is queried.
+			// Querying a stream invalidates its capture.
 			if _, queryErr := m.device.gpu.CUDA.StreamQuery(cudaStream); queryErr == nil {
 				err = errors.Join(err, errors.New("the capture was not invalidated"))
 			}
 			return err
 		})
 		if !errors.Is(err, cuda.ErrCaptureInvalidated) {
-			return failuref("got %v, want %v", err, cuda.ErrCaptureInvalidated)
+			return failuref("capture = %v, want %v", err, cuda.ErrCaptureInvalidated)
 		}
 		return errors.Join(s.Close(), m.device.destroy(cudaStream), m.closeGroup())
 	})

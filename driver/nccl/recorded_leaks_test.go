@@ -13,10 +13,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, and
-// closes them or makes them fail. It destroys the graphs before or after that, with replays in
-// between. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
-// number of groups.
+// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, closes
+// or aborts the groups, and destroys the graphs before or after that. No descriptors, mappings,
+// goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the number of groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
@@ -29,11 +28,11 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		return err
 	})
 	for i := range 4 { // the first groups also allocate memory that is kept
-		w.captureAndEnd(sums, i)
+		w.captureAndClose(sums, i)
 	}
 	before, free := countResources(t), w.freeMemory()
 	for i := range groups {
-		w.captureAndEnd(sums, i)
+		w.captureAndClose(sums, i)
 	}
 	var now map[string]int
 	err := gpu.Within(20*time.Second, func() (bool, error) {
@@ -46,19 +45,20 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		return true, nil
 	})
 	if err != nil {
-		t.Errorf("after %d groups: got resources %v, want about %v", groups, now, before)
+		t.Errorf("resources after %d groups = %v, want about %v", groups, now, before)
 	}
 	for r, now := range w.freeMemory() {
 		if leaked := free[r] - now; leaked >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d bytes have leaked", r, leaked)
+			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
+				int64(groups)<<20)
 		}
 	}
 }
 
-// captureAndEnd connects a group and captures its calls in graphs of another library. It ends the
-// group and the graphs in one of four ways.
-func (w *testGroup) captureAndEnd(sums [2]*repeatedSum, i int) {
-	fails, destroyFirst := i%2 == 0, i/2%2 == 0
+// captureAndClose connects a group and captures its calls in graphs of another library. Depending
+// on i, it aborts the group, destroys the graphs before the group is closed, or both, or neither.
+func (w *testGroup) captureAndClose(sums [2]*repeatedSum, i int) {
+	abort, destroyFirst := i%2 == 0, i/2%2 == 0
 	w.regroup(0, 1)
 	graphs := make([][]*foreignStream, 2)
 	w.must(func(m *testRank) error {
@@ -90,15 +90,19 @@ func (w *testGroup) captureAndEnd(sums [2]*repeatedSum, i int) {
 		if destroyFirst {
 			err = destroy()
 		}
-		if fails {
-			c.Abort(errors.New("the group ends"))
+		if abort {
+			c.Abort(errAborted)
 		}
 		if destroyFirst {
-			return errors.Join(err, ignoreIf(m.closeGroup(), fails))
+			closeErr := m.closeGroup()
+			if abort {
+				closeErr = nil
+			}
+			return errors.Join(err, closeErr)
 		}
 		err = m.regions[0].window.Deregister()
 		m.regions[0].window, m.group = nil, nil
-		if closeErr := c.Close(); !fails {
+		if closeErr := c.Close(); !abort {
 			err = errors.Join(err, closeErr)
 		}
 		<-c.stages.released
@@ -109,15 +113,6 @@ func (w *testGroup) captureAndEnd(sums [2]*repeatedSum, i int) {
 	})
 }
 
-// ignoreIf returns err, or nil if a fault is expected.
-func ignoreIf(err error, fault bool) error {
-	if fault {
-		return nil
-	}
-	return err
-}
-
-// countResources counts the resources that a group could leak.
 func countResources(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -13,28 +13,28 @@ import (
 	"symmem/internal/cuda"
 )
 
-// awaitKernelFault waits until a rank's group has failed, and returns the cause. On a GPU, it waits
-// at most a second.
+// awaitKernelFault waits until a kernel's report has made the rank's group fail, and returns the
+// cause. Its timeout is a second on real GPUs, and longer on the software GPU.
 func (m *testRank) awaitKernelFault(w *testGroup) error {
 	limit := time.Second
 	if usesSoftGPU(w.t) {
-		limit = 20 * time.Second // on a busy machine
+		limit = 20 * time.Second // the machine may be busy
 	}
 	select {
 	case <-m.group.Failed():
 		return m.group.Cause()
 	case <-time.After(limit):
-		return fmt.Errorf("rank %d: no kernel has reported a fault", m.rank)
+		return fmt.Errorf("rank %d: no kernel reported a fault within %v", m.rank, limit)
 	}
 }
 
-// causes counts the ranks whose error names the original cause. On a busy machine, a rank's kernel
-// may report a fault later than control.Grace after another rank's fault. The error of such a rank
+// causes counts the ranks whose error is the original cause. On a busy machine, a rank's kernel may
+// report a fault more than control.Grace after another rank's fault, and the error of such a rank
 // says only that the other rank has failed.
 type causes struct{ reported atomic.Int32 }
 
-// check checks the error of a rank. It accepts an error that only reports the failure of another
-// rank.
+// check passes the error of a rank to the given function unless the error says only that another
+// rank has failed.
 func (r *causes) check(err error, check func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
@@ -47,12 +47,12 @@ func (r *causes) check(err error, check func(error) error) error {
 func (r *causes) checkReported(t *testing.T) {
 	t.Helper()
 	if r.reported.Load() == 0 {
-		t.Error("no rank has reported the cause")
+		t.Error("no rank reported the cause")
 	}
 }
 
-// TestEqualGraphsInOppositeOrderDiverge replays two graphs with equal calls on all ranks, in the
-// opposite order on rank 0. The group must fail, and must not mix the graphs' data.
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls, which rank 0
+// replays in the opposite order. The group must fail rather than mix the data of the two graphs.
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
@@ -86,8 +86,8 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 }
 
 // TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run one block at a
-// time. That can happen if ranks share a GPU. A block that waits for another call's data never
-// ends, so the first block must detect the mismatch.
+// time, as may happen when ranks share a GPU. A block that waits for another call's data never
+// exits, so the first block must detect the mismatch.
 func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, "", "SOFTGPU_BLOCKS=1") {
 		return
@@ -107,7 +107,6 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	reports.checkReported(t)
 }
 
-// checkMismatch checks that err is a MismatchError.
 func checkMismatch(err error) error {
 	if !errors.As(err, new(*driver.MismatchError)) {
 		return failuref("got %v, want a MismatchError", err)
@@ -115,9 +114,9 @@ func checkMismatch(err error) error {
 	return nil
 }
 
-// checkDivergence returns a function that checks for a MismatchError about the first call of a
-// capture. If launch is set, the error numbers the call by its launch. Otherwise it numbers the
-// call by its ticket.
+// checkDivergence returns a function that checks that an error is a MismatchError about the first
+// call of a capture. The error must give the number of the call's launch if launch is set, and the
+// call's ticket otherwise.
 func checkDivergence(capture int, launch bool) func(error) error {
 	return func(err error) error {
 		var mismatch *driver.MismatchError
@@ -130,8 +129,8 @@ func checkDivergence(capture int, launch bool) func(error) error {
 	}
 }
 
-// TestOwnGraphsInOppositeOrderDiverge launches our own graphs in different orders on two ranks. The
-// calls are compared before or while they run.
+// TestOwnGraphsInOppositeOrderDiverge launches symmem's own graphs in different orders on two
+// ranks. Direct calls are compared while they run, and plain calls before they run.
 func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
@@ -164,7 +163,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 		err = errors.Join(err, foreign[0].capture(func() error {
 			return foreign[0].record(driver.PathDirect, p)
 		}))
-		// Without this, the group's teardown would wait for the graph.
+		// Otherwise the group's teardown would wait for the graph.
 		defer func() { _ = finish(foreign...) }()
 		if m.rank == 0 {
 			if err := errors.Join(err, foreign[0].replay(p)); err != nil {
@@ -181,8 +180,8 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	reports.checkReported(t)
 }
 
-// TestCallInAnInvalidatedCaptureKeepsTheGroup records a call in a capture that another CUDA call
-// has invalidated. The group must stay usable.
+// TestCallInAnInvalidatedCaptureKeepsTheGroup records a call in a capture that CUDA has
+// invalidated. The group must stay usable.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -199,8 +198,8 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 			err := o.record(driver.PathDirect, p)
 			_, endErr := gpu.EndCapture(o.cudaStream)
 			if !errors.Is(err, cuda.ErrCaptureInvalidated) || endErr == nil {
-				return failuref("got %v from the call and %v from EndCapture, want "+
-					"ErrCaptureInvalidated and an error", err, endErr)
+				return failuref("Record = %v and EndCapture = %v, want ErrCaptureInvalidated and an error",
+					err, endErr)
 			}
 			return nil
 		})
@@ -208,9 +207,9 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	})
 }
 
-// TestGraphInACaptureOfTheOwnerIsRefused launches our graph on a stream while the stream's owner
-// captures it. The owner's graph may outlive objects of our graph, so the launch must be refused.
-// The capture and the group must stay valid.
+// TestGraphInACaptureOfTheOwnerIsRefused launches one of symmem's graphs on a stream while the
+// stream's owner captures it. The launch must be refused, because the owner's graph may outlive
+// objects of symmem's graph, and both the capture and the group must stay valid.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -221,7 +220,7 @@ func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 		}
 		err = foreign[0].capture(func() error {
 			if err := g.Launch(foreign[0].stream); !errors.Is(err, driver.ErrCapturing) {
-				return failuref("got %v, want ErrCapturing", err)
+				return failuref("Launch = %v, want ErrCapturing", err)
 			}
 			return foreign[0].record(driver.PathDirect, p)
 		})

@@ -25,7 +25,6 @@ type foreignStream struct {
 	exec       cuda.GraphExec
 }
 
-// newForeignStreams creates streams of another library, without graphs.
 func (m *testRank) newForeignStreams(n int) (foreign []*foreignStream, err error) {
 	for range n {
 		o := &foreignStream{m: m}
@@ -37,7 +36,7 @@ func (m *testRank) newForeignStreams(n int) (foreign []*foreignStream, err error
 	return foreign, nil
 }
 
-// capture plays the stream's owner: it captures work and instantiates the graph.
+// capture captures work as the stream's owner would, and instantiates the graph.
 func (o *foreignStream) capture(work func() error) (err error) {
 	if o.graph, err = o.m.device.captureAsOwner(o.cudaStream, work); err != nil {
 		return err
@@ -57,7 +56,7 @@ func (m *testRank) captureForeign(call driver.Call) (*foreignStream, error) {
 	return foreign[0], foreign[0].capture(func() error { return foreign[0].recordCall(call) })
 }
 
-// record adds calls of the rank's group to the stream's capture.
+// record adds a call for each sum to the stream's capture.
 func (o *foreignStream) record(path driver.Path, sums ...*repeatedSum) error {
 	for _, p := range sums {
 		if err := o.recordCall(p.call(path)); err != nil {
@@ -75,7 +74,7 @@ func (o *foreignStream) recordCall(call driver.Call) error {
 	return o.m.group.(driver.Recorder).Record(o.stream, plan)
 }
 
-// replay launches the graph, which has a call for each power.
+// replay launches the graph, which has a call for each sum.
 func (o *foreignStream) replay(sums ...*repeatedSum) error {
 	for _, p := range sums {
 		p.countCalls(o.m.group.(*communicator), 1)
@@ -84,7 +83,6 @@ func (o *foreignStream) replay(sums ...*repeatedSum) error {
 	return gpu.Do(func() error { return gpu.CUDA.GraphLaunch(o.exec, o.cudaStream) })
 }
 
-// replayAndWait launches the graph and waits for it.
 func (o *foreignStream) replayAndWait(sums ...*repeatedSum) error {
 	if err := o.replay(sums...); err != nil {
 		return err
@@ -93,7 +91,7 @@ func (o *foreignStream) replayAndWait(sums ...*repeatedSum) error {
 	return err
 }
 
-// waitIdle waits for the replays and returns the time that it has waited.
+// waitIdle waits for the stream's work and returns how long it has waited.
 func (o *foreignStream) waitIdle() (time.Duration, error) {
 	begin, d := time.Now(), o.m.device
 	err := gpu.Within(time.Minute, func() (done bool, err error) {
@@ -103,7 +101,7 @@ func (o *foreignStream) waitIdle() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// destroy plays the graph's owner and destroys the graph.
+// destroy destroys the graph as its owner would.
 func (o *foreignStream) destroy() error {
 	d := o.m.device
 	return d.gpu.Do(func() error {
@@ -114,12 +112,11 @@ func (o *foreignStream) destroy() error {
 	})
 }
 
-// closeStream closes and destroys the stream.
 func (o *foreignStream) closeStream() error {
 	return errors.Join(o.stream.Close(), o.m.device.destroy(o.cudaStream))
 }
 
-// finish waits for the streams. Then it destroys them and their graphs.
+// finish waits for the streams and then destroys them and their graphs.
 func finish(foreign ...*foreignStream) error {
 	var errs []error
 	for _, o := range foreign {
@@ -132,7 +129,7 @@ func finish(foreign ...*foreignStream) error {
 	return errors.Join(errs...)
 }
 
-// join plays the owner of two streams. It makes waiter wait for the work of ahead.
+// join makes stream waiter wait for the work of stream ahead, as the owner of both streams would.
 func join(waiter, ahead *foreignStream) error {
 	d := waiter.m.device
 	return d.gpu.Do(func() error {
@@ -145,10 +142,9 @@ func join(waiter, ahead *foreignStream) error {
 	})
 }
 
-// twice returns a slice that contains count twice.
 func twice(count int64) []int64 { return []int64{count, count} }
 
-// pairs lists pairs of calls that must be serialized.
+// pairs are pairs of calls that must be serialized.
 var pairs = []struct {
 	name   string
 	counts []int64
@@ -162,8 +158,8 @@ var pairs = []struct {
 	{"plain", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathPlain}},
 }
 
-// forPairs runs a test of two calls for each pair, with 2 and with 4 ranks.
-func forPairs(
+// forEachPair runs a test for each of pairs, with 2 ranks and with 4 ranks.
+func forEachPair(
 	t *testing.T, test func(m *testRank, w *testGroup, sums []*repeatedSum, p [2]driver.Path) error,
 ) {
 	for _, ranks := range []int{2, 4} {
@@ -183,7 +179,7 @@ func forPairs(
 
 // TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library on separate streams.
 func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
+	forEachPair(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
 		for i, o := range foreign {
 			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], sums[i]) }))
@@ -198,20 +194,20 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestReplaysAndOtherCallsTakeTurns replays a graph and launches calls on two other streams: one of
-// the rank's own streams and an adopted stream.
+// TestReplaysAndOtherCallsTakeTurns replays a graph while calls are launched on two other streams,
+// one of which is the rank's own and the other adopted.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
+	forEachPair(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
-		// The first capture of the group is also ordered after unfinished calls.
+		// The group's first capture must also be ordered after calls that have not completed.
 		err = errors.Join(sums[1].launch(m.group, m.stream, paths[1]),
 			foreign[0].capture(func() error { return foreign[0].record(paths[0], sums[0]) }))
 		for round := range 10 {
-			on := []driver.Stream{m.stream, foreign[1].stream}[round/2%2]
-			err = errors.Join(err, foreign[0].replay(sums[0]), sums[1].launch(m.group, on, paths[1]))
+			s := []driver.Stream{m.stream, foreign[1].stream}[round/2%2]
+			err = errors.Join(err, foreign[0].replay(sums[0]), sums[1].launch(m.group, s, paths[1]))
 		}
 		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
@@ -219,7 +215,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 
 // TestBranchesOfACaptureTakeTurns captures calls on two branches that are joined only at the end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
+	forEachPair(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
@@ -242,10 +238,10 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	})
 }
 
-// TestOwnAndForeignGraphsTakeTurns replays our graph and another library's graph on different
-// streams.
+// TestOwnAndForeignGraphsTakeTurns replays one of symmem's graphs and another library's graph on
+// different streams.
 func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
+	forEachPair(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
@@ -302,7 +298,7 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := countNodes(m.device, foreign[0].graph, 4*rounds, 2); err != nil {
+		if err := checkNodes(m.device, foreign[0].graph, 4*rounds, 2); err != nil {
 			return err
 		}
 		for range 3 {
@@ -316,11 +312,11 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	})
 }
 
-// countNodes checks the nodes of a graph and their dependencies. calls and groups are the numbers
-// of calls and groups in the graph.
-func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
+// checkNodes checks the nodes and dependencies of a graph with the given numbers of calls and
+// groups.
+func checkNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	nodes, err := d.graphNodes(g)
-	from, to, edgesErr := d.graphEdges(g)
+	sources, targets, edgesErr := d.graphEdges(g)
 	err = errors.Join(err, edgesErr)
 	if want := calls + 2*groups; len(nodes) != want {
 		err = errors.Join(err, fmt.Errorf("a graph of %d calls of %d groups has %d nodes, want %d",
@@ -328,10 +324,10 @@ func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	}
 	var roots, leaves int
 	for _, n := range nodes {
-		if !slices.Contains(to, n) {
+		if !slices.Contains(targets, n) {
 			roots++
 		}
-		if !slices.Contains(from, n) {
+		if !slices.Contains(sources, n) {
 			leaves++
 		}
 	}
@@ -342,8 +338,8 @@ func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	return err
 }
 
-// TestCaptureAddsNodesIfEdgesCannotBeRemoved makes CUDA refuse to remove the first dependency. The
-// results must still be correct.
+// TestCaptureAddsNodesIfEdgesCannotBeRemoved makes CUDA refuse the first removal of a dependency.
+// The results must still be correct.
 func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
@@ -367,32 +363,31 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(foreign...), m.check(w, p))
 	})
 	if nodes[0]+nodes[1] != 5+6 { // the failure is injected on one rank
-		t.Errorf("graphs of 3 calls have %v nodes, want 5 and 6", nodes)
+		t.Errorf("nodes of the graphs with 3 calls = %v, want 5 and 6", nodes)
 	}
 }
 
-// maxEntries limits the number of nodes, and of edges, of a graph in these tests.
+// maxEntries is the maximum number of nodes, and of edges, in the graphs of these tests.
 const maxEntries = 1 << 10
 
-// graphNodes returns the nodes of a graph.
 func (d *Device) graphNodes(g cuda.Graph) ([]cuda.Node, error) {
 	nodes, count := make([]cuda.Node, maxEntries), uint64(maxEntries)
 	err := d.queryGraph("cuGraphGetNodes", g, dl.AddressOf(&nodes[0]), dl.AddressOf(&count))
 	return nodes[:count], err
 }
 
-// graphEdges returns the dependencies of a graph: to[i] depends on from[i].
-func (d *Device) graphEdges(g cuda.Graph) (from, to []cuda.Node, err error) {
-	from, to = make([]cuda.Node, maxEntries), make([]cuda.Node, maxEntries)
+// graphEdges returns the dependencies of a graph: targets[i] depends on sources[i].
+func (d *Device) graphEdges(g cuda.Graph) (sources, targets []cuda.Node, err error) {
+	sources, targets = make([]cuda.Node, maxEntries), make([]cuda.Node, maxEntries)
 	data, count := make([]uint64, maxEntries), uint64(maxEntries) // CUgraphEdgeData has 8 bytes
-	err = d.queryGraph("cuGraphGetEdges_v2", g, dl.AddressOf(&from[0]), dl.AddressOf(&to[0]),
+	err = d.queryGraph("cuGraphGetEdges_v2", g, dl.AddressOf(&sources[0]), dl.AddressOf(&targets[0]),
 		dl.AddressOf(&data[0]), dl.AddressOf(&count))
 	runtime.KeepAlive(data)
-	return from[:count], to[:count], err
+	return sources[:count], targets[:count], err
 }
 
-// queryGraph calls a libcuda function that returns information about a graph. Only tests need such
-// functions.
+// queryGraph calls a libcuda function that returns information about a graph and that only tests
+// need.
 func (d *Device) queryGraph(name string, g cuda.Graph, args ...uintptr) error {
 	library, err := dl.Open(d.gpu.CUDA.Path())
 	if err != nil {

@@ -10,13 +10,12 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// ringAllToAllV returns an AllToAllV in which each rank sends count numbers of a power to the next
-// rank.
+// ringAllToAllV returns an AllToAllV in which each rank sends count elements to the next rank.
 func (m *testRank) ringAllToAllV(p *repeatedSum, count int64, path driver.Path) driver.Call {
 	ranks := len(m.group.(*communicator).cfg.Ranks)
-	none := func() []int64 { return make([]int64, ranks) }
+	zeros := func() []int64 { return make([]int64, ranks) }
 	s := &driver.Splits{
-		SendCounts: none(), SendOffsets: none(), RecvCounts: none(), RecvOffsets: none(),
+		SendCounts: zeros(), SendOffsets: zeros(), RecvCounts: zeros(), RecvOffsets: zeros(),
 	}
 	s.SendCounts[(m.rank+1)%ranks], s.RecvCounts[(m.rank+ranks-1)%ranks] = count, count
 	call := p.call(path)
@@ -24,8 +23,8 @@ func (m *testRank) ringAllToAllV(p *repeatedSum, count int64, path driver.Path) 
 	return call
 }
 
-// TestSplitsInACaptureAreCompared records calls with different splits. A replay would wait forever
-// for a part that is not sent.
+// TestSplitsInACaptureAreCompared checks that captured calls with mismatched splits are refused. A
+// replay would wait forever for elements that no rank sends.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -35,13 +34,14 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 		_, err := m.captureForeign(call)
 		var messageErr *driver.MessageError
 		if !errors.As(err, &messageErr) || len(messageErr.Ends) != 1 {
-			return failuref("got %v, want a MessageError about one message", err)
+			return failuref("captureForeign = %v, want a MessageError about one message", err)
 		}
 		return nil
 	})
 }
 
-// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with NCCL before 2.28.3, which has no ncclAlltoAll.
+// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with a version of NCCL before 2.28.3, which has no
+// ncclAlltoAll.
 func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)

@@ -12,14 +12,14 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardedVersions maps versions of NCCL to whether an empty kernel must be launched before window
-// kernels.
+// guardedVersions tells for each version of NCCL whether an empty kernel must be launched before
+// window kernels.
 var guardedVersions = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
 }
 
-// guardLog is logged by TestWindowKernelsWaitForEarlierWork if it expects an empty kernel.
+// guardLog is what TestWindowKernelsWaitForEarlierWork logs if it expects an empty kernel.
 const guardLog = "an empty kernel is launched before window kernels"
 
 // TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with several versions
@@ -35,7 +35,8 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)
 			output, err := c.CombinedOutput()
 			if err != nil || strings.Contains(string(output), guardLog) != wantGuard {
-				t.Errorf("got error %v, want an empty kernel = %t; output:\n%s", err, wantGuard, output)
+				t.Errorf("error = %v, want nil; expected an empty kernel: %t; output:\n%s", err, wantGuard,
+					output)
 			}
 		})
 	}
@@ -67,8 +68,8 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	})
 }
 
-// checkGuard launches a call on the window path and on the plain path. If early is set, an empty
-// kernel must precede the call on the window path. Otherwise no empty kernel may be launched.
+// checkGuard launches a call on the window path and on the plain path. It checks that an empty
+// kernel precedes the call only on the window path and only if early is set.
 func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
@@ -80,10 +81,10 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error 
 		p, want := made.(*plan), early && path == driver.PathWindow
 		if (p.guard != nil) != want || p.singleCall.Prepared() == want ||
 			p.guardedCall.Prepared() != want {
-			w.t.Errorf("%v path: got plan %+v, want an empty kernel: %v", path, p, want)
+			w.t.Errorf("%v path: plan = %+v, want an empty kernel: %v", path, p, want)
 		}
 		if strings.Contains(remark, "an empty kernel is launched before it") != want {
-			w.t.Errorf("%v path: got remark %q, want a mention of an empty kernel: %v", path, remark, want)
+			w.t.Errorf("%v path: Remark = %q, want a mention of an empty kernel: %v", path, remark, want)
 		}
 		if err := m.group.Launch(m.stream, p); err != nil {
 			return err
@@ -100,17 +101,18 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||
 		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.Below)) {
-		t.Errorf("got %v, want ErrUnsupported that names a fixed version", err)
+		t.Errorf("AdoptCommunicator = %v, want ErrUnsupported with the first fixed version", err)
 	}
 	t.Setenv(allowEarlyStart, "1")
 	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
 	if err != nil || adopted.Size() != 1 {
-		t.Errorf("with %s=1: got %v, %v; want a communicator of 1 rank", allowEarlyStart, adopted, err)
+		t.Errorf("AdoptCommunicator with %s=1 = %v, %v; want a communicator of 1 rank", allowEarlyStart,
+			adopted, err)
 	}
 }
 
-// TestRemarkOnMisalignedBuffers checks for which large symmetric buffers the direct path has a
-// remark.
+// TestRemarkOnMisalignedBuffers checks that the direct path remarks on misaligned buffers if a call
+// is large.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -122,7 +124,7 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		at := s.segment.Address()
+		base := s.segment.Address()
 		for _, test := range []struct {
 			operation driver.Operation
 			count     int64
@@ -138,11 +140,11 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 		} {
 			call := driver.Call{
 				Operation: test.operation, DataType: driver.Float32, Count: test.count,
-				Send: at, Recv: at + 48<<20 + test.shift, SendWindow: s.window, RecvWindow: s.window,
+				Send: base, Recv: base + 48<<20 + test.shift, SendWindow: s.window, RecvWindow: s.window,
 			}
 			remark := m.group.Offer(call).(driver.Remarker).Remark(driver.PathDirect)
 			if strings.Contains(remark, "different offsets modulo 16 bytes") != test.want {
-				t.Errorf("%v of %d, misaligned by %d bytes: got remark %q, want one on alignment: %v",
+				t.Errorf("%v of %d, misaligned by %d bytes: Remark = %q, want a remark on alignment: %v",
 					test.operation, test.count, test.shift, remark, test.want)
 			}
 		}

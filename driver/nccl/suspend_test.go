@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestGroupThatFailsInResumeFreesItsMemory aborts a group on one rank after both ranks have
-// allocated its memory in Resume.
+// TestGroupThatFailsInResumeFreesItsMemory aborts a group on one rank during Resume, after both
+// ranks have allocated the group's memory.
 func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup()
@@ -32,7 +32,7 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 			return errors.Join(refusal, agreeErr)
 		}
 		if err := c.suspender.Resume(t.Context()); err == nil {
-			return failuref("Resume has succeeded although the other rank has aborted the group")
+			return failuref("Resume succeeded although the other rank has aborted the group")
 		}
 		return nil
 	})
@@ -42,8 +42,8 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	})
 }
 
-// TestWindowsThatWereNotMappedAreSuspended suspends windows of NCCL on whose registration one rank
-// could not map the other rank's memory.
+// TestWindowsThatWereNotMappedAreSuspended suspends and resumes NCCL windows that were registered
+// although one rank could not map the other rank's memory.
 func TestWindowsThatWereNotMappedAreSuspended(t *testing.T) {
 	const bytes = 4096
 	w := newTestGroup(t, 2, 20*time.Second)

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestStreamIsAbandonedBeforeItsFaultIsReturned checks that a stream's stuck kernel has been
-// abandoned when the fault is returned. Otherwise, the caller could queue more work, and that work
-// would be abandoned with the kernel.
+// TestStreamIsAbandonedBeforeItsFaultIsReturned checks that a stream's stuck kernel is abandoned
+// before the fault is returned. Otherwise, work that the caller queues after the fault could be
+// abandoned with the kernel.
 func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -26,7 +26,7 @@ func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	_, err := p.sum(t.Context(), 0, driver.PathWindow, 1)
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(err, &timeoutErr) {
-		t.Fatalf("got %v, want a TimeoutError", err)
+		t.Fatalf("sum = %v, want a TimeoutError", err)
 	}
 	if !p[0].stream.(*stream.Stream).Idle() {
 		t.Error("the fault was returned before the stuck kernel was abandoned")
@@ -34,7 +34,7 @@ func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 }
 
 // TestDeviceIsClosedAlthoughItsWorkDoesNotEnd closes a device that has unfinished work. Close must
-// return, although memory that the work may use cannot be freed.
+// return, although it cannot free memory that the work may use.
 func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -55,7 +55,7 @@ func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("closing the stream: got %v, want DeadlineExceeded", err)
+		t.Errorf("closing the stream: %v, want DeadlineExceeded", err)
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- d.Close() }()
@@ -65,6 +65,6 @@ func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 			t.Errorf("closing the device: %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("Close of the device does not return")
+		t.Error("closing the device: no return within 10 seconds")
 	}
 }

@@ -12,14 +12,14 @@ import (
 )
 
 // TestBlockedCallEndsAfterWindowKernels launches window kernels and then aborts the group while the
-// first plain call to NCCL is waiting on the host for a rank. The call must not be mistaken for a
-// window kernel that runs forever.
+// first plain call is waiting for a rank inside NCCL on the host. The call must not be mistaken for
+// a window kernel that runs forever.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, row := range []struct {
 		name  string
-		stuck bool // whether the window kernel before the call never ends
+		stuck bool // whether the window kernel before the call never exits
 	}{
-		{"ended", false},
+		{"exited", false},
 		{"stuck", true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -38,33 +38,33 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			}
 			c := p[0].group.(*communicator)
 			c.busy.Windows.Store(true) // the watcher has not reset it yet
-			before, _ := c.history.last()
-			ended := make(chan error, 1)
+			previous, _ := c.history.last()
+			returned := make(chan error, 1)
 			go func() {
-				ended <- errors.Join(p.launch(0, driver.PathPlain), p[0].stream.Synchronize(t.Context()))
+				returned <- errors.Join(p.launch(0, driver.PathPlain), p[0].stream.Synchronize(t.Context()))
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			launched := func() bool {
+			isLaunched := func() bool {
 				latest, _ := c.history.last()
-				return latest > before
+				return latest > previous
 			}
-			if err := gpu.Poll(ctx, launched); err != nil {
-				t.Fatalf("the call was not made: %v", err)
+			if err := gpu.Poll(ctx, isLaunched); err != nil {
+				t.Fatalf("waiting for the plain call to be launched: %v", err)
 			}
 			p[1].group.Abort(errAborted)
 			select {
-			case err := <-ended:
+			case err := <-returned:
 				if !errors.Is(err, driver.ErrFault) {
-					t.Errorf("got %v, want ErrFault", err)
+					t.Errorf("plain call = %v, want ErrFault", err)
 				}
 			case <-ctx.Done():
-				t.Fatal("the call does not return")
+				t.Fatal("the plain call did not return after the abort")
 			}
 			select {
 			case <-c.stages.kernelsEnded:
 			case <-ctx.Done():
-				t.Fatal("the teardown of the group does not end")
+				t.Fatal("the teardown did not stop the group's kernels")
 			}
 			if gpu.Stuck.Load() != row.stuck {
 				t.Errorf("gpu.Stuck = %v, want %v", gpu.Stuck.Load(), row.stuck)
@@ -73,8 +73,8 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	}
 }
 
-// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have ended.
-// A window kernel would not react to the abort, so the call must not be mistaken for one.
+// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have
+// exited. The call must not be mistaken for a window kernel, which would not react to the abort.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, "") {
@@ -87,10 +87,10 @@ func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	}
 	p[1].group.Abort(errAborted)
 	if err := p[0].stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want ErrFault", err)
+		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
 	if gpu.Stuck.Load() {
-		t.Error("the call was mistaken for a kernel that does not end")
+		t.Error("the call was mistaken for a stuck kernel")
 	}
 	p.closeAll(t)
 }

@@ -10,18 +10,18 @@ import (
 	"symmem/internal/control"
 )
 
-// notifiedPlane calls a function in AwaitNotified.
-type notifiedPlane struct {
+// notifyHookPlane is a Plane whose AwaitNotified calls notify.
+type notifyHookPlane struct {
 	control.Plane
 	notify func()
 }
 
-func (p *notifiedPlane) AwaitNotified() { p.notify() }
-func (p *notifiedPlane) AwaitNotices()  {}
+func (p *notifyHookPlane) AwaitNotified() { p.notify() }
+func (p *notifyHookPlane) AwaitNotices()  {}
 
-// TestPeersKnowFaultBeforeAbort launches a plain call on one of two ranks and fails its group. The
-// other rank must have been notified before NCCL's communicator is aborted.
-func TestPeersKnowFaultBeforeAbort(t *testing.T) {
+// TestPeersLearnOfFaultBeforeAbort launches a plain call on one of two ranks and then aborts that
+// rank's group. The other rank must be notified before the NCCL communicator is aborted.
+func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
@@ -32,7 +32,7 @@ func TestPeersKnowFaultBeforeAbort(t *testing.T) {
 		}
 		c := m.group.(*communicator)
 		var notified, late atomic.Bool
-		c.teardown.plane = &notifiedPlane{c.plane, func() {
+		c.teardown.plane = &notifyHookPlane{c.plane, func() {
 			late.Store(c.comm.aborting.Load())
 			notified.Store(true)
 		}}
@@ -50,20 +50,21 @@ func TestPeersKnowFaultBeforeAbort(t *testing.T) {
 		c.Abort(nil)
 		<-c.stages.kernelsEnded
 		if !notified.Load() || late.Load() {
-			return failuref("notified = %t, after the abort = %t; want true, false", notified.Load(),
+			return failuref("notified = %t, only after the abort = %t; want true, false", notified.Load(),
 				late.Load())
 		}
 		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
-			return failuref("Synchronize = %v; want ErrAborted", err)
+			return failuref("Synchronize = %v, want ErrAborted", err)
 		}
 		return nil
 	})
 }
 
-// noticePlane learns of a peer's fault when the caller waits for notices.
+// noticePlane is a Plane whose AwaitNotices receives the notice of a peer's fault if failure is
+// set.
 type noticePlane struct {
 	control.Plane
-	failure bool // whether a notice arrives
+	failure bool
 	failed  bool
 }
 
@@ -71,22 +72,22 @@ func (p *noticePlane) AwaitNotified()   {}
 func (p *noticePlane) AwaitNotices()    { p.failed = p.failure }
 func (p *noticePlane) PeerFailed() bool { return p.failed }
 
-// noteCall records a call with the given ticket as launched.
-func noteCall(c *communicator, ticket uint64) {
+// recordLaunch adds a call with the given ticket to the group's history.
+func recordLaunch(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
 	c.history.record(&call, ticket, 0)
 }
 
-// TestCallsThatEndedEarlyAreFaults checks calls on several machines that have ended. A call whose
-// peer has failed is a fault, even if the notice arrives only after the call has ended, as it does
-// if this process was stopped.
+// TestCallsThatEndedEarlyAreFaults checks that a call that has completed is a fault if a rank on
+// another machine has failed, even if the notice of that failure arrives only after the call has
+// completed, as it does if this process was stopped.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		noteCall(c, 7)
+		recordLaunch(c, 7)
 		c.owner.plane = &noticePlane{Plane: c.plane, failure: m.rank == 1}
 		err := c.owner.EndedEarly(7)
 		if got, want := err != nil, m.rank == 1; got != want {
@@ -96,20 +97,20 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	})
 }
 
-// TestEndedCallsOutliveTheirGroup closes a group. A call that ended before the close is not treated
-// as a fault, even if the other rank has not reported its submission yet.
+// TestEndedCallsOutliveTheirGroup checks that a call that completed before its group was closed is
+// not a fault, even if the other rank has not reported yet that it launched the call.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		noteCall(c, 7)
+		recordLaunch(c, 7)
 		if err := m.closeGroup(); err != nil {
 			return err
 		}
 		if err := c.owner.EndedEarly(7); err != nil {
-			return failuref("EndedEarly = %v; want nil", err)
+			return failuref("EndedEarly = %v, want nil", err)
 		}
 		return nil
 	})

@@ -17,11 +17,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// pairOfRanks runs two ranks in this process. Each rank has a window over one segment (regions[0]).
-// Ranks with stuck kernels cannot be closed, so tests close the ranks explicitly.
+// pairOfRanks is two ranks of this process, each with a window over one segment (regions[0]). Ranks
+// with stuck kernels cannot be closed, so tests close the ranks explicitly.
 type pairOfRanks [2]*testRank
 
-// both runs a function for each rank concurrently.
+// both runs f concurrently for each rank.
 func both(t *testing.T, f func(r int) error) {
 	t.Helper()
 	var errs [2]error
@@ -35,8 +35,8 @@ func both(t *testing.T, f func(r int) error) {
 	}
 }
 
-// openPair opens both ranks with the given timeout. On a machine with fewer than two GPUs, it skips
-// the test.
+// openPair opens two ranks with the given timeout, or skips the test if the machine has fewer than
+// two GPUs.
 func openPair(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	needDevices(t, 2)
@@ -81,14 +81,14 @@ const count = 1 << 16
 
 // call returns an all-reduce of the elements at the beginning of each segment.
 func (p *pairOfRanks) call(r int, path driver.Path) driver.Call {
-	at, w := p[r].regions[0].segment.Address(), p[r].regions[0].window
+	base, w := p[r].regions[0].segment.Address(), p[r].regions[0].window
 	return driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Send: at,
-		Recv: at + 4*count, Path: path, SendWindow: w, RecvWindow: w,
+		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Send: base,
+		Recv: base + 4*count, Path: path, SendWindow: w, RecvWindow: w,
 	}
 }
 
-// queue launches a call of a rank on its stream.
+// queue launches a call on the stream of rank r.
 func (p *pairOfRanks) queue(r int, call driver.Call) error {
 	plan, err := prepare(p[r].group, call)
 	if err != nil {
@@ -97,10 +97,10 @@ func (p *pairOfRanks) queue(r int, call driver.Call) error {
 	return p[r].group.Launch(p[r].stream, plan)
 }
 
-// launch launches a sum of a rank.
 func (p *pairOfRanks) launch(r int, path driver.Path) error { return p.queue(r, p.call(r, path)) }
 
-// sum all-reduces a value of each rank and returns the first element of the result.
+// sum fills the input of rank r with value, all-reduces it, and returns the first element of the
+// result.
 func (p *pairOfRanks) sum(
 	ctx context.Context, r int, path driver.Path, value float32,
 ) (float32, error) {
@@ -109,9 +109,9 @@ func (p *pairOfRanks) sum(
 	for i := range input {
 		input[i] = value
 	}
-	at := m.regions[0].segment.Address()
+	base := m.regions[0].segment.Address()
 	host := uintptr(unsafe.Pointer(&input[0]))
-	if err := m.stream.Copy(at, host, 4*count); err != nil {
+	if err := m.stream.Copy(base, host, 4*count); err != nil {
 		return 0, err
 	}
 	if err := p.launch(r, path); err != nil {
@@ -120,12 +120,12 @@ func (p *pairOfRanks) sum(
 	if err := m.stream.Synchronize(ctx); err != nil {
 		return 0, err
 	}
-	err := errors.Join(m.stream.Copy(host, at+4*count, 4), m.stream.Synchronize(ctx))
+	err := errors.Join(m.stream.Copy(host, base+4*count, 4), m.stream.Synchronize(ctx))
 	return input[0], err
 }
 
-// launchStuckKernel launches a window kernel, which runs until the process exits, on rank 0 only.
-// It queues work after the kernel and waits for the timeout.
+// launchStuckKernel launches a window kernel on rank 0 only, so that the kernel runs until the
+// process exits. It queues work after the kernel and waits for the timeout.
 func (p *pairOfRanks) launchStuckKernel(t *testing.T) {
 	t.Helper()
 	m := p[0]
@@ -139,11 +139,10 @@ func (p *pairOfRanks) launchStuckKernel(t *testing.T) {
 	var timeoutErr *driver.TimeoutError
 	err = m.stream.Synchronize(t.Context())
 	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
-		t.Fatalf("got %v, want a TimeoutError that names rank 1", err)
+		t.Fatalf("Synchronize = %v, want a TimeoutError that names rank 1", err)
 	}
 }
 
-// sumInNewGroup makes an all-reduce in a new group.
 func (p *pairOfRanks) sumInNewGroup(t *testing.T, path driver.Path) {
 	t.Helper()
 	both(t, func(r int) error {
@@ -155,14 +154,14 @@ func (p *pairOfRanks) sumInNewGroup(t *testing.T, path driver.Path) {
 		}
 		got, err := p.sum(t.Context(), r, path, float32(10*r+10))
 		if err == nil && got != 30 {
-			t.Errorf("rank %d: the sum in the new group is %v, want 30", r, got)
+			t.Errorf("rank %d: sum in the new group = %v, want 30", r, got)
 		}
 		return err
 	})
 }
 
-// TestKernelThatDoesNotEndIsAbandoned abandons a kernel. The process, the stream and the GPU must
-// stay usable.
+// TestKernelThatDoesNotEndIsAbandoned checks that the process, the stream and the GPU stay usable
+// after a stuck kernel was abandoned.
 func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
@@ -174,7 +173,7 @@ func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 }
 
 // TestKernelThatDoesNotEndOnAnAdoptedStream checks that a stuck kernel on an adopted stream is
-// detected. While it runs, other groups must be able to work and end.
+// detected, and that other groups can run calls and be closed while the kernel runs.
 func TestKernelThatDoesNotEndOnAnAdoptedStream(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
@@ -230,7 +229,7 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	wantFault(t, m.stream)
 	begin := time.Now()
 	if err := waiting.Close(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Close returned %v, want DeadlineExceeded", err)
+		t.Errorf("Close = %v, want DeadlineExceeded", err)
 	}
 	if took := time.Since(begin); took > timeout {
 		t.Errorf("Close took %v, want at most %v", took, timeout)
@@ -238,8 +237,8 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestDirectKernelsRunWhileAKernelDoesNotEnd checks that direct kernels have been loaded before a
-// kernel gets stuck. Loading them later would wait for the stuck kernel.
+// TestDirectKernelsRunWhileAKernelDoesNotEnd checks that direct kernels can be launched while a
+// kernel is stuck. Unless they were loaded earlier, loading them would wait for the stuck kernel.
 func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1", "CUDA_MODULE_LOADING=LAZY") {
@@ -252,8 +251,7 @@ func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 }
 
 // TestGroupIsClosedWhileAKernelDoesNotEnd closes a group while a kernel of another group is stuck
-// but has not been detected yet. NCCL would wait for that kernel, so the teardown must not wait for
-// NCCL.
+// but has not been detected yet. The teardown must not wait for NCCL, which waits for that kernel.
 func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "") {
 		return
@@ -267,17 +265,17 @@ func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 	both(t, func(r int) error { return first[r].Close() })
 	var timeoutErr *driver.TimeoutError
 	if err := p[0].stream.Synchronize(t.Context()); !errors.As(err, &timeoutErr) {
-		t.Errorf("got %v, want a TimeoutError", err)
+		t.Errorf("Synchronize = %v, want a TimeoutError", err)
 	}
 	select {
 	case <-first[0].(*communicator).stages.tornDown:
 	case <-time.After(20 * time.Second):
-		t.Error("the teardown waits for the other group's stuck kernel")
+		t.Error("the teardown is waiting for the other group's stuck kernel")
 	}
 }
 
-// TestFailedConnectReturnsWhileAKernelDoesNotEnd makes connecting a group fail while a kernel is
-// stuck. NCCL would wait for that kernel, so the ranks must not wait for NCCL.
+// TestFailedConnectReturnsWhileAKernelDoesNotEnd makes Connect fail while a kernel is stuck. The
+// ranks must not wait for NCCL, which waits for that kernel.
 func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
 	// Each rank registers two mailboxes for the first group. For the second group, registrations 5
 	// and 6 are those of the ranks' own mailboxes.
@@ -287,23 +285,23 @@ func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
 	p := openWithStuckKernel(t)
 	var outOfMemory atomic.Int32
 	both(t, func(r int) error {
-		ended := make(chan error, 1)
-		go func() { ended <- p.connect(t.Context(), r, "second") }()
+		connected := make(chan error, 1)
+		go func() { connected <- p.connect(t.Context(), r, "second") }()
 		select {
-		case err := <-ended:
+		case err := <-connected:
 			if err == nil {
-				t.Errorf("rank %d has connected in spite of the failure", r)
+				t.Errorf("rank %d: Connect succeeded, want an error", r)
 			}
 			if errors.Is(err, cuda.ErrOutOfMemory) {
 				outOfMemory.Add(1)
 			}
 		case <-time.After(20 * time.Second):
-			return fmt.Errorf("rank %d: Connect does not return", r)
+			return fmt.Errorf("rank %d: Connect did not return", r)
 		}
 		return nil
 	})
 	if outOfMemory.Load() == 0 {
-		t.Error("no rank returned ErrOutOfMemory")
+		t.Error("Connect returned ErrOutOfMemory on no rank")
 	}
 	p.closeAll(t)
 }
@@ -315,7 +313,7 @@ func inProcessIgnoringAborts(t *testing.T, calls string) bool {
 	return inSoftGPUProcess(t, calls, "SOFTGPU_DEAF=1")
 }
 
-// openWithStuckKernel opens two ranks, one of which has a kernel that does not end.
+// openWithStuckKernel opens two ranks and launches a stuck kernel on rank 0.
 func openWithStuckKernel(t *testing.T) *pairOfRanks {
 	t.Helper()
 	p := openAndSum(t)
@@ -323,20 +321,19 @@ func openWithStuckKernel(t *testing.T) *pairOfRanks {
 	return p
 }
 
-// openAndSum opens two ranks and makes an all-reduce.
+// openAndSum opens two ranks and runs an all-reduce.
 func openAndSum(t *testing.T) *pairOfRanks {
 	t.Helper()
 	return openAndSumWithin(t, 2*time.Second)
 }
 
-// openAndSumWithin calls openAndSum with the given timeout of the ranks.
 func openAndSumWithin(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	p := openPair(t, timeout)
 	both(t, func(r int) error {
 		got, err := p.sum(t.Context(), r, driver.PathWindow, float32(r+1))
 		if err == nil && got != 3 {
-			t.Errorf("rank %d: the sum is %v, want 3", r, got)
+			t.Errorf("rank %d: sum = %v, want 3", r, got)
 		}
 		return err
 	})

@@ -11,24 +11,22 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// blockedPair runs a call in which two ranks access each other's buffers. On some ranks, a host
-// function blocks the call.
+// blockedPair is two ranks with a call that accesses the buffers of both. On some ranks, a host
+// function blocks the call until release is called.
 type blockedPair struct {
 	*testGroup
 	sums [2]*repeatedSum
 	gate chan struct{}
-	// done is closed on each rank when the call has ended there.
-	done [2]chan struct{}
+	done [2]chan struct{} // closed when the rank's call has completed
 }
 
-// newBlockedPair launches a call with a direct kernel. On the blocked ranks, a host function blocks
-// the call until release is called.
+// newBlockedPair launches a direct call, which is blocked on the given ranks.
 func newBlockedPair(t *testing.T, timeout time.Duration, blocked ...int) *blockedPair {
 	t.Helper()
 	return newBlockedPairOn(t, driver.PathDirect, timeout, blocked...)
 }
 
-// newBlockedPairOn does the same as newBlockedPair, but for a call on any path.
+// newBlockedPairOn is newBlockedPair for a call on any path.
 func newBlockedPairOn(
 	t *testing.T, path driver.Path, timeout time.Duration, blocked ...int,
 ) *blockedPair {
@@ -57,7 +55,7 @@ func newBlockedPairOn(
 	return h
 }
 
-// release unblocks the call and waits until it has ended on the given ranks.
+// release unblocks the call and waits until it has completed on the given ranks.
 func (h *blockedPair) release(ranks ...int) {
 	h.t.Helper()
 	close(h.gate)
@@ -65,19 +63,19 @@ func (h *blockedPair) release(ranks ...int) {
 		select {
 		case <-h.done[r]:
 		case <-time.After(20 * time.Second):
-			h.t.Fatalf("rank %d: the call does not end", r)
+			h.t.Fatalf("rank %d: the call did not complete", r)
 		}
 	}
 }
 
-// closeStream closes a rank's stream while its work is blocked. Close must return an error. The
-// error is a timeout, or the fault of the group, which waits for the same work.
-func (m *testRank) closeStream() error {
+// closeBlockedStream closes a rank's stream while its work is blocked. Close must return an error,
+// which is a timeout or the fault of the group, which waits for the same work.
+func (m *testRank) closeBlockedStream() error {
 	err := m.stream.Close()
 	m.stream = nil
 	m.pinned = nil // not freed, because CUDA would wait for the whole device
 	if err == nil || !m.device.gpu.KeepsMemory() {
-		return failuref("got %v from Close, want an error about unfinished work", err)
+		return failuref("Close = %v, want an error about unfinished work", err)
 	}
 	return nil
 }
@@ -87,12 +85,12 @@ func closeBlockedStreams(t *testing.T) *blockedPair {
 	t.Helper()
 	gpu.KernelEndTimeout = 500 * time.Millisecond
 	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
-	h.must((*testRank).closeStream)
+	h.must((*testRank).closeBlockedStream)
 	return h
 }
 
-// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are blocked. The
-// calls then still read and write the memory of both ranks.
+// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are blocked that will
+// read and write the memory of both ranks.
 func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -103,11 +101,11 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	h.release(0, 1)
 }
 
-// wantTimeout checks that err is a TimeoutError, which a teardown returns if it has waited too long
-// for unfinished work.
+// wantTimeout checks that err is a TimeoutError, which a teardown returns after it has waited too
+// long for unfinished work.
 func wantTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
-		return failuref("got %v, want a TimeoutError", err)
+		return failuref("teardown = %v, want a TimeoutError", err)
 	}
 	return nil
 }
@@ -118,27 +116,23 @@ func (h *blockedPair) resetRanks(ranks ...*testRank) {
 	}
 }
 
-// TestMemoryIsFreedAfterWorkOfAClosedStream frees memory after the work of a closed stream has
-// ended.
+// TestMemoryIsFreedAfterWorkOfAClosedStream checks that memory is freed immediately after the work
+// of a closed stream has completed.
 func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
 	}
 	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
-	h.must((*testRank).closeStream)
+	h.must((*testRank).closeBlockedStream)
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
-		ended := func() (bool, error) { return !m.device.gpu.KeepsMemory(), nil }
-		return gpu.Within(20*time.Second, ended)
+		isIdle := func() (bool, error) { return !m.device.gpu.KeepsMemory(), nil }
+		return gpu.Within(20*time.Second, isIdle)
 	})
 	before := h.freeMemory()
 	h.must((*testRank).closeGroup)
 	h.must(func(m *testRank) error { return m.regions[0].segment.Unmap() })
-	for r, free := range h.freeMemory() {
-		if least := before[r] + kernels.ExchangeBytes + h.sums[r].segment.Bytes(); free < least {
-			t.Errorf("rank %d: %d bytes are free, want at least %d", r, free, least)
-		}
-	}
+	h.checkFreed(before)
 	h.must(func(m *testRank) error {
 		m.regions = nil
 		return m.close()
@@ -146,7 +140,17 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	h.resetRanks(h.opened...)
 }
 
-// waitTornDown waits for the end of a group's teardown.
+// checkFreed checks that each rank has freed its exchange memory and its segment.
+func (h *blockedPair) checkFreed(before []int64) {
+	h.t.Helper()
+	for r, free := range h.freeMemory() {
+		if minFree := before[r] + kernels.ExchangeBytes + h.sums[r].segment.Bytes(); free < minFree {
+			h.t.Errorf("rank %d: %d bytes are free, want at least %d", r, free, minFree)
+		}
+	}
+}
+
+// waitTornDown waits until a group's teardown is done.
 func waitTornDown(c *communicator) error {
 	return gpu.Within(20*time.Second, func() (bool, error) {
 		select {
@@ -158,8 +162,8 @@ func waitTornDown(c *communicator) error {
 	})
 }
 
-// TestDeferredMemoryIsFreedLater frees memory that work of a closed stream may still use. After the
-// work has ended, a later call must free the memory.
+// TestDeferredMemoryIsFreedLater frees memory while work of a closed stream may still use it. After
+// the work has completed, a later call must actually free the memory.
 func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -183,11 +187,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 		}
 		return arena.Close()
 	})
-	for r, free := range h.freeMemory() {
-		if least := before[r] + kernels.ExchangeBytes + h.sums[r].segment.Bytes(); free < least {
-			t.Errorf("rank %d: %d bytes are free, want at least %d", r, free, least)
-		}
-	}
+	h.checkFreed(before)
 	h.must(func(m *testRank) error {
 		m.regions = nil
 		d, err := m.device, m.close()
@@ -200,7 +200,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 }
 
 // TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup starts an NCCL kernel after the peer has closed
-// the group. Only an abort ends such a kernel.
+// the group. Such a kernel exits only because it is aborted.
 func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -208,7 +208,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	gpu.KernelEndTimeout = 500 * time.Millisecond
 	h := newBlockedPairOn(t, driver.PathPlain, 500*time.Millisecond, 0)
 	blocked, other := h.opened[0], h.opened[1]
-	if err := blocked.closeStream(); err != nil {
+	if err := blocked.closeBlockedStream(); err != nil {
 		t.Fatal(err)
 	}
 	if err := other.closeGroup(); err != nil {
@@ -220,15 +220,16 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	<-c.stages.ended
 	h.release(0)
 	if err := waitTornDown(c); err != nil {
-		t.Errorf("the teardown of rank 0 does not end: %v", err)
+		t.Errorf("waiting for the teardown of rank 0: %v", err)
 	}
 	t.Logf("rank 0: %v", <-closed)
 	_ = other.stream.Close() // returns the fault of its group
 	other.stream = nil
 }
 
-// TestPeersStayMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed. The
-// kernel may read a peer's memory, so Deregister must not unmap that memory.
+// TestPeersStayMappedUnderWorkThatOutlivesItsGroup deregisters a window after the group has failed
+// but before a kernel of the group starts. The kernel may read a peer's memory, so Deregister must
+// not unmap that memory.
 func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	h := newBlockedPair(t, time.Minute, 0)
 	blocked, other := h.opened[0], h.opened[1]
@@ -236,7 +237,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	peer := w.addresses[other.rank]
 	other.group.Abort(errAborted)
 	if err := other.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
-		t.Fatalf("got %v, want %v", err, errAborted)
+		t.Fatalf("Synchronize = %v, want %v", err, errAborted)
 	}
 	<-blocked.group.(*communicator).stages.kernelsEnded
 	if err := w.Deregister(); err != nil {
@@ -247,7 +248,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 	h.release(0)
 	if err := blocked.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want ErrFault", err)
+		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
 	if err := wantTimeout(blocked.closeGroup()); err != nil {
 		t.Error(err)
@@ -257,9 +258,9 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 }
 
-// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup calls Unmap for a rank's memory after its
-// group has failed, and then starts a kernel that reads and poisons that memory. The memory must
-// stay mapped until the kernel has ended.
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup calls Unmap for a rank's memory after the
+// group has failed, and then starts a kernel that reads and poisons that memory, which must stay
+// mapped until the kernel has exited.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -268,7 +269,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	blocked, other := h.opened[0], h.opened[1]
 	other.group.Abort(errAborted)
 	if err := other.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
-		t.Fatalf("got %v, want %v", err, errAborted)
+		t.Fatalf("Synchronize = %v, want %v", err, errAborted)
 	}
 	<-blocked.group.(*communicator).stages.kernelsEnded
 	own := blocked.regions[0]
@@ -279,14 +280,14 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	blocked.regions = nil
 	h.release(0)
 	if err := blocked.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want ErrFault", err)
+		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
 	if err := waitTornDown(blocked.group.(*communicator)); err != nil {
 		t.Fatal(err)
 	}
 	before := h.freeMemory()[0]
 	gate := make(chan struct{})
-	defer close(gate) // work queued later must not keep the memory
+	defer close(gate) // work that is queued later must not keep the memory mapped
 	if err := blocked.stream.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}

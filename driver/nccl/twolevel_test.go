@@ -13,11 +13,11 @@ import (
 	"symmem/internal/dl"
 )
 
-// simulateTwoMachines runs the rest of the test with ranks that appear to run on two machines.
+// simulateTwoMachines makes the ranks of the test appear to run on two machines.
 func simulateTwoMachines(t *testing.T, ranks int) {
 	t.Helper()
-	before := hostID
-	t.Cleanup(func() { hostID = before })
+	original := hostID
+	t.Cleanup(func() { hostID = original })
 	hostID = func(rank int) string { return fmt.Sprintf("machine %d", 2*rank/ranks) }
 }
 
@@ -30,8 +30,8 @@ type twoLevelGroup struct {
 
 const twoLevelBytes = 1 << 20
 
-// newTwoLevelGroup opens a group on two machines. It registers half of the regions before
-// UseTwoLevels is called, and the others after it.
+// newTwoLevelGroup opens a group on two machines. Of each rank's two regions, it registers one
+// before the call of UseTwoLevels and the other after it.
 func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
 	t.Helper()
 	simulateTwoMachines(t, ranks)
@@ -55,7 +55,7 @@ func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
 	return w
 }
 
-// fill writes random extreme elements of a type to the inputs.
+// fill fills the inputs with random extreme elements of a type.
 func (w *twoLevelGroup) fill(dataType driver.DataType) {
 	w.t.Helper()
 	random := newRandom(w.t)
@@ -76,8 +76,8 @@ func (m *testRank) twoLevelCall(op driver.Operation, t driver.DataType, count in
 	}
 }
 
-// twoLevelSum returns the sums of the inputs as two levels compute them. It adds the ranks of each
-// machine in order, rounds these sums to the type, and then adds the sums of the machines.
+// twoLevelSum returns the sums of the inputs as the two-level path computes them: it adds the
+// inputs of each machine in rank order, rounds these sums to the type, and then adds them.
 func twoLevelSum(t driver.DataType, inputs [][]byte) []byte {
 	half := len(inputs) / 2
 	sums := [][]byte{
@@ -98,8 +98,8 @@ func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, [][]byte{elements, negativeZeros})
 }
 
-// TestTwoLevelsAgreeOnWindows lets the ranks of one machine fail to map their memory, and checks
-// that all ranks refuse the same calls.
+// TestTwoLevelsAgreeOnWindows checks that no machine uses a window whose memory the ranks of one
+// machine could not map.
 func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
@@ -109,14 +109,14 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 			return err
 		}
 		if window.twin.mappedByAll || window.twin.notMappedReason == "" {
-			return failuref("memory of the machine is used, although another machine has not mapped it")
+			return failuref("the window is used although the other machine could not map its memory")
 		}
 		return nil
 	})
 }
 
-// TestTwoLevelsFollowFormula compares sums and gathered elements with the formula of two levels,
-// bit by bit. Calls are launched, captured by symmem and captured by another library.
+// TestTwoLevelsFollowFormula compares sums and gathered elements bit by bit with those of the
+// two-level formula, both for launched calls and for replayed calls.
 func TestTwoLevelsFollowFormula(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	for _, dataType := range []driver.DataType{
@@ -138,7 +138,7 @@ func TestTwoLevelsFollowFormula(t *testing.T) {
 	}
 }
 
-// checkCall launches a call in three ways and checks its output.
+// checkCall launches and replays a call and checks its output.
 func (w *twoLevelGroup) checkCall(
 	op driver.Operation, dataType driver.DataType, count int64, want []byte,
 ) {
@@ -156,8 +156,8 @@ func (w *twoLevelGroup) checkCall(
 	for name, launch := range ways {
 		w.must(func(m *testRank) error {
 			before := m.group.Launched()[driver.PathTwoLevel]
-			at := m.regions[1].segment.Address()
-			if err := m.stream.Fill(at, 0xFF, int64(len(want))); err != nil {
+			output := m.regions[1].segment.Address()
+			if err := m.stream.Fill(output, 0xFF, int64(len(want))); err != nil {
 				return err
 			}
 			p, err := prepare(m.group, m.twoLevelCall(op, dataType, count))
@@ -167,12 +167,12 @@ func (w *twoLevelGroup) checkCall(
 			if err := launch(m, p); err != nil {
 				return err
 			}
-			got, err := m.readDevice(w.testGroup, at, int64(len(want)))
+			got, err := m.readDevice(w.testGroup, output, int64(len(want)))
 			if err != nil {
 				return err
 			}
 			if !bytes.Equal(canonicalNaNs(dataType, got), canonicalNaNs(dataType, want)) {
-				return failuref("%s %v of %d %v: wrong bits", name, op, count, dataType)
+				return failuref("%s %v of %d %v: output differs from the formula", name, op, count, dataType)
 			}
 			if m.group.Launched()[driver.PathTwoLevel] == before {
 				return failuref("%s %v: no call was counted on the two-level path", name, op)
@@ -182,7 +182,7 @@ func (w *twoLevelGroup) checkCall(
 	}
 }
 
-// TestTwoLevelsRefuse checks that all ranks refuse calls that two levels do not support.
+// TestTwoLevelsRefuse checks that all ranks refuse calls that the two-level path does not support.
 func TestTwoLevelsRefuse(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
@@ -195,7 +195,7 @@ func TestTwoLevelsRefuse(t *testing.T) {
 		} {
 			err := m.group.Offer(call).Refusal(driver.PathTwoLevel)
 			if !errors.Is(err, driver.ErrUnsupported) {
-				return failuref("Refusal of %v of %d %v = %v; want ErrUnsupported", call.Operation, call.Count,
+				return failuref("%v of %d %v: Refusal = %v, want ErrUnsupported", call.Operation, call.Count,
 					call.DataType, err)
 			}
 		}
@@ -203,7 +203,8 @@ func TestTwoLevelsRefuse(t *testing.T) {
 	})
 }
 
-// TestTwoLevelsFailTogether aborts one level of one rank. The group must fail on all ranks.
+// TestTwoLevelsFailTogether aborts one rank's group of one level. The whole group must fail on all
+// ranks.
 func TestTwoLevelsFailTogether(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
@@ -221,7 +222,7 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 			return err
 		}
 		<-c.Failed()
-		// Each level reports its own fault to the stream, which Close would return.
+		// Each level reports its own fault to the stream, and Close would return it.
 		for _, level := range []*communicator{c.levels.Load().intra, c.levels.Load().inter} {
 			<-level.stages.tornDown
 			_ = m.stream.Synchronize(t.Context())
@@ -230,8 +231,8 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 	})
 }
 
-// TestFaultEndsConnectingOfLevels aborts the group while ranks wait for rank 3 in UseTwoLevels. The
-// waits must end long before the timeout.
+// TestFaultEndsConnectingOfLevels aborts the group on rank 3 while the other ranks wait for rank 3
+// in UseTwoLevels, which must return long before the timeout.
 func TestFaultEndsConnectingOfLevels(t *testing.T) {
 	simulateTwoMachines(t, 4)
 	w := newTestGroup(t, 4, time.Minute)
@@ -244,12 +245,12 @@ func TestFaultEndsConnectingOfLevels(t *testing.T) {
 		}
 		err := m.group.(driver.TwoLevels).UseTwoLevels(t.Context())
 		if err == nil {
-			return errors.New("UseTwoLevels() = nil; want an error")
+			return errors.New("UseTwoLevels = nil, want an error")
 		}
 		return nil
 	})
 	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("UseTwoLevels returned after %v; want less than half of the timeout", took)
+		t.Errorf("UseTwoLevels took %v, want less than half of the timeout", took)
 	}
 }
 

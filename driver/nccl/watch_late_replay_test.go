@@ -13,8 +13,8 @@ import (
 )
 
 // TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other rank has
-// timed out and reused its buffers. The late kernel must not access these buffers, even if its host
-// has not noticed the fault.
+// timed out and reused its buffers. The late kernel must not access these buffers, even if its own
+// host has not noticed the fault.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, noticed := range []bool{true, false} {
@@ -23,7 +23,7 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	}
 }
 
-// inPlace returns an in-place call of two ranks. Its output is the whole buffer of a power.
+// inPlace returns an in-place call of two ranks whose output is the sum's whole buffer.
 func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
 	if call.Operation = o; o == driver.AllGather {
@@ -66,13 +66,13 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 		if m.rank == 0 {
 			return nil
 		}
-		<-m.group.(*communicator).stages.kernelsEnded // the group has ended its kernels
+		<-m.group.(*communicator).stages.kernelsEnded
 		if !noticed {
-			at, err := m.group.(*communicator).direct.exchange.Transport()
+			transport, err := m.group.(*communicator).direct.exchange.Transport()
 			if err != nil {
 				return err
 			}
-			clear(dl.Bytes(at.Report, int(unsafe.Sizeof(kernels.Report{}))))
+			clear(dl.Bytes(transport.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
 		return errors.Join(graphs[1].replayAndWait(), m.checkAllPoison(w, sums[1]))
 	})
@@ -83,11 +83,11 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 			poisoned, err = m.countPoison(w, sums[0], reused)
 		}
 		if err == nil && poisoned > 0 {
-			err = fmt.Errorf("%d numbers of a reused buffer are poisoned", poisoned)
+			err = fmt.Errorf("%d elements of the reused buffer are poisoned, want 0", poisoned)
 		}
 		g := graphs[m.rank]
 		if fault := g.stream.Synchronize(t.Context()); fault == nil {
-			err = errors.Join(err, errors.New("the stream returned no fault"))
+			err = errors.Join(err, errors.New("Synchronize = nil, want the fault"))
 		}
 		return errors.Join(err, g.destroy(), g.closeStream())
 	})

@@ -14,23 +14,24 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// faultDelay limits how long a group may take to notice a fault that a kernel has reported. A busy
-// machine with the software GPU may need most of that time.
+// faultDelay is how long a group may take to notice a fault that a kernel has reported. With the
+// software GPU on a busy machine, a group may need most of that time.
 const faultDelay = 2 * time.Second
 
-// awaitFault waits until the rank's group has failed, and returns the cause. After a timeout, it
-// returns nil.
-func (m *testRank) awaitFault(within time.Duration) error {
+// awaitFault waits until the rank's group has failed, and returns the cause. It returns nil if the
+// timeout expires first.
+func (m *testRank) awaitFault(timeout time.Duration) error {
 	c := m.group.(*communicator)
 	select {
 	case <-c.Failed():
 		return c.Cause()
-	case <-time.After(within):
+	case <-time.After(timeout):
 		return nil
 	}
 }
 
-// countPoison checks that each number of a power is want or poison. It counts the poison.
+// countPoison checks that each element of a sum is either want or poison, and returns the number of
+// poisoned elements.
 func (m *testRank) countPoison(
 	w *testGroup, p *repeatedSum, want uint32,
 ) (poisoned int, err error) {
@@ -41,25 +42,24 @@ func (m *testRank) countPoison(
 			poisoned++
 		case want:
 		default:
-			return poisoned, errors.Join(err, fmt.Errorf("number %d is %d, want %d or poison", i, v, want))
+			return poisoned, errors.Join(err, fmt.Errorf("element %d = %d, want %d or poison", i, v, want))
 		}
 	}
 	return poisoned, err
 }
 
-// checkAllPoison checks that all numbers of a power are poison.
 func (m *testRank) checkAllPoison(w *testGroup, p *repeatedSum) error {
 	poisoned, err := m.countPoison(w, p, ^uint32(0))
 	if err == nil && int64(poisoned) != p.count {
-		err = fmt.Errorf("got %d poisoned numbers, want all %d", poisoned, p.count)
+		err = fmt.Errorf("got %d poisoned elements, want all %d", poisoned, p.count)
 	}
 	return err
 }
 
-// TestFaultInAReplayIsReported replays a graph on one rank and launches nothing else. After the
-// kernel has timed out, the groups of all ranks must fail. Exchanges, launches, recordings, and
-// waits for any stream of the owner must return the fault. Later replays must end immediately and
-// poison their output.
+// TestFaultInAReplayIsReported replays a graph on only one rank. After the kernel has timed out,
+// the groups of all ranks must fail, and exchanges, launches, recordings and waits for any stream
+// of the owner must return the fault. Later replays must complete immediately and poison their
+// output.
 func TestFaultInAReplayIsReported(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { replayOnOneRank(t, count) })
@@ -87,9 +87,9 @@ func replayOnOneRank(t *testing.T, count int64) {
 		var timeoutErr *driver.TimeoutError
 		switch {
 		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
-			return failuref("got cause %v, want the fault of rank 0", cause)
+			return failuref("cause = %v, want the fault of rank 0", cause)
 		case m.rank == 0 && (!errors.As(cause, &timeoutErr) || len(timeoutErr.Missing) != ranks-1):
-			return failuref("got cause %v, want a TimeoutError about all other ranks", cause)
+			return failuref("cause = %v, want a TimeoutError about all other ranks", cause)
 		}
 		return checkCallsFail(t, m, graphs[m.rank], sums[m.rank], cause)
 	})
@@ -121,16 +121,16 @@ func checkCallsFail(
 	}
 	for name, got := range results {
 		if !errors.Is(got, cause) {
-			err = errors.Join(err, failuref("%s returned %v, want %v", name, got, cause))
+			err = errors.Join(err, failuref("%s = %v, want %v", name, got, cause))
 		}
 	}
 	return errors.Join(err, other.Close(), m.device.destroy(cudaStream))
 }
 
-// checkReplayPoisons replays a graph of a failed group. The replay must end immediately and poison
-// its output. Ranks other than rank 0 may have received rank 0's data before it failed, so they may
-// also have correct sums. Kernels that access the peers' buffers in place may add poison. Integers
-// may then have any value.
+// checkReplayPoisons replays a graph of a failed group, which must complete immediately and poison
+// its output. The other ranks may also have correct sums, because they may have received rank 0's
+// data before rank 0 failed. Kernels that access the peers' buffers in place may add poison to an
+// element, which may then have any value.
 func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeatedSum) error {
 	if err := g.replay(); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeate
 	if p.count == countFor["bulk"] {
 		got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
 		if !bytes.Contains(got, []byte{0xff, 0xff, 0xff, 0xff}) {
-			err = errors.Join(err, errors.New("no number is poisoned"))
+			err = errors.Join(err, errors.New("no element is poisoned"))
 		}
 		return err
 	}
@@ -151,14 +151,14 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeate
 	}
 	poisoned, err := m.countPoison(w, p, uint32(len(w.ranks)))
 	if err == nil && poisoned == 0 {
-		err = errors.New("no number is poisoned")
+		err = errors.New("no element is poisoned")
 	}
 	return err
 }
 
 // TestReplaysAfterATimeoutArePoisoned delays a replay on one rank until the other rank has timed
-// out. The delayed replay may still give the correct sum. All later replays must give poison on
-// both ranks.
+// out. The delayed replay may still produce the correct sum, but the output of all later replays
+// must be poison on both ranks.
 func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -178,12 +178,12 @@ func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 			case err != nil:
 				return fmt.Errorf("after replay %d: %w", round, err)
 			case round == 0 && poisoned > 0, round == 1 && m.rank == 0 && poisoned == 0, round > 1 && !all:
-				return fmt.Errorf("%d of %d numbers are poisoned after replay %d", poisoned, p.count, round)
+				return fmt.Errorf("%d of %d elements are poisoned after replay %d", poisoned, p.count, round)
 			}
 		}
 		cause, got := m.awaitFault(faultDelay), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
-			return fmt.Errorf("got %[2]w from the stream, want the cause %[1]w", cause, got)
+			return fmt.Errorf("Synchronize = %[2]w, want the cause %[1]w", cause, got)
 		}
 		return errors.Join(g.destroy(), g.closeStream())
 	})
@@ -209,22 +209,21 @@ func TestDivergenceInAReplay(t *testing.T) {
 		cause := m.awaitFault(20 * time.Second)
 		var mismatch *driver.MismatchError
 		if !errors.As(cause, &mismatch) && !errors.Is(cause, driver.ErrFault) {
-			return failuref("got cause %v, want a MismatchError", cause)
+			return failuref("cause = %v, want a MismatchError", cause)
 		}
 		if _, err := g.waitIdle(); err != nil {
 			return err
 		}
 		p.count = call.Count
 		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
-			return failuref("the stream returned %v, want %v", err, cause)
+			return failuref("Synchronize = %v, want %v", err, cause)
 		}
 		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})
 }
 
-// TestRankSendsNothingAfterAFault makes a call time out on a rank that has queued a second call.
-// The input of the second call is the result of the first. That result is missing, so the rank must
-// not send it.
+// TestRankSendsNothingAfterAFault makes a call time out on a rank that has queued a second call,
+// whose input is the result of the first. That result is missing, so the rank must not send it.
 func TestRankSendsNothingAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
@@ -247,21 +246,21 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 		return nil
 	})
 	if w.ranks[0].awaitFault(time.Minute) == nil {
-		t.Fatal("rank 0 has not failed")
+		t.Fatal("rank 0 did not fail")
 	}
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
 	w.must(func(m *testRank) error {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
-			return errors.New("the stream returned no error")
+			return errors.New("Synchronize = nil, want the fault")
 		}
 		return m.checkAllPoison(w, sums[m.rank])
 	})
 }
 
 // TestAbortEndsReplays aborts the group on one rank while the other ranks wait for that rank in a
-// replay. Their watchers must end the replays long before the kernels' timeout.
+// replay. The watchers of the other ranks must stop the replays long before the kernels time out.
 func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, ranksUpTo(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks
@@ -289,7 +288,7 @@ func TestAbortEndsReplays(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
-			return failuref("the stream returned %v, want the fault", err)
+			return failuref("Synchronize = %v, want the fault", err)
 		}
 		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestWatcherFindsReportsOfKernels launches a different call on each rank, and nothing afterwards.
-// The groups must fail although no other call is made.
+// TestWatcherFindsReportsOfKernels launches a single call, which differs between the ranks. The
+// groups must fail although no other call follows.
 func TestWatcherFindsReportsOfKernels(t *testing.T) {
 	w := newTestGroup(t, 2, 20*time.Second)
 	for round := range 12 {
@@ -19,7 +19,7 @@ func TestWatcherFindsReportsOfKernels(t *testing.T) {
 		w.must(func(m *testRank) error {
 			m.group.SetCheck(false) // otherwise the ranks would compare the calls
 			var err error
-			// The kernel of a barrier ends before the first check of the watcher.
+			// The kernel of a barrier exits before the watcher's first check.
 			plans[m.rank], err = prepare(m.group, driver.Call{
 				Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathDirect,
 				Digest: uint64(round + 1 + m.rank),
@@ -35,17 +35,17 @@ func TestWatcherFindsReportsOfKernels(t *testing.T) {
 	}
 }
 
-// awaitMismatch waits until the group has failed. One rank must report the mismatch, but the other
-// rank may only report that its peer has failed.
+// awaitMismatch waits until the group has failed with a mismatch, or with the failure of the peer
+// that has reported the mismatch.
 func (m *testRank) awaitMismatch(round int) error {
 	select {
 	case <-m.group.Failed():
 	case <-time.After(5 * time.Second):
-		return fmt.Errorf("round %d: the group of rank %d has not failed", round, m.rank)
+		return fmt.Errorf("round %d: the group of rank %d did not fail", round, m.rank)
 	}
 	var mismatch *driver.MismatchError
 	if err := m.group.Cause(); !errors.As(err, &mismatch) && !errors.Is(err, driver.ErrFault) {
-		return failuref("round %d: got %v, want a MismatchError or ErrFault", round, err)
+		return failuref("round %d: cause = %v, want a MismatchError or ErrFault", round, err)
 	}
 	return nil
 }
