@@ -249,7 +249,7 @@ func TestStreamDivergenceExplainsNumbers(t *testing.T) {
 		text := r.wantDivergence(r.World().Check(r.ctx)).Error()
 		for _, want := range []string{
 			"(stream 1)", "(stream 2)", "rank 1 has the same event on a different stream than rank 0",
-			"a pool numbers streams from 1 by their first allocation; 0 is the default stream",
+			"a pool numbers streams from 1, in the order of their first allocation; 0 is the default stream",
 		} {
 			if !strings.Contains(text, want) {
 				r.failf("the error %q does not contain %q", text, want)

@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/event"
 
-// encodeCall encodes a call; the encoding of nil is empty.
+// encodeCall encodes a call. It returns nil for a nil call.
 func encodeCall(c *event.Call) []byte {
 	if c == nil {
 		return nil
@@ -10,7 +10,7 @@ func encodeCall(c *event.Call) []byte {
 	return event.AppendCall(nil, c)
 }
 
-// noCall describes a rank that reports no call.
+// noCall stands for the call of a rank that reports none.
 const noCall = "no collective"
 
 // callText describes an encoded call.

@@ -7,11 +7,10 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first differing event. The classification is a heuristic that helps the
-// reader of a report.
+// Difference classifies the first differing event. The classification is a heuristic, which is only
+// meant to help the reader of a report.
 type Difference uint8
 
-// The kinds of difference.
 const (
 	// DifferenceUnknown marks a difference that could not be classified.
 	DifferenceUnknown Difference = iota
@@ -21,10 +20,10 @@ const (
 	DifferenceMissing
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace marks the same request, placed in a different segment or at a different
+	// DifferencePlace marks the same request placed in a different segment or at a different
 	// offset.
 	DifferencePlace
-	// DifferenceOrder marks two events in the opposite order.
+	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
 	// DifferenceStream marks the same event on a different stream.
 	DifferenceStream
@@ -48,7 +47,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence describes, for a report, how the deviant ranks differ from the usual ones.
+// sentence tells, for a report, how the deviant ranks differ from the usual ones.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
@@ -61,13 +60,14 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	case DifferenceSize:
 		return fmt.Sprintf("%s %s a different size than %s", a, have, b)
 	case DifferencePlace:
-		return fmt.Sprintf("%s %s the same request at a different place than %s (so ranks place by "+
-			"address, or differ in the streams that used a buffer before its free: see UseOn)", a, have, b)
+		return fmt.Sprintf("%s %s the same request at a different place than %s (either placement "+
+			"depends on addresses, or the ranks used a buffer on different streams before freeing it; "+
+			"see UseOn)", a, have, b)
 	case DifferenceOrder:
 		return fmt.Sprintf("%s %s the same events in a different order than %s", a, have, b)
 	case DifferenceStream:
 		return fmt.Sprintf("%s %s the same event on a different stream than %s (a pool numbers streams "+
-			"from 1 by their first allocation; 0 is the default stream)", a, have, b)
+			"from 1, in the order of their first allocation; 0 is the default stream)", a, have, b)
 	case DifferenceEvent:
 		return fmt.Sprintf("%s %s a different event than %s", a, have, b)
 	case DifferenceHeld:
@@ -79,8 +79,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify classifies the difference between the usual variant and the first deviating variant. The
-// variants' notes contain the digests of the requests that follow the differing event.
+// classify classifies the difference between the usual variant and the first deviating one, whose
+// notes hold the digests of the requests from the differing event on.
 func classify(d *DivergenceError, events variants) Difference {
 	if d.sameFree() {
 		return DifferenceHeld
@@ -98,8 +98,8 @@ func classify(d *DivergenceError, events variants) Difference {
 	case !u.HasEvent:
 		return DifferenceUnknown
 	case u.Event.SameRequest(&v.Event):
-		if u.Event.Kind == event.KindFree { // the ranks freed different blocks
-			return DifferenceEvent
+		if u.Event.Kind == event.KindFree {
+			return DifferenceEvent // The ranks freed different blocks.
 		}
 		return DifferencePlace
 	}
@@ -116,8 +116,8 @@ func (d *DivergenceError) sameFree() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyAligned aligns the lists of requests in four ways, one for each kind of mistake. It
-// returns the difference whose alignment has the most matching requests. On a tie, it prefers a
+// classifyAligned aligns the lists of requests in four ways, one for each kind of mistake, and
+// returns the difference whose alignment makes the most requests match. On a tie it prefers a
 // substitution, which is the simplest explanation.
 func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
@@ -147,13 +147,13 @@ func classifySubstitution(u, v event.Event) Difference {
 	return DifferenceEvent
 }
 
-func matches(a, b []uint64, fromA, fromB int) int {
+func matches(a, b []uint64, startA, startB int) int {
 	n := 0
-	for fromA < len(a) && fromB < len(b) {
-		if a[fromA] == b[fromB] {
+	for startA < len(a) && startB < len(b) {
+		if a[startA] == b[startB] {
 			n++
 		}
-		fromA, fromB = fromA+1, fromB+1
+		startA, startB = startA+1, startB+1
 	}
 	return n
 }

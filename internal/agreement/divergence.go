@@ -15,15 +15,16 @@ type Kind uint8
 
 // The kinds of divergence, in the order in which they are checked.
 const (
-	// KindTag marks ranks that are executing different operations.
+	// KindTag means that ranks are executing different operations.
 	KindTag Kind = iota + 1
-	// KindLedgers marks ranks that compare different pools.
+	// KindLedgers means that ranks compare different pools.
 	KindLedgers
-	// KindPlacement marks histories of a pool that differ.
+	// KindPlacement means that a pool has different histories.
 	KindPlacement
-	// KindPending marks equal histories with different segments to be registered.
+	// KindPending means that ranks with identical histories are about to register different
+	// segments.
 	KindPending
-	// KindCollective marks equal histories with different calls of collectives.
+	// KindCollective means that ranks with identical histories call different collectives.
 	KindCollective
 )
 
@@ -37,13 +38,13 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant describes an observation that some ranks share, such as an event.
+// Variant describes an observation, such as an event, that some ranks have in common.
 type Variant struct {
 	// Ranks lists the ranks that share the observation.
 	Ranks []int
-	// What holds a description of the observation. For an event it is [event.Event.String].
+	// What describes the observation. For an event it is [event.Event.String].
 	What string
-	// Site is the observation's call site as file:line, or "".
+	// Site is the call site as file:line, or "" if it is unknown.
 	Site string
 	// Event is the event, if HasEvent is set.
 	Event    event.Event
@@ -51,30 +52,31 @@ type Variant struct {
 }
 
 // DivergenceError reports a difference between ranks that should agree. Its text is the same on
-// every rank of the agreement.
+// every rank that took part in the agreement.
 type DivergenceError struct {
 	// Group names the group whose ranks differ.
 	Group string
 	// Kind classifies the difference.
 	Kind Kind
-	// Ledger is the pool's id, for KindPlacement and KindPending.
+	// Ledger is the pool's id. It is set for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// the event is between Position and Last, in a part of the history that is no longer kept.
+	// Position is the position of the first differing event, and is set for KindPlacement. If Last
+	// is greater, the event is somewhere between Position and Last, in a part of the history that
+	// is no longer kept.
 	Position, Last uint64
 	// Variants lists up to 16 different observations, ordered by their lowest rank.
 	Variants []Variant
-	// Others lists the ranks whose observations are not in Variants because of the limit.
+	// Others lists the ranks whose observations do not fit into Variants.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. Without a
-	// majority it is empty, because no rank is more likely to be right than another. Ranks that
-	// report no call are ignored if other ranks report different calls.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. It is empty
+	// if there is no majority, because then no rank is more likely to be right than another. Ranks
+	// that report no call are ignored if other ranks report different calls.
 	Deviant []int
-	// Difference states the likely kind of difference, for KindPlacement.
+	// Difference is the likely kind of difference, and is set for KindPlacement.
 	Difference Difference
 	// Absent lists the ranks that did not take part in every round.
 	Absent []int
-	// Names determines how the report names ranks and pools. The other fields use group ranks.
+	// Names determines how the report names ranks and pools. The other fields hold group ranks.
 	Names Names
 }
 
@@ -126,8 +128,8 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing returns the end of the report: the deviating ranks, the kind of difference if it is
-// known, hints, and the absent ranks.
+// closing returns the end of the report, which consists of the deviating ranks or, if it is known,
+// the kind of difference, followed by hints and the absent ranks.
 func (d *DivergenceError) closing() string {
 	out := ""
 	usual, deviant := d.usualAndDeviant()
@@ -171,15 +173,15 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the index of the most frequent variant and the index of the first variant
-// that differs from it, or -1 if there is none. In a tie, the variant with the lowest rank counts
-// as usual, which only affects the wording.
+// usualAndDeviant returns the indexes of the most frequent variant and of the first variant that
+// differs from it, or -1 if there is none. On a tie, the variant with the lowest rank counts as
+// usual, which affects only the wording.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
-	most := 0
+	maxRanks := 0
 	for i, v := range d.Variants {
-		if n := len(d.ranksLike(i)); n > most && !d.abstains(v) {
-			usual, most = i, n
+		if n := len(d.ranksLike(i)); n > maxRanks && !d.abstains(v) {
+			usual, maxRanks = i, n
 		}
 	}
 	for i, v := range d.Variants {
@@ -190,8 +192,8 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether v contains no call while other variants contain different calls. Its
-// ranks do not count then, because another rank's fault can stop a rank before its call.
+// abstains reports whether v contains no call while other variants contain different calls. The
+// ranks of v then do not count, because another rank's fault can stop a rank before its call.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
@@ -221,7 +223,8 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement with a divergence between the votes. text describes a variant.
+// diverge ends the agreement with a divergence whose variants are v. text returns the description
+// of a variant's value.
 func (m *Machine) diverge(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

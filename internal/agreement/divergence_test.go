@@ -21,7 +21,7 @@ import (
 //
 // An event consists of a kind and size@segment+offset, optionally followed by /stream and #site. A
 // line may begin with tag=..., pending=n, pool=n, call=count or cast=root. repeat=n repeats the
-// next event. The line "absent" describes a rank that does not take part. The argument
+// next event. The line "absent" stands for a rank that does not take part. The argument
 // members=(...) lists the group's world ranks.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
@@ -47,7 +47,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// report returns the outcome as text, and checks that all ranks report the same text.
+// report returns the outcome as text and checks that it is the same on all ranks.
 func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var first *Outcome
@@ -57,7 +57,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 		case first == nil:
 			first = v
 		case fmt.Sprint(v.Divergence) != fmt.Sprint(first.Divergence):
-			t.Fatalf("texts of two ranks differ:\n%v\n%v", first.Divergence, v.Divergence)
+			t.Fatalf("two ranks have different texts:\n%v\n%v", first.Divergence, v.Divergence)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)
@@ -170,6 +170,6 @@ func parseEvent(t *testing.T, kind, place string) event.Event {
 	if e.Kind == event.KindAlloc || e.Kind == event.KindSegment {
 		e.Requested = e.Size
 	}
-	_, _ = fmt.Sscan(stream, &e.Stream) // the stream is 0 without /stream
+	_, _ = fmt.Sscan(stream, &e.Stream) // stays 0 without /stream
 	return e
 }

@@ -8,22 +8,22 @@
 //
 //	vote     position, digest, agreed prefix and pending segments of each ledger; the tag
 //	  |
-//	  +-- all equal ------------------------------------------------> agreed
+//	  +-- all identical --------------------------------------------> agreed
 //	  +-- different operation or different pools -------------------> divergence
 //	  |
 //	probe    digests at up to 15 positions of each ledger that may differ; repeated
 //	  |
-//	  +-- equal at the common position (Prefix) --------------------> agreed, unless calls differ
+//	  +-- same digest at the common position (Prefix) --------------> agreed, unless calls differ
 //	  |
 //	events   the event of each rank at the first differing position --> divergence
 //
-// For a history of n events, an agreement takes at most 1 + ceil(log16(n+1)) + 1 rounds. Equal
-// ledgers take one round. If a rank no longer keeps the events in question, the Outcome contains a
-// range of positions instead of one position.
+// For a history of n events, an agreement takes at most 1 + ceil(log16(n+1)) + 1 rounds, and only
+// one round if all ledgers are identical. If some rank no longer keeps the events in question, the
+// Outcome contains a range of positions instead of a single one.
 //
-// Ranks that receive the same payloads reach the same Outcome with the same text. Peers' payloads
-// are decoded strictly: a payload that is truncated, oversized, of another version or inconsistent
-// with the round causes an error that wraps [ErrProtocol], never a panic.
+// Ranks that receive the same payloads reach the same Outcome with the same text. Payloads are
+// decoded strictly: one that is truncated, oversized, of another version or inconsistent with the
+// round causes an error that wraps [ErrProtocol], never a panic.
 //
 // The package does no I/O and has no clock. The caller exchanges the payloads, sets the deadline,
 // and passes a nil payload for each rank that did not take part.

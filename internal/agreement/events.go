@@ -8,25 +8,25 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the number of events, beginning with the differing one, that are compared to
+// maxFollowing is the number of events, starting with the differing one, that are compared to
 // classify a difference.
 const maxFollowing = 9
 
-// maxNote is the maximum size in bytes of a note, which holds the digests of some requests or a
-// call's site.
+// maxNote is the maximum size in bytes of a note, which holds either the digests of some requests
+// or the site of a call.
 const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 
-// The kinds of answers in phaseEvents. The first byte of an answer holds its kind.
+// The kinds of answers in phaseEvents. The first byte of an answer is its kind.
 const (
 	answerEvent     byte = iota + 1 // the event at the position, with its site
-	answerEnd                       // the history ends before or at the position
+	answerEnd                       // the history ends at or before the position
 	answerDigest                    // only the digest is still kept
 	answerForgotten                 // neither the event nor the digest is still kept
 )
 
 // askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
-// a range of positions is known, ranks instead send their digests at the end of the range, which
-// show which ranks agree with each other.
+// a range of positions is known, the ranks instead send their digests at the end of the range,
+// which show which ranks agree with each other.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]
@@ -41,27 +41,27 @@ func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	return msg.encode(), nil, nil
 }
 
-func eventAnswer(source snapshotSource, at uint64) []byte {
-	if e, ok := source.EventAt(at); ok {
+func eventAnswer(source snapshotSource, position uint64) []byte {
+	if e, ok := source.EventAt(position); ok {
 		return event.Append([]byte{answerEvent}, &e)
 	}
-	return digestAnswer(source, at+1)
+	return digestAnswer(source, position+1)
 }
 
-func digestAnswer(source snapshotSource, at uint64) []byte {
-	if source.end < at {
+func digestAnswer(source snapshotSource, position uint64) []byte {
+	if source.end < position {
 		return appendWords([]byte{answerEnd}, source.end)
 	}
-	if digest, ok := source.DigestAt(at); ok {
-		return appendWords([]byte{answerDigest}, at, digest)
+	if digest, ok := source.DigestAt(position); ok {
+		return appendWords([]byte{answerDigest}, position, digest)
 	}
 	return []byte{answerForgotten}
 }
 
-func followingRequests(source snapshotSource, at uint64) []byte {
+func followingRequests(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxFollowing) {
-		e, ok := source.EventAt(at + i)
+		e, ok := source.EventAt(position + i)
 		if !ok {
 			break
 		}

@@ -14,16 +14,17 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires equal positions, digests and pending segments of every ledger. It suits calls
-	// that all ranks make at the same point of their program, such as registrations.
+	// Exact requires that the position, digest and pending segments of every ledger are the same on
+	// all ranks. It suits calls that all ranks make at the same point in their program, such as
+	// registrations.
 	Exact Mode = iota
 	// Prefix compares histories up to the smallest of the ranks' positions. It suits comparisons
-	// that run concurrently with the program or after a collective whose digests differ.
+	// that run concurrently with the program, or after a collective whose digests differ.
 	Prefix
 )
 
-// Source provides a history, such as a [ledger.Ledger]. If a pool may allocate during the
-// agreement, the Source must hold the pool's lock during each call.
+// Source provides a history, as a [ledger.Ledger] does. If the pool may allocate during the
+// agreement, the Source must acquire the pool's lock in each call.
 type Source interface {
 	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
@@ -33,8 +34,8 @@ type Source interface {
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events that are added after the agreement has started, so that a rank's
-// answers are consistent with its vote.
+// snapshotSource hides events added after the agreement has started, so that a rank's answers are
+// consistent with its vote.
 type snapshotSource struct {
 	Source
 	end uint64
@@ -47,15 +48,15 @@ func (f snapshotSource) EventAt(position uint64) (event.Event, bool) {
 	return f.Source.EventAt(position)
 }
 
-// Pending describes the segments of a pool that a rank is about to register, by their count and a
-// digest. The zero value describes no segments.
+// Pending describes the segments of a pool that a rank is about to register by their number and a
+// digest. The zero value stands for no segments.
 type Pending struct {
 	Count  uint32
 	Digest uint64
 }
 
-// Add returns p extended by one segment. The digest depends on the order of segments, because the
-// order of registrations matters.
+// Add returns p extended by one segment. The digest depends on the order in which segments are
+// added, because the order of registrations matters.
 func (p Pending) Add(ordinal int32, bytes int64) Pending {
 	return Pending{
 		Count: p.Count + 1, Digest: ledger.Mix(p.Digest, uint64(uint32(ordinal)), uint64(bytes)),
@@ -67,12 +68,12 @@ type Ledger struct {
 	// ID identifies the pool. It is the same on all ranks.
 	ID     uint64
 	Source Source
-	// Pending describes the segments to be registered. It is compared only in mode [Exact].
+	// Pending describes the segments to be registered. It is compared only in [Exact] mode.
 	Pending Pending
 }
 
-// Config configures one rank's part of an agreement. Rank, Flags, Site and the contents of Ledgers
-// may differ between ranks. Group and Names only affect the text of the report. The agreement
+// Config configures an agreement on one rank. Rank, Flags, Site and the contents of Ledgers may
+// differ between ranks, and Group and Names affect only the text of the report. The agreement
 // detects and reports differences in all other fields.
 type Config struct {
 	// Rank is this rank's number, from 0 to Ranks-1.
@@ -83,21 +84,21 @@ type Config struct {
 	Group string
 	// Names determines how reports name ranks and pools.
 	Names Names
-	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes. Ranks with
-	// different tags are at different points of their program.
+	// Tag identifies the operation that needs the agreement in at most [MaxTag] bytes. Ranks with
+	// different tags are at different points in their program.
 	Tag string
-	// Flags are combined over all ranks before anything is compared. If any flag is set, the
-	// agreement ends with the combined flags, and only tags are compared.
+	// Flags are combined over all ranks. If any rank sets a flag, only tags are compared, and the
+	// agreement ends with the combined flags.
 	Flags uint64
-	// Ledgers lists the histories, which are compared in order of their ids.
+	// Ledgers lists the histories, which are compared in the order of their ids.
 	Ledgers []Ledger
-	// Call, if set, is compared once the ledgers are known to be equal.
+	// Call, if set, is compared once the ledgers are known to be identical.
 	Call *event.Call
-	// Site is the call site of Call, or "". It is not compared.
+	// Site is the call site of Call, or "" if it is unknown. It is not compared.
 	Site string
 }
 
-// note returns Call's site, truncated to the size that a ledger keeps.
+// note returns the site of Call, truncated to the size that a ledger keeps.
 func (c Config) note() []byte {
 	if c.Call == nil {
 		return nil
@@ -124,8 +125,8 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine runs one rank's part of an agreement. Its phases are vote, probe, events and done (see
-// the package comment). It may skip phases but never returns to an earlier one. It is not safe for
+// Machine runs an agreement on one rank. Its phases are vote, probe, events and done (see the
+// package comment). It may skip phases but never returns to an earlier one. It is not safe for
 // concurrent use.
 type Machine struct {
 	config  Config
@@ -135,13 +136,13 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers that may differ, by id. At most its last element is known to
-	// differ.
+	// undecided holds the ledgers that may differ, ordered by id. Only its last element may be
+	// known to differ.
 	undecided []interval
 	answers   []answer       // this rank's answers in the current round
-	votes     []tally        // votes of the first round, compared by agree
-	calls     variants       // calls of the first round, compared by agree
-	agreed    []AgreedPrefix // ledgers known to be equal
+	votes     []tally        // votes from the first round, compared by agree
+	calls     variants       // calls from the first round, compared by agree
+	agreed    []AgreedPrefix // ledgers known to be identical
 }
 
 // New returns a machine in its first round.
@@ -159,7 +160,7 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload of the first round. The agreement compares the histories as they are
+// Start returns the payload for the first round. The agreement compares the histories as they are
 // during this call, so they may grow afterwards.
 func (m *Machine) Start() []byte {
 	msg := message{
@@ -177,7 +178,7 @@ func (m *Machine) Start() []byte {
 	return msg.encode()
 }
 
-// Step processes the summary of a round and returns either the payload of the next round or the
+// Step processes the summary of a round and returns either the payload for the next round or the
 // outcome. Every error wraps [ErrProtocol] and ends the agreement.
 func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
 	next, outcome, err = m.step(s)
@@ -243,8 +244,8 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance records ledgers that need no more probes as agreed, and starts the next round for the
-// remaining ledgers. If none remain, it ends the agreement.
+// advance records ledgers that need no more probes as agreed and starts the next round for the
+// remaining ones. If none remain, it ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -259,7 +260,7 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 			m.answers = append(m.answers, m.answer(in.id, at))
 		}
 		if in.differs {
-			break // only the first difference is reported
+			break // Only the first difference is reported.
 		}
 	}
 	m.undecided = kept
@@ -304,7 +305,7 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree compares the pending segments and the calls after all ledgers have been found equal, and
+// agree compares the pending segments and the calls once all ledgers are known to be identical, and
 // ends the agreement.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {

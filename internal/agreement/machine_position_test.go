@@ -12,8 +12,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxRounds returns the maximum number of rounds for a history of n events: one for the votes,
-// several for the search among n+1 outcomes, and one for the events.
+// maxRounds returns the maximum number of rounds for a history of n events: one for the votes, as
+// many as it takes to search n+1 outcomes, and one for the events.
 func maxRounds(n int) int {
 	k := 0
 	for remaining := n + 1; remaining > 1; remaining = (remaining + maxProbes) / (maxProbes + 1) {
@@ -22,7 +22,7 @@ func maxRounds(n int) int {
 	return 1 + k + 1
 }
 
-// changes holds functions, by name, that change a history from event p on.
+// changes holds functions, by name, that change a history at event p.
 var changes = map[string]func([]event.Event, int) []event.Event{
 	"a different size": func(h []event.Event, p int) []event.Event {
 		h[p].Size += 512
@@ -122,7 +122,7 @@ func checkFirst(
 	}
 }
 
-func TestPrefixIgnoresEventsAfterTheCommonPosition(t *testing.T) {
+func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 6).Draw(rt, "ranks")
 		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), 3000)
@@ -179,8 +179,8 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 }
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 have agreed with each other, and so have ranks 2 and 3, at the same position of
-	// different histories. The difference precedes that position.
+	// Ranks 0 and 1 have agreed with each other, and so have ranks 2 and 3, but although the agreed
+	// position is the same, the two histories differ before it.
 	base := randomHistory(newRand(7), 500)
 	other := slices.Clone(base)
 	other[10].Size++

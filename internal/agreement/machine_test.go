@@ -34,7 +34,7 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	}
 }
 
-// growingLedger appends an event on each call of DigestAt, like a pool that allocates concurrently.
+// growingLedger appends an event in each call of DigestAt, like a pool that allocates concurrently.
 type growingLedger struct{ *ledger.Ledger }
 
 func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
@@ -43,7 +43,7 @@ func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
 	return d, ok
 }
 
-func TestEventsAfterTheStartAreIgnored(t *testing.T) {
+func TestEventsAfterStartAreIgnored(t *testing.T) {
 	base := randomHistory(newRand(5), 1000)
 	for _, at := range []int{0, 500, 999} {
 		other := slices.Clone(base)
@@ -64,12 +64,12 @@ func TestEventsAfterTheStartAreIgnored(t *testing.T) {
 	}
 }
 
-// forgetfulLedger loses its digests when the search begins.
+// forgetfulLedger no longer knows any digest when the search begins.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
 
-func TestEventsDroppedDuringTheSearchAreReportedAsRange(t *testing.T) {
+func TestEventsDroppedDuringSearchAreReportedAsRange(t *testing.T) {
 	base := randomHistory(newRand(6), 900)
 	other := slices.Clone(base)
 	other[700].Size++
@@ -128,14 +128,14 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	seen := map[Pending]bool{}
 	for _, list := range []Pending{p, ab, ba, p.Add(0, 64), p.Add(0, 65)} {
 		if seen[list] {
-			t.Errorf("two different lists are both %+v", list)
+			t.Errorf("two different lists of segments have the same value %+v", list)
 		}
 		seen[list] = true
 	}
 }
 
-// runAll runs an agreement with the ranks' machines. It returns their outcomes and the number of
-// rounds. Ranks in absent contribute nothing.
+// runAll runs an agreement with the given machines, and returns their outcomes and the number of
+// rounds. Ranks in absent do not take part.
 func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -182,7 +182,7 @@ func mustNew(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// newGroup returns one machine for each ledger. The machines compare one pool, whose id is 1.
+// newGroup returns one machine per ledger. The machines compare a single pool, whose id is 1.
 func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	out := make([]*Machine, len(ledgers))

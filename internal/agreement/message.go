@@ -19,12 +19,12 @@ const (
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value holds the mode and the tag, call holds the encoded call, and note holds
-	// the call's site. In phaseEvents, value holds the rank's answer for a position of a ledger,
-	// and note holds the digests of the requests from this position on.
+	// In phaseVote, value holds the mode and the tag, call the encoded call, and note the call's
+	// site. In phaseEvents, value holds the rank's answer for a position in a ledger, and note the
+	// digests of the requests from that position on.
 	value, call, note []byte
 	ledger, position  uint64
-	flags             uint64 // in phaseVote: see Config.Flags
+	flags             uint64 // in phaseVote: Config.Flags
 
 	votes   []vote   // in phaseVote: a vote for each ledger, by id
 	answers []answer // in phaseProbe: digests of the undecided ledgers
@@ -35,7 +35,7 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.note} {
 		b = appendBytes(b, part)
 	}
-	// Append cannot fail, because the types have fixed sizes.
+	// Append cannot fail, because both types have fixed sizes.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
 	return b
@@ -53,14 +53,14 @@ func decode(b []byte) (*message, error) {
 	m.note = r.bytes(maxNote, "note")
 	switch m.phase {
 	case phaseVote:
-		m.votes = listOf[vote](r, MaxLedgers, "votes")
+		m.votes = readList[vote](r, MaxLedgers, "votes")
 		for i, v := range m.votes {
 			if !v.valid() || i > 0 && v.ID <= m.votes[i-1].ID {
 				r.fail("vote")
 			}
 		}
 	case phaseProbe:
-		m.answers = listOf[answer](r, MaxLedgers*maxProbes, "answers")
+		m.answers = readList[answer](r, MaxLedgers*maxProbes, "answers")
 	case phaseEvents:
 	default:
 		r.fail("phase")
@@ -85,8 +85,8 @@ type Summary struct {
 	events           variants      // in phaseEvents
 }
 
-// Merge combines the payloads of a round. payloads[i] is rank i's payload, or nil if rank i did not
-// take part. Errors wrap [ErrProtocol].
+// Merge combines the payloads of a round, of which payloads[i] is that of rank i, or nil if rank i
+// did not take part. Errors wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {
@@ -129,8 +129,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds a rank's votes, tag and call. If the ranks have different ledgers, it drops all
-// votes.
+// addVotes adds a rank's votes, tag and call. If ranks have different ledgers, it drops all votes.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)

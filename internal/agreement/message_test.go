@@ -44,7 +44,7 @@ func newSixRanks(t testing.TB) []*Machine {
 	return newGroup(t, Exact, ledgers)
 }
 
-func TestVariantsBeyondTheLimitKeepTheirRanks(t *testing.T) {
+func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	machines := make([]*Machine, 40)
 	for i := range machines {
 		l := ledgerOf(0, []event.Event{{Kind: event.KindAlloc, Size: int64(i)}})
@@ -120,7 +120,7 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep passes arbitrary payloads of two ranks to a machine in any round.
+// FuzzMergeAndStep passes arbitrary payloads from two ranks to a machine in any round.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsOf(f, newSixRanks(f))
 	for i, payloads := range rounds {

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names determines how reports name ranks and pools. It must be equivalent on all ranks. With the
-// zero value, reports contain group ranks and pool ids.
+// Names determines how reports name ranks and pools. It must yield the same names on all ranks.
+// With the zero value, reports contain group ranks and pool ids.
 type Names struct {
 	// Members lists the group's world ranks in group order. It may be empty.
 	Members []int
@@ -17,7 +17,7 @@ type Names struct {
 	Pool func(id uint64) string
 }
 
-// ranks formats group ranks as world ranks, followed by the group ranks if they differ.
+// ranks formats group ranks as world ranks, followed by the group ranks if these differ.
 func (n Names) ranks(group []int) string { return ranklist.RanksOf(n.world(group), n.Members) }
 
 // short formats group ranks that the report has already named in full.
@@ -50,9 +50,9 @@ func (n Names) pool(id uint64) string {
 	return n.Pool(id)
 }
 
-func verb(ranks []int, one, many string) string {
+func verb(ranks []int, singular, plural string) string {
 	if len(ranks) == 1 {
-		return one
+		return singular
 	}
-	return many
+	return plural
 }

@@ -1,10 +1,10 @@
 package agreement
 
-// maxProbes limits the number of a ledger's positions that one round probes. 15 positions divide
-// the interval by 16, with a payload of a few hundred bytes.
+// maxProbes is the maximum number of positions in a ledger that one round probes. 15 positions
+// divide the interval by 16 with a payload of a few hundred bytes.
 const maxProbes = 15
 
-// answer holds a rank's digest of a ledger at one position. Digest is 0 if Known is false.
+// answer is a rank's digest at one position of a ledger. Digest is 0 if Known is false.
 type answer struct {
 	Ledger, Position, Digest uint64
 	Known                    bool
@@ -17,8 +17,8 @@ func (a answer) samePosition(o answer) bool {
 // probeResult combines all ranks' answers for one position.
 type probeResult struct {
 	answer       // the first answer with a known digest, or any answer if there is none
-	differs bool // whether two known digests differ
-	unknown bool // whether some rank does not know its digest
+	differs bool // whether any two known digests differ
+	unknown bool // whether any rank does not know its digest
 }
 
 func (r *probeResult) add(a answer) {
@@ -30,8 +30,8 @@ func (r *probeResult) add(a answer) {
 }
 
 // probePositions returns up to maxProbes positions that divide the interval into parts of similar
-// size. It considers only positions whose digest every rank knows (see candidates). The result is
-// empty if there are none.
+// size. It considers only positions whose digest every rank knows (see candidates), and returns
+// none if there are no such positions.
 func (in interval) probePositions() []uint64 {
 	coarse, dense, fine := in.candidates()
 	n := coarse + fine
@@ -48,9 +48,9 @@ func (in interval) probePositions() []uint64 {
 	return out
 }
 
-// candidates describes the positions after lo, up to top, whose digests every rank knows. These are
-// coarse multiples of the stride below the floor, and fine consecutive positions that begin at
-// dense.
+// candidates describes the positions after lo, up to and including top, whose digests every rank
+// knows. There are coarse multiples of the stride below the floor, and fine consecutive positions
+// starting at dense.
 func (in interval) candidates() (coarse, dense, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
@@ -62,15 +62,15 @@ func (in interval) candidates() (coarse, dense, fine uint64) {
 	return coarse, dense, fine
 }
 
-// fractionUp returns n*i/parts, rounded up. It does not overflow if i and parts are small.
+// fractionUp returns n*i/parts rounded up. It does not overflow if i and parts are small.
 func fractionUp(n, i, parts uint64) uint64 {
 	whole, rest := n/parts, n%parts
 	return whole*i + (rest*i+parts-1)/parts
 }
 
 // narrow narrows the interval according to the result at one position. If a rank no longer knows a
-// digest that it knew when the agreement began, the search ends, because it could not rely on
-// digests in another round either.
+// digest that it knew when the agreement began, the search ends, because it could not rely on the
+// digests in further rounds either.
 func (in *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:

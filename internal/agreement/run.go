@@ -6,13 +6,13 @@ import (
 )
 
 // Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank. The
-// entry of a rank that did not take part is nil; this rank's entry is never nil. When ctx ends, an
-// Exchange returns an error that names the missing ranks. The caller must not modify the payloads,
-// which are valid until the next call.
+// entry for a rank that did not take part is nil, but this rank's own entry is never nil. When ctx
+// ends, an Exchange returns an error that lists the missing ranks. The caller must not modify the
+// payloads, which are valid until the next call.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run runs all rounds of m, using exchange. The Outcome reports differences between ranks. An error
-// reports that the exchange or the protocol failed.
+// Run runs all rounds of m using exchange. Differences between ranks are reported in the Outcome;
+// an error means that an exchange failed or a payload was invalid.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

@@ -8,21 +8,21 @@ import (
 // maxVariants is the maximum number of distinct contributions that a report lists.
 const maxVariants = 16
 
-// variant holds one contribution and, in ascending order, the ranks that made it. note is the
-// lowest rank's note. Notes are not compared.
+// variant holds one contribution and, in ascending order, the ranks that made it. note is that of
+// the lowest rank; notes are not compared.
 type variant struct {
 	value, note []byte
 	ranks       []int
 }
 
-// variants holds distinct contributions, ordered by their lowest rank. For contributions beyond the
+// variants holds distinct contributions, ordered by their lowest rank. Of contributions beyond the
 // first maxVariants, it keeps only the ranks.
 type variants struct {
 	list   []variant
 	others []int
 }
 
-// add adds a rank's contribution. Calls must be in ascending order of ranks.
+// add adds a rank's contribution. It must be called in ascending order of ranks.
 func (v *variants) add(rank int, value, note []byte) {
 	i := slices.IndexFunc(v.list, func(w variant) bool { return bytes.Equal(w.value, value) })
 	switch {
@@ -31,7 +31,7 @@ func (v *variants) add(rank int, value, note []byte) {
 	case len(v.list) == maxVariants:
 		v.others = append(v.others, rank)
 	default:
-		// The next exchange may reuse the payloads.
+		// Clone, because the next exchange may reuse the payloads.
 		v.list = append(v.list, variant{bytes.Clone(value), bytes.Clone(note), []int{rank}})
 	}
 }

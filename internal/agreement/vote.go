@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote holds a rank's state of one ledger. It is sent in the first round.
+// vote is the state of one ledger on a rank, which the rank sends in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
@@ -16,12 +16,12 @@ func (v vote) valid() bool {
 
 // tally combines all ranks' votes on one ledger.
 type tally struct {
-	// vote holds the first rank's vote, except that Floor and Stride are the greatest of all ranks.
-	// These describe the part of the history that every rank still keeps.
+	// vote is the first rank's vote, except that Floor and Stride are the greatest of any rank and
+	// thus describe the part of the history that every rank still keeps.
 	vote
 	low, high  uint64 // smallest and greatest positions
-	same       bool   // true if position and digest are equal on all ranks
-	agreedSame bool   // true if the agreed prefix and its digest are equal on all ranks
+	same       bool   // whether position and digest are the same on all ranks
+	agreedSame bool   // whether the agreed prefix and its digest are the same on all ranks
 	pending    variants
 }
 
@@ -37,9 +37,9 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger: from lo to top, inclusive.
-// While differs is false, no difference has been found, and the compared parts are equal if their
-// digests at top are equal.
+// interval bounds the position of the first difference in a ledger, which is from lo to top
+// inclusive. While differs is false, no difference has been found, and the compared parts are
+// identical if their digests at top are the same.
 type interval struct {
 	id, lo, loDigest, top uint64
 	floor, stride         uint64
@@ -56,14 +56,15 @@ func (t *tally) interval(mode Mode) (interval, error) {
 		in.lo, in.loDigest = t.Agreed, t.AgreedDigest
 	}
 	if t.low == t.high {
-		// All ranks have the same position, but different digests.
+		// All ranks are at the same position but have different digests.
 		if in.top <= in.lo {
 			return in, protocolError("ledger %d differs at or before the agreed position", t.ID)
 		}
 		in.top--
 		in.differs = true
 	}
-	// Equal digests at the end of the agreed prefix imply that all events before it are equal.
+	// If all ranks have the same digest at the end of the agreed prefix, all events before it are
+	// the same.
 	in.top = max(in.top, in.lo)
 	return in, nil
 }

@@ -7,9 +7,10 @@ import (
 	"symmem/event"
 )
 
-// TestRanksWithoutACallDoNotCount checks that ranks without a call are neither counted nor deviant
-// while other ranks report different calls. Another rank's fault can stop a rank before its call.
-func TestRanksWithoutACallDoNotCount(t *testing.T) {
+// TestRanksWithoutCallDoNotCount checks that ranks without a call neither count nor are deviant
+// while other ranks report different calls, because another rank's fault can stop a rank before its
+// call.
+func TestRanksWithoutCallDoNotCount(t *testing.T) {
 	sum, maxOp := &event.Call{ReduceOp: "Sum"}, &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
 		calls   []*event.Call

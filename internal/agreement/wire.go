@@ -6,25 +6,25 @@ import (
 	"fmt"
 )
 
-// ErrProtocol matches every error about a payload from a peer.
+// ErrProtocol is wrapped by every error about a payload from a peer.
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion is incremented with every change of the encoding. Ranks reject payloads of other
-	// versions.
+	// wireVersion is incremented with every change to the encoding. Ranks reject payloads with
+	// other versions.
 	wireVersion = 3
 
-	// MaxLedgers limits the number of ledgers in one agreement.
+	// MaxLedgers is the maximum number of ledgers in one agreement.
 	MaxLedgers = 64
 
-	// MaxTag limits the size of a tag, in bytes.
+	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition prevents overflow in arithmetic on positions. A ledger with one event per
-	// nanosecond reaches it after more than a century.
+	// maxPosition keeps arithmetic on positions from overflowing. A ledger that absorbs an event
+	// every nanosecond takes more than a century to reach it.
 	maxPosition = 1 << 62
 
-	// maxValue is the maximum size, in bytes, of an encoded tag, call, or event with its site.
+	// maxValue is the maximum size in bytes of an encoded tag, call, or event with its site.
 	maxValue = 512
 )
 
@@ -32,7 +32,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. It keeps its first error, after which it returns zero values.
+// reader decodes a payload. After an error, which it keeps, it returns only zero values.
 type reader struct {
 	b   []byte
 	err error
@@ -66,7 +66,7 @@ func (r *reader) bytes(limit int, field string) []byte {
 	return v
 }
 
-func listOf[T any](r *reader, limit int, field string) []T {
+func readList[T any](r *reader, limit int, field string) []T {
 	var zero T
 	size := binary.Size(zero)
 	if len(r.b)%size != 0 || len(r.b)/size > limit {

@@ -24,14 +24,14 @@ func NamespaceOf(name string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol is returned if the peer sends data that violates this protocol.
+// ErrProtocol means that the peer sent data that violates this protocol.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
-// ErrUnknownKey is returned if the peer has not exported a file under the key.
+// ErrUnknownKey means that the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused is returned if this process rejects the peer, because another user owns it or it has
-// replaced the expected process, or if the peer rejects this process's token.
+// ErrRefused means that the peer rejected this process's token, or that this process rejected the
+// peer because it belongs to another user or has replaced the expected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (

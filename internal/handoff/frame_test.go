@@ -71,7 +71,7 @@ func FuzzDecodeRequest(f *testing.F) {
 			return
 		}
 		if string(encodeRequest(token, key)) != string(frame) {
-			t.Fatalf("%x is not the encoding of its decoded request", frame)
+			t.Fatalf("%x decodes to a request whose encoding is different", frame)
 		}
 	})
 }

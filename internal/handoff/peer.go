@@ -15,14 +15,14 @@ import (
 
 // Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// A request that ends without a response, for example at its deadline, also closes the connection,
+// If a request gets no response, for example before its deadline, the Peer closes the connection,
 // because a late response could be mistaken for the response to the next request. The next request
-// reconnects.
+// then reconnects.
 type Peer struct {
 	address string
 	token   Token
 	pid     int
-	watch   *os.File // pidfd, which becomes readable when the process ends
+	watch   *os.File // pidfd, which becomes readable when the process exits
 
 	requests sync.Mutex // serializes requests
 
@@ -37,7 +37,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The connection is open, so the process is alive and its id has not been reused.
+	// Because the connection is open, the process is alive and its id has not been reused.
 	watch, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
@@ -46,7 +46,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-// connect opens a connection to a process of the same user, and returns that process's id.
+// connect opens a connection to a process of the same user. It also returns that process's id.
 func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -65,10 +65,10 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	return conn, peer.PID, nil
 }
 
-// PID returns the process id of the peer, as reported by the kernel.
+// PID returns the id of the peer's process as reported by the kernel.
 func (p *Peer) PID() int { return p.pid }
 
-// Watch returns a descriptor that becomes readable when the process ends. The Peer owns it.
+// Watch returns a descriptor that becomes readable when the process exits. The Peer owns it.
 func (p *Peer) Watch() *os.File { return p.watch }
 
 // Fetch returns the file that the peer has exported under the key. The caller owns the file.
@@ -88,8 +88,8 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.accept(f, response)
 }
 
-// connection returns the current connection, or reconnects to the same process. The caller holds
-// p.requests.
+// connection returns the current connection, or reconnects to the same process if there is none.
+// The caller must hold p.requests.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -125,9 +125,9 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request, reads the response into a buffer and returns the file in the
-// response, which the caller owns, or nil. After ctx has ended, it returns the error of ctx, even
-// if the connection reaches the deadline first.
+// requestFile sends a request, reads the response into a buffer and returns the file that came with
+// it, or nil if there was none. The caller owns the file. After ctx has ended, requestFile returns
+// the error of ctx, even if the connection reaches its deadline first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -140,7 +140,7 @@ func requestFile(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
-	// SetDeadline fails only on a closed connection, which needs no deadline.
+	// SetDeadline can fail only on a closed connection, which needs no deadline.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := c.Write(request); err != nil {
@@ -149,7 +149,7 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns the file of a successful response, or closes the file.
+// accept returns f if the response is successful, and otherwise closes f.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {
@@ -164,7 +164,7 @@ func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close closes the connection. A pending request fails.
+// Close closes the connection and makes a pending request fail.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true

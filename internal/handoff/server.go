@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout limits the time from the first byte of a request to the end of its response.
+// requestTimeout bounds the time from the first byte of a request to the end of its response.
 const requestTimeout = 10 * time.Second
 
 // acceptPause is the time between attempts to accept a connection when no descriptors are free.
@@ -62,7 +62,7 @@ func (s *Server) Export(key Key, f *os.File) {
 	s.exports[key] = f
 }
 
-// Withdraw ends an export. Peers that have already fetched the file keep it.
+// Withdraw stops exporting the file under a key. Peers that have already fetched the file keep it.
 func (s *Server) Withdraw(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Server) accept() {
 			return
 		}
 		if err != nil {
-			// The error is temporary: no descriptor is free, or the client has disconnected.
+			// The error is temporary: either no descriptor is free or the client has disconnected.
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -116,8 +116,8 @@ func (s *Server) serve(c *net.UnixConn) {
 	defer s.forget(c)
 	request := make([]byte, requestSize)
 	for {
-		// A peer may keep its connection open for hours between requests, so only a request whose
-		// first byte has arrived has a deadline.
+		// Set a deadline only once the first byte of a request has arrived, because a peer may keep
+		// its connection open for hours between requests.
 		c.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
 			return
@@ -138,12 +138,12 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		// The connection is closed even if this fails.
+		// Ignore errors, because the connection is about to be closed anyway.
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// The lock is held during the send, so that Withdraw returns only after the kernel has its own
-	// reference to the file, which the caller may then close.
+	// Hold the lock while sending, so that Withdraw returns only after the kernel has its own
+	// reference to the file, which the caller of Withdraw may then close.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

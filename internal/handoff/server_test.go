@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience limits waits. It expires only if a test hangs.
+// patience bounds waits. It expires only if a test hangs.
 const patience = 30 * time.Second
 
 var token = Token{1, 2, 3}
@@ -36,7 +36,7 @@ func newPeer(t *testing.T, s *Server, token Token) *Peer {
 	return p
 }
 
-// newMemory returns a shared memory file. Tests identify it by its size.
+// newMemory returns a file of shared memory, which tests identify by its size.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := sys.Memfd("test", bytes)
@@ -75,7 +75,7 @@ func fetchSize(p *Peer, key Key) (int64, error) {
 	return sys.FileSize(f)
 }
 
-func TestFetchReturnsTheFileOfTheKey(t *testing.T) {
+func TestFetchReturnsFileExportedUnderKey(t *testing.T) {
 	s := newServer(t)
 	p := newPeer(t, s, token)
 	keys := []Key{{Namespace: 1}, {Namespace: 2}, {Namespace: 1, Number: 1}}
@@ -99,7 +99,7 @@ func TestFetchReturnsTheFileOfTheKey(t *testing.T) {
 	}
 }
 
-func TestFetchedFileIsTheSameMemory(t *testing.T) {
+func TestFetchedFileSharesMemory(t *testing.T) {
 	s := newServer(t)
 	f := export(t, s, Key{}, 4096)
 	got, err := newPeer(t, s, token).Fetch(t.Context(), Key{})
@@ -130,7 +130,7 @@ func TestWrongTokenIsRefused(t *testing.T) {
 	}
 }
 
-func TestInvalidRequestClosesTheConnection(t *testing.T) {
+func TestInvalidRequestClosesConnection(t *testing.T) {
 	s := newServer(t)
 	for row, text := range map[string]string{
 		"different protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
@@ -171,8 +171,8 @@ func TestCloseEndsConnectionsAndPartialRequests(t *testing.T) {
 	}
 }
 
-func TestFetchEndsWithItsContext(t *testing.T) {
-	// The test accepts no connection on this socket, so there is no response.
+func TestFetchEndsWithContext(t *testing.T) {
+	// The test never accepts a connection on this socket, so there is no response.
 	silent, err := net.ListenUnix("unix", socketName("silent"))
 	check(t, err)
 	defer silent.Close()
@@ -186,7 +186,7 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestInvalidResponsesAreErrors(t *testing.T) {
+func TestFetchRejectsInvalidResponses(t *testing.T) {
 	memory := newMemory(t, 4096)
 	for row, c := range map[string]struct {
 		answer []byte
@@ -212,7 +212,7 @@ func TestInvalidResponsesAreErrors(t *testing.T) {
 	}
 }
 
-func TestPeerIdentifiesTheOtherProcess(t *testing.T) {
+func TestPeerIdentifiesOtherProcess(t *testing.T) {
 	p := newPeer(t, newServer(t), token)
 	if p.PID() != os.Getpid() {
 		t.Errorf("PID() = %d, want %d", p.PID(), os.Getpid())
@@ -256,7 +256,7 @@ func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 }
 
 // TestLateResponseIsDiscarded checks that a Peer does not mistake the response to an abandoned
-// request for the response to its next request. Otherwise a window would get the wrong memory.
+// request for the response to its next request, which would give a window the wrong memory.
 func TestLateResponseIsDiscarded(t *testing.T) {
 	server, err := net.ListenUnix("unix", socketName("late"))
 	check(t, err)
@@ -269,7 +269,7 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	if _, err := p.Fetch(canceled, Key{Number: 1}); err == nil {
 		t.Fatal("Fetch with a cancelled context succeeded")
 	}
-	// If the peer has not disconnected, this response precedes the next request.
+	// If the peer has wrongly kept its connection, this response arrives before its next request.
 	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
 	expected := newMemory(t, 8192)
 	var answering sync.WaitGroup

@@ -1,6 +1,6 @@
-// Package leaktest fails a package's tests if they leak resources: file descriptors (of memory,
-// sockets and processes) or mappings of symmem's memory. In builds with the tag invariants it also
-// finds reserved address ranges, and reports where each mapping was made.
+// Package leaktest makes a package's tests fail if they leak file descriptors (of memory, sockets
+// and processes) or mappings of symmem's memory. In builds with the tag invariants, it also detects
+// leaked reservations of addresses and reports where each mapping was made.
 package leaktest
 
 import (
@@ -14,16 +14,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// Tests runs the tests of a package. *testing.M implements it.
+// Tests runs the tests of a package. It is implemented by *testing.M.
 type Tests interface{ Run() int }
 
-// Watch returns Tests that run the given tests. If all tests pass but resources are open that were
-// not open when Watch was called, Run prints these resources and returns 1.
+// Watch returns Tests whose Run runs the given tests. If all tests pass, but leave resources open
+// that were not open when Watch was called, Run prints these resources and returns 1.
 func Watch(tests Tests) Tests { return &watchedTests{tests: tests, before: openResources()} }
 
 type watchedTests struct {
 	tests  Tests
-	before map[string]int // open resources at the call of Watch
+	before map[string]int // resources open when Watch was called
 }
 
 // Run runs the tests and then checks for leaks.
@@ -40,15 +40,15 @@ func (w *watchedTests) Run() int {
 }
 
 const (
-	// patience limits the time until all resources are closed. Some are closed only after the
-	// tests, for example when a server notices the end of a connection.
+	// patience bounds the time until all resources are closed. Some are closed only after the
+	// tests, for example once a server notices that a connection was closed.
 	patience = 10 * time.Second
 	// pollInterval is the time between two checks.
 	pollInterval = 10 * time.Millisecond
 )
 
-// leaks returns the resources that are open and were not open before. It waits until there are none
-// or patience is exceeded.
+// leaks returns the resources that are open now but were not open before. It waits until there are
+// none, for up to patience.
 func (w *watchedTests) leaks() []string {
 	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
@@ -66,7 +66,7 @@ func (w *watchedTests) leaks() []string {
 	}
 }
 
-// openResources returns the number of open resources of this process, by description.
+// openResources counts this process's open resources by their descriptions.
 func openResources() map[string]int {
 	resources := map[string]int{}
 	for _, origin := range sys.OpenMappings() {
@@ -89,7 +89,7 @@ func countDescriptors(resources map[string]int) {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil || strings.HasPrefix(target, "/proc/") ||
 			strings.HasPrefix(target, "anon_inode:[event") {
-			continue // This is the folder, which is closed by now, or the runtime's poller.
+			continue // This is folder itself, which is closed by now, or the runtime's poller.
 		}
 		resources[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}

@@ -9,10 +9,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// passingTests implements Tests without any test.
+// passingTests is a Tests without any tests.
 type passingTests struct{}
 
-// Run returns success.
 func (passingTests) Run() int { return 0 }
 
 func TestLeaksAreFound(t *testing.T) {
@@ -51,7 +50,7 @@ func TestLeaksAreFound(t *testing.T) {
 			}
 		}
 		if matches != 1 {
-			t.Errorf("found %q %d times in %v, want once", want, matches, found)
+			t.Errorf("found %d matches for %q in %v, want 1", matches, want, found)
 		}
 	}
 }

@@ -8,33 +8,33 @@ import (
 
 const (
 	// DefaultKept is the default number of events that a ledger keeps. A decoding step of a large
-	// model makes some thousand events, so this covers the last tens of steps, in 3 MiB.
+	// model causes about a thousand events, so 3 MiB hold the last few dozen steps.
 	DefaultKept = 1 << 16
 
-	// upkeepInterval is the number of events between two checks for growth and checkpoints. It is
-	// the minimum capacity of the ring and the first stride.
+	// upkeepInterval is the number of events between checks whether to grow the ring or add a
+	// checkpoint. It is also the ring's minimum capacity and the first stride.
 	upkeepInterval = 64
 
-	// maxCheckpoints limits the table of older digests to 8 KiB. After the stride doubles, the
-	// table is half full, so a history has between 512 and 1024 checkpoints.
+	// maxCheckpoints limits the table of older digests to 8 KiB. Because the table is half full
+	// after the stride doubles, a long history has between 512 and 1024 checkpoints.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool. It only grows. The position determines what is still known:
+// Ledger is the history of one pool. What it keeps about a position depends on where that is:
 //
 //	position in [Floor, Position]    event and digest are kept exactly
 //	multiples of Stride below Floor  the digest is kept
 //	the agreed position              the digest is kept
 //	anything else below Floor        forgotten
 //
-// The owner of the pool guards the Ledger. The zero value is not usable; call [New].
+// The zero value is not usable; call [New].
 type Ledger struct {
 	position uint64
 	digest   uint64
-	// start is the position of the latest Restart. Earlier positions are unknown.
+	// start is the position of the latest Restart, before which nothing is known.
 	start uint64
-	// ring doubles until it has kept entries, so that small pools need little memory. Its length is
-	// a power of two. Event p is in ring[p mod len].
+	// ring holds event p in ring[p mod len]. Its length is a power of two, which doubles until it
+	// reaches kept, so that small pools need little memory.
 	ring []entry
 	kept uint64
 
@@ -45,15 +45,15 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry stores an event and the digest before it in 48 bytes. The next entry, or for the last event
-// the current digest, has the digest after it.
+// entry stores an event and the digest before it in 48 bytes. The digest after it is in the next
+// entry or, for the last event, the current digest.
 type entry struct {
 	event.Placement
 	before uint64
 }
 
-// New returns an empty ledger that keeps the given number of events exactly, rounded up to a power
-// of two; 0 means DefaultKept.
+// New returns an empty ledger that keeps the given number of events, rounded up to a power of two.
+// If kept is 0, it is DefaultKept.
 func New(kept int) *Ledger {
 	if kept <= 0 {
 		kept = DefaultKept
@@ -74,7 +74,7 @@ func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note appends an event with an unknown call site, like Absorb, with arguments in registers.
+// Note is like Absorb for an event with an unknown call site. Its arguments fit into registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -98,9 +98,9 @@ func (l *Ledger) append(
 	return p
 }
 
-// upkeep grows the ring if it is full and may grow, and records a checkpoint if one is due. Both
-// happen only at multiples of upkeepInterval, because capacities and strides are powers of two from
-// upkeepInterval upwards.
+// upkeep grows the ring if it is full and may still grow, and records a checkpoint if one is due.
+// Both happen only at multiples of upkeepInterval, because capacities and strides are powers of two
+// that are at least upkeepInterval.
 func (l *Ledger) upkeep() {
 	if n := uint64(len(l.ring)); l.position-l.start == n && n < l.kept {
 		grown := make([]entry, max(2*n, upkeepInterval))
@@ -135,12 +135,13 @@ func (l *Ledger) Floor() uint64 {
 	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
 }
 
-// NextStart returns the smallest position after all events at which Restart may begin.
+// NextStart returns the smallest position after all events at which a restarted history may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
-// Restart replaces the history with an agreed one of which only length and digest are known.
-// position is the NextStart of the rank with the longest history. A rank that has not restarted yet
-// has not reached that position, so comparing the two histories never reports a difference.
+// Restart replaces the history with an agreed one, of which only the length and digest are known.
+// position is the NextStart of the rank with the longest history. No rank that has yet to restart
+// has reached that position, so comparing its history with a restarted one never reports a
+// difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.start = position, digest, position
 	l.agreed, l.agreedDigest = position, digest
@@ -175,7 +176,7 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 }
 
 // Load stores the event at position in e and returns the index of its call site. position must be
-// from Floor to Position-1. Fields that the ledger does not keep stay unchanged.
+// between Floor and Position-1. Fields that the ledger does not keep remain unchanged.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	p := l.At(position)
 	e.Number = position
@@ -183,15 +184,16 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	return p.Site()
 }
 
-// At returns the packed event at position, which must be from Floor to Position-1. The result is
-// valid until the next event.
+// At returns the packed event at position, which must be between Floor and Position-1. The result
+// is valid until the next event is absorbed.
 func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.ring[position&uint64(len(l.ring)-1)].Placement
 }
 
-// Agree records that the first position events, with the given digest, are equal on all ranks of an
-// agreement, so that they need not be compared again. The agreed position never decreases. Agree
-// returns false, and changes nothing, if the digest does not match this history.
+// Agree records that the first position events, which have the given digest, are the same on all
+// ranks that took part in an agreement, so that they need not be compared again. The agreed
+// position never decreases. If the digest does not match this history, Agree changes nothing and
+// returns false.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
@@ -211,7 +213,7 @@ type Snapshot struct {
 	Position, Digest uint64
 	// Agreed and AgreedDigest are the values set by [Ledger.Agree].
 	Agreed, AgreedDigest uint64
-	// Floor is the first position whose event is kept. Below it only the digests at multiples of
+	// Floor is the first position whose event is kept. Below it, only the digests at multiples of
 	// Stride are known.
 	Floor, Stride uint64
 }

@@ -8,7 +8,7 @@ import (
 	"symmem/event"
 )
 
-// lastKind is the greatest kind in histories.
+// lastKind is the greatest kind of event that histories contain.
 const lastKind = int(event.KindNote)
 
 func drawEvent(t *rapid.T) event.Event {
@@ -28,8 +28,8 @@ type model struct {
 	agreed  uint64
 }
 
-// TestLedgerMatchesModel compares a ledger with a list of all events. Everything that must be kept
-// is present and correct, and nothing else is returned.
+// TestLedgerMatchesModel compares a ledger with a list of all events. The ledger must return
+// everything that it must keep, correctly, and nothing else.
 func TestLedgerMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
@@ -68,11 +68,11 @@ func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 		digest, known := l.DigestAt(p)
 		want := p <= s.Position && (p >= s.Floor || p%s.Stride == 0 || p == s.Agreed)
 		if known != want || known && digest != m.digests[p] {
-			t.Fatalf("digest at %d: known %v, want %v, in %+v", p, known, want, s)
+			t.Fatalf("DigestAt(%d): known = %v, want %v, in %+v", p, known, want, s)
 		}
 		e, known := l.EventAt(p)
 		if want = p < s.Position && p >= s.Floor; known != want || known && e != m.events[p] {
-			t.Fatalf("event at %d: known %v, want %v, in %+v", p, known, want, s)
+			t.Fatalf("EventAt(%d): known = %v, want %v, in %+v", p, known, want, s)
 		}
 		if !known {
 			continue
@@ -83,7 +83,7 @@ func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 	}
 }
 
-func TestAgreeRefusesAWrongDigest(t *testing.T) {
+func TestAgreeRejectsWrongDigest(t *testing.T) {
 	l := New(0)
 	l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	if l.Agree(1, l.digest+1) {
@@ -111,7 +111,7 @@ func TestCheckpointsAreBounded(t *testing.T) {
 	}
 }
 
-func TestRingOfASmallHistoryIsSmall(t *testing.T) {
+func TestSmallHistoryHasSmallRing(t *testing.T) {
 	l := New(0)
 	if len(l.ring) != 0 {
 		t.Fatalf("length of the ring of an empty ledger = %d; want 0", len(l.ring))
@@ -124,7 +124,7 @@ func TestRingOfASmallHistoryIsSmall(t *testing.T) {
 	}
 }
 
-func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
+func TestAbsorbDoesNotAllocateOnceRingIsFull(t *testing.T) {
 	l := New(1024)
 	for range maxCheckpoints * upkeepInterval * 2 {
 		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
@@ -148,7 +148,7 @@ var mutations = map[string]func(*event.Event){
 	"requested": func(e *event.Event) { e.Requested++ },
 }
 
-func TestDigestAndTextCoverEveryFieldExceptTheSite(t *testing.T) {
+func TestDigestAndTextCoverEveryFieldExceptSite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)
 		for name, mutate := range mutations {
@@ -174,7 +174,7 @@ func TestDigestAndTextCoverEveryFieldExceptTheSite(t *testing.T) {
 	})
 }
 
-func TestDigestDependsOnTheOrder(t *testing.T) {
+func TestDigestDependsOnOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawEvent(t), drawEvent(t)
 		if a == b {
@@ -187,8 +187,8 @@ func TestDigestDependsOnTheOrder(t *testing.T) {
 }
 
 // TestDigestsSpread absorbs events that differ as little as those of a real pool, and counts
-// collisions in the low and high 32 bits. 2^17 digests make 2^33 pairs, so 2 collisions are
-// expected in each half and 20 would indicate a defect.
+// collisions in the low and high 32 bits. 2^17 digests make 2^33 pairs, so about 2 collisions are
+// expected in each half, and more than 20 would indicate a defect.
 func TestDigestsSpread(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17
@@ -236,21 +236,22 @@ func TestRestart(t *testing.T) {
 		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		b.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		if a.Snapshot() != b.Snapshot() {
-			t.Fatalf("the snapshots differ: %+v and %+v", a.Snapshot(), b.Snapshot())
+			t.Fatalf("Snapshot = %+v on one ledger, %+v on the other; want the same", a.Snapshot(),
+				b.Snapshot())
 		}
 		s := a.Snapshot()
 		for p := s.Floor; p < s.Position; p++ {
 			if e, ok := a.EventAt(p); !ok || e.Offset != int64(p-start) {
-				t.Fatalf("event %d is %v", p, e)
+				t.Fatalf("EventAt(%d) = %v, %v; want offset %d", p, e, ok, p-start)
 			}
 		}
 		for p := uint64(0); p < s.Position; p += s.Stride {
 			if _, known := a.DigestAt(p); !known {
-				t.Fatalf("the digest at %d is not known, with stride %d", p, s.Stride)
+				t.Fatalf("DigestAt(%d): known = false with stride %d, want true", p, s.Stride)
 			}
 		}
 	}
 	if _, known := a.DigestAt(start - 1); known {
-		t.Fatal("a digest before the restart is known")
+		t.Fatalf("DigestAt(%d): known = true before the restart, want false", start-1)
 	}
 }

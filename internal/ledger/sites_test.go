@@ -41,7 +41,7 @@ func TestLongSitesKeepTheirEnd(t *testing.T) {
 	}
 }
 
-func TestFullTableReturnsTheUnknownSite(t *testing.T) {
+func TestFullTableReturnsUnknownSite(t *testing.T) {
 	s := NewSites()
 	s.names = make([]string, MaxSites)
 	if i := s.Intern(0, "one.go:1"); i != 0 {

@@ -8,8 +8,8 @@ import (
 // Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher claims messages for the receives of one rank, which have type R. The zero value is ready
-// to use.
+// Matcher claims messages for the receives of one rank, which are represented by values of type R.
+// The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
 	claims []Claim[R] // result of the latest call
@@ -20,7 +20,7 @@ type Claim[R any] struct {
 	Receive R
 	// Source is the message's sender.
 	Source int
-	// Number counts the source's messages with the tag.
+	// Number is the message's number among those with the same source and tag.
 	Number uint64
 }
 
@@ -29,7 +29,7 @@ type Arrival struct {
 	Source, Tag int
 	Number      uint64
 	// Segment is the number of collectives that the source called before the message, or 0 if
-	// messages and collectives are not ordered with each other.
+	// messages are not ordered with respect to collectives.
 	Segment uint64
 }
 
@@ -38,13 +38,13 @@ type queue[R any] struct {
 	claimed map[int]uint64 // number of claimed messages by source
 	waiting []waiting[R]   // receives without a claim, in the order of calls
 	// arrived holds messages in the order of arrival. Claimed messages are removed once they
-	// outnumber the unclaimed ones, whose places are in present.
+	// outnumber the unclaimed ones, whose IDs are in present.
 	arrived []Arrival
-	present map[place]struct{}
+	present map[messageID]struct{}
 }
 
-// place identifies a message with a given tag.
-type place struct {
+// messageID identifies a message among those with the same tag.
+type messageID struct {
 	source int
 	number uint64
 }
@@ -61,15 +61,15 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 		if m.tags == nil {
 			m.tags = map[int]*queue[R]{}
 		}
-		q = &queue[R]{claimed: map[int]uint64{}, present: map[place]struct{}{}}
+		q = &queue[R]{claimed: map[int]uint64{}, present: map[messageID]struct{}{}}
 		m.tags[tag] = q
 	}
 	return q
 }
 
-// Post records a receive from a source, or from Any, in a segment. A receive from Any accepts only
-// messages of the same segment, because a faster rank may already have sent messages of a later
-// segment. Post returns the resulting claims, in order. The slice is valid until the next call.
+// Post records a receive in a segment from a source, which may be Any. A receive from Any accepts
+// only messages in the same segment, because a faster rank may already have sent messages in a
+// later one. Post returns the resulting claims in order. The slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
@@ -77,19 +77,20 @@ func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 }
 
 // Arrive records that a message has arrived or begun to arrive, and returns the resulting claims.
-// It ignores a message that has already been claimed or has arrived before.
+// It ignores messages that have already arrived or been claimed.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
-	at := place{a.Source, a.Number}
-	if _, twice := q.present[at]; twice || a.Number <= q.claimed[a.Source] {
+	id := messageID{a.Source, a.Number}
+	if _, duplicate := q.present[id]; duplicate || a.Number <= q.claimed[a.Source] {
 		return nil
 	}
-	q.present[at] = struct{}{}
+	q.present[id] = struct{}{}
 	q.arrived = append(q.arrived, a)
 	return m.claim(q)
 }
 
-// claim assigns messages to waiting receives in order, and stops at the first receive without one.
+// claim assigns messages to waiting receives in order. It stops at the first receive for which
+// there is no message.
 func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	done := 0
@@ -102,7 +103,7 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 		}
 		number := q.claimed[source] + 1
 		q.claimed[source] = number
-		q.drop(place{source, number})
+		q.drop(messageID{source, number})
 		m.claims = append(m.claims, Claim[R]{w.receive, source, number})
 		done++
 	}
@@ -110,8 +111,8 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-func (q *queue[R]) drop(at place) {
-	delete(q.present, at)
+func (q *queue[R]) drop(id messageID) {
+	delete(q.present, id)
 	if len(q.arrived) > 2*len(q.present) {
 		q.arrived = slices.DeleteFunc(q.arrived, q.isClaimed)
 	}
@@ -119,8 +120,8 @@ func (q *queue[R]) drop(at place) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
-// nextSource returns the source whose next message, of the given segment, arrived first, or Any if
-// there is none.
+// nextSource returns, among the sources whose next message has arrived and is in the given segment,
+// the one whose message arrived first. It returns Any if there is none.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrived {
 		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {
@@ -130,8 +131,8 @@ func (q *queue[R]) nextSource(segment uint64) (source int) {
 	return Any
 }
 
-// Unclaimed returns the messages that have arrived and are not claimed, ordered by tag, source and
-// number.
+// Unclaimed returns the messages that have arrived but have not been claimed, ordered by tag,
+// source and number.
 func (m *Matcher[R]) Unclaimed() []Arrival {
 	var all []Arrival
 	for _, q := range m.tags {

@@ -23,7 +23,7 @@ func post(r string, tag, source int, want string) step {
 
 func arrive(source, tag int, number uint64, want string) step {
 	return step{
-		fmt.Sprintf("message %d of %d with tag %d", number, source, tag),
+		fmt.Sprintf("message %d from %d with tag %d", number, source, tag),
 		func(m *Matcher[string]) []Claim[string] {
 			return m.Arrive(Arrival{Source: source, Tag: tag, Number: number})
 		}, want,
@@ -38,7 +38,7 @@ func text(claims []Claim[string]) string {
 	return all
 }
 
-func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
+func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		steps     []step
@@ -78,7 +78,7 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 			var m Matcher[string]
 			for _, s := range row.steps {
 				if got := text(s.apply(&m)); got != s.want {
-					t.Fatalf("%s: claims %q, want %q", s.event, got, s.want)
+					t.Fatalf("%s: got claims %q, want %q", s.event, got, s.want)
 				}
 			}
 			if got := fmt.Sprint(m.Unclaimed()); got != row.unclaimed {
@@ -88,7 +88,7 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 	}
 }
 
-// model implements a matcher that keeps all events and scans them after each one.
+// model is a simple matcher that keeps all events and scans all of them after each one.
 type model struct {
 	posts   []Claim[int] // Number holds the tag
 	arrived []Arrival
@@ -119,8 +119,8 @@ func (m *model) claims() (claims []Claim[int]) {
 	return claims
 }
 
-// TestMatcherMatchesModel compares all claims so far with the model's claims after each event,
-// which also checks that a later event never changes a claim.
+// TestMatcherMatchesModel compares all claims made so far with those of the model after each event,
+// and thus also checks that a later event never changes a claim.
 func TestMatcherMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Matcher[int]
@@ -149,11 +149,11 @@ func TestMatcherMatchesModel(t *testing.T) {
 			}
 			want := simple.claims()
 			if len(want) != len(final) {
-				t.Fatalf("the model has claims %v, the matcher %v", want, final)
+				t.Fatalf("got claims %v, want %v", final, want)
 			}
 			for _, w := range want {
 				if final[w.Receive] != w {
-					t.Fatalf("the model has claim %v, the matcher %v", w, final[w.Receive])
+					t.Fatalf("got claim %v, want %v", final[w.Receive], w)
 				}
 			}
 		}
@@ -168,22 +168,22 @@ func BenchmarkPostAndArrive(b *testing.B) {
 	}
 }
 
-// TestAnySourceClaimsOnlyMessagesOfItsSegment lets rank 2 send after a collective that rank 1 has
-// not reached.
-func TestAnySourceClaimsOnlyMessagesOfItsSegment(t *testing.T) {
+// TestAnySourceClaimsOnlyMessagesInItsSegment makes rank 2 send after a collective that rank 1 has
+// not reached yet.
+func TestAnySourceClaimsOnlyMessagesInItsSegment(t *testing.T) {
 	var m Matcher[string]
 	if claims := m.Post("first", 0, Any, 1); len(claims) != 0 {
 		t.Fatalf("claimed %v before any arrival", claims)
 	}
 	later := Arrival{Source: 2, Number: 1, Segment: 2}
 	if claims := m.Arrive(later); len(claims) != 0 {
-		t.Fatalf("claimed %v, a message of a later segment", claims)
+		t.Fatalf("claimed %v, which includes a message in a later segment", claims)
 	}
 	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
 	if got := text(claims); got != "first=1:1 " {
-		t.Fatalf("claimed %q, want message 1 of rank 1", got)
+		t.Fatalf("claimed %q, want message 1 from rank 1", got)
 	}
 	if got := text(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
-		t.Fatalf("claimed %q, want message 1 of rank 2", got)
+		t.Fatalf("claimed %q, want message 1 from rank 2", got)
 	}
 }

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Tally counts the calls of a rank by peer and tag. The zero value is ready to use.
+// Tally counts a rank's calls by peer and tag. The zero value is ready to use.
 type Tally struct{ records map[Key]*record }
 
-// Key identifies a counter. The peer of a receive from any rank is Any.
+// Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
 // record holds the counts of one key.
 type record struct {
 	count uint64 // number of calls so far
-	// earlier holds older counts: for each collective that follows calls, the count at the last
-	// call before the next collective.
+	// earlier holds, for each number of collectives after which there were calls, the count at the
+	// last of these calls.
 	earlier []earlierCount
 	// limit is the length of earlier at which it is pruned.
 	limit int
@@ -26,8 +26,9 @@ type earlierCount struct{ after, count uint64 }
 // minLimit is the smallest value of record.limit.
 const minLimit = 32
 
-// Count counts a call made after the given number of collectives and returns its number, from 1.
-// The first done collectives have completed, so Before will not be called for them again.
+// Count counts a call made after the given number of collectives and returns the call's number,
+// starting from 1. The first done collectives have completed, so Before will not be called for them
+// again.
 func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	r := t.records[k]
 	if r == nil {
@@ -59,14 +60,14 @@ func (r *record) prune(done uint64) {
 	r.limit = max(minLimit, 2*len(r.earlier))
 }
 
-// Counted contains the number of calls for a key.
+// Counted is the number of calls counted for a key.
 type Counted struct {
 	Key
 	Calls uint64
 }
 
-// Before returns the number of calls before a collective for each key with calls, ordered by peer
-// and tag. Collectives are numbered from 1, and the given one has not completed.
+// Before returns the number of calls before a collective for each key with any, ordered by peer and
+// tag. Collectives are numbered from 1, and the given one must not have completed.
 func (t *Tally) Before(collective uint64) []Counted {
 	var all []Counted
 	for k, r := range t.records {
@@ -86,11 +87,11 @@ func (t *Tally) Before(collective uint64) []Counted {
 	return all
 }
 
-// Weight returns the value that a message with a tag to a rank adds to its sender's balance and
+// Weight returns the value that a message to a receiver with a tag adds to its sender's balance and
 // subtracts from its receiver's. If all balances add up to 0, each rank has received as many
 // messages with each tag as were sent to it, with an error probability of 2^-64.
-func Weight(to, tag int) uint64 {
-	x := uint64(to)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
+func Weight(receiver, tag int) uint64 {
+	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

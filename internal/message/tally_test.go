@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestTallyCountsCallsBeforeACollective(t *testing.T) {
+func TestTallyCountsCallsBeforeCollective(t *testing.T) {
 	var tally Tally
 	for i, call := range []struct {
 		key   Key
@@ -49,23 +49,23 @@ func TestPruningDoesNotChangeCounts(t *testing.T) {
 				got = c.Calls
 			}
 			if got != want {
-				t.Fatalf("Before(%d) reports %d calls, want %d", collective, got, want)
+				t.Fatalf("Before(%d) = %d calls, want %d", collective, got, want)
 			}
 		}
 		if n := len(tally.records[Key{}].earlier); n > 2*(minLimit+64) {
-			t.Errorf("%d earlier counts are kept, want at most %d", n, 2*(minLimit+64))
+			t.Errorf("got %d earlier counts, want at most %d", n, 2*(minLimit+64))
 		}
 	})
 }
 
 func TestWeightsDifferByRankAndTag(t *testing.T) {
 	seen := map[uint64]bool{}
-	for to := range 64 {
+	for receiver := range 64 {
 		for tag := range 100 {
-			seen[Weight(to, tag)] = true
+			seen[Weight(receiver, tag)] = true
 		}
 	}
 	if len(seen) != 6400 || seen[0] {
-		t.Errorf("got %d different weights, want 6400 that are not 0", len(seen))
+		t.Errorf("got %d different weights, want 6400, none of them 0", len(seen))
 	}
 }
