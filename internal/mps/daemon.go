@@ -17,26 +17,26 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable names the environment variable with the folder in which a daemon listens. If that
-// folder has no daemon, CUDA does not use the service. logVariable names the variable with the
-// folder for the daemon's logs.
+// PipeVariable is the environment variable that names the folder in which a daemon listens. If no
+// daemon listens in that folder, CUDA does not use the service. logVariable names the folder for
+// the daemon's logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
 )
 
-// devicesVariable names the environment variable that selects the GPUs visible to CUDA. A daemon
-// started with it offers only these GPUs to its clients, numbered from 0.
+// devicesVariable is the environment variable that selects the GPUs visible to CUDA. A daemon
+// started with it offers only these GPUs to its clients and numbers them from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// program is the name of NVIDIA's control program, which is part of the driver.
+// program is the name of NVIDIA's control program, which comes with the driver.
 const program = "nvidia-cuda-mps-control"
 
-// patience limits the time to start or stop a daemon.
+// patience bounds the time it may take to start or stop a daemon.
 const patience = 20 * time.Second
 
-// Running reports whether processes with this environment may be clients of a daemon. It may return
-// true after a daemon has been killed.
+// Running reports whether a process with this environment may become a client of a daemon. It may
+// also return true if the daemon has been killed.
 func Running(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
@@ -51,16 +51,16 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon is a running daemon, which the caller of Start owns. It is not safe for concurrent use.
+// Daemon is a running daemon, owned by the caller of Start. It is not safe for concurrent use.
 type Daemon struct {
 	path     string   // control program
 	folder   string   // folder in which the daemon listens and writes its logs
 	env      []string // environment of the control program
-	selected bool     // env selects the visible GPUs
+	selected bool     // whether env selects the visible GPUs
 }
 
-// Start starts a daemon in a new folder, for the GPUs that the environment makes visible. ctx
-// limits only the start.
+// Start starts a daemon in a new folder for the GPUs that the environment makes visible. ctx bounds
+// only the start.
 func Start(ctx context.Context, env []string) (*Daemon, error) {
 	path, err := Find()
 	if err != nil {
@@ -81,13 +81,13 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		if d.process() == nil {
 			return nil, errors.Join(err, os.RemoveAll(folder))
 		}
-		return nil, errors.Join(err, d.Close()) // the daemon is running despite the error
+		return nil, errors.Join(err, d.Close()) // The daemon is running despite the error.
 	}
 	return d, nil
 }
 
-// control runs the control program once. Its outputs are files, because the daemon inherits them
-// and keeps them open, so a pipe would never reach its end.
+// control runs the control program once. It redirects the program's output to a file, because the
+// daemon inherits the output and keeps it open, so that a pipe would never reach end of file.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -99,16 +99,16 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	cmd := exec.CommandContext(ctx, d.path, args...)
 	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end the daemon
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		text, _ := os.ReadFile(output.Name()) // without the output, the error is only less detailed
+		text, _ := os.ReadFile(output.Name()) // The output only adds detail to the error.
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// Variables returns the environment variables that make a process a client. gpus is the number of
-// GPUs that the process uses.
+// Variables returns the environment variables that make a process a client of the daemon. gpus is
+// the number of GPUs that the process uses.
 func (d *Daemon) Variables(gpus int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.selected {
@@ -121,14 +121,14 @@ func (d *Daemon) Variables(gpus int) map[string]string {
 	return variables
 }
 
-// Close stops the daemon and removes its folder. All clients must have ended.
+// Close stops the daemon and removes its folder. All clients must have exited.
 func (d *Daemon) Close() error {
 	process := d.process()
 	if process != nil {
 		defer process.Close()
 	}
 	if err := d.control(context.Background(), "quit\n"); err != nil {
-		return fmt.Errorf("ending the Multi-Process Service in %s: %w", d.folder, err)
+		return fmt.Errorf("stopping the Multi-Process Service in %s: %w", d.folder, err)
 	}
 	if process == nil {
 		return os.RemoveAll(d.folder)
@@ -136,12 +136,12 @@ func (d *Daemon) Close() error {
 	// The control program may return while the daemon is still running and writing to the folder.
 	err := process.SetReadDeadline(time.Now().Add(patience))
 	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
-		return fmt.Errorf("waiting for the end of the Multi-Process Service in %s: %w", d.folder, err)
+		return fmt.Errorf("waiting for the Multi-Process Service in %s to stop: %w", d.folder, err)
 	}
 	return os.RemoveAll(d.folder)
 }
 
-// process returns a pidfd of the daemon, or nil if it has ended or cannot be watched.
+// process returns a pidfd of the daemon, or nil if it has exited or cannot be watched.
 func (d *Daemon) process() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, program+".pid"))
 	if err != nil {

@@ -27,7 +27,7 @@ func TestDaemonListensUntilClose(t *testing.T) {
 		t.Error(err)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 || mps.Running(getenv) {
-		t.Errorf("after Close the folder contains %v, %v; want nothing", remaining, err)
+		t.Errorf("folder contains %v, %v after Close; want nothing", remaining, err)
 	}
 	want := "start of 2,3\nquit\n"
 	if text, err := os.ReadFile(log); string(text) != want {
@@ -57,10 +57,10 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 	t.Setenv("TMPDIR", folder)
 	_, err := mps.Start(t.Context(), append(os.Environ(), mpstest.Broken+"=1"))
 	if err == nil || !strings.Contains(err.Error(), mpstest.Complaint) {
-		t.Errorf("Start: %v, want an error with %q", err, mpstest.Complaint)
+		t.Errorf("Start = %v; want an error that contains %q", err, mpstest.Complaint)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
-		t.Errorf("after a failed Start the folder contains %v, %v; want nothing", remaining, err)
+		t.Errorf("folder contains %v, %v after a failed Start; want nothing", remaining, err)
 	}
 }
 
@@ -71,6 +71,6 @@ func TestStartFailsWithoutProgram(t *testing.T) {
 	}
 	getenvEmpty := func(string) string { return filepath.Join(t.TempDir(), "none") }
 	if mps.Running(getenvEmpty) {
-		t.Error("Running is true for a folder that does not exist")
+		t.Error("Running = true for a folder that does not exist")
 	}
 }

@@ -40,7 +40,7 @@ func (s *Spin[C]) Unlock() {
 }
 
 // RWMutex is a sync.RWMutex with a class. Every Lock and RLock checks the order. A second RLock by
-// one goroutine panics, too, because it would deadlock if a writer has begun to wait.
+// the same goroutine also panics, because it would deadlock if a writer had begun to wait.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -75,7 +75,7 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	hold(rank, address, frames)
 }
 
-// tryLock records a lock if TryLock has acquired it.
+// tryLock records a lock that TryLock has acquired. It returns acquired.
 func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	if acquired {
 		var class C
@@ -84,10 +84,10 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	return acquired
 }
 
-// Waiting panics if the goroutine holds a lock that must not be held during a wait for another
+// Waiting panics if the goroutine holds a lock that must not be held while it waits for another
 // rank. It must be called before every such wait.
 func Waiting() { checkWait() }
 
-// Unlocked panics if the goroutine holds a lock. It must be called before every callback of the
-// user, which may acquire any lock.
+// Unlocked panics if the goroutine holds any lock. It must be called before every call of a user's
+// callback, which may acquire any lock.
 func Unlocked() { checkUnlocked() }

@@ -51,15 +51,21 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 		want string
 	}{
 		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
-		{"several of a class with Many", lock(&several[0], &several[1]), ""},
-		{"the outer lock last", lock(&inner, &outer), "test.outer (order 1) is acquired while test.inner"},
-		{"one lock twice", lock(&inner, &inner), "test.inner is acquired twice"},
-		{"one lock twice, of a class with Many", lock(&several[1], &several[1]), "test.several is acquired twice"},
+		{"several locks of a class with Many", lock(&several[0], &several[1]), ""},
 		{
-			"for reading, after a later one", lock(&several[0], reader{&shared}),
+			"the outer lock last", lock(&inner, &outer),
+			"test.outer (order 1) is acquired while test.inner",
+		},
+		{"the same lock twice", lock(&inner, &inner), "test.inner is acquired twice"},
+		{
+			"the same lock of a class with Many twice", lock(&several[1], &several[1]),
+			"test.several is acquired twice",
+		},
+		{
+			"for reading, out of order", lock(&several[0], reader{&shared}),
 			"test.shared (order 3) is acquired while test.several",
 		},
-		{"two of a class without Many", func() {
+		{"two locks of a class without Many", func() {
 			var other ranked.Spin[innerMu]
 			lock(&inner, &other)()
 		}, "test.inner (order 2) is acquired while test.inner"},

@@ -1,15 +1,15 @@
 // Package ranked provides locks that check the order in which they are acquired.
 //
 // A lock is a Mutex, an RWMutex or a Spin with a Class. A Class is an empty type whose Rank method
-// returns the lock's name and its position in the order. A goroutine acquires locks in ascending
-// order. Each package lists its classes in one file, and in the same order in its documentation.
+// returns the lock's name and its position in the order. Goroutines must acquire locks in ascending
+// order. Each package lists its classes in one file and, in the same order, in its documentation.
 //
-// In builds with the tag invariants, every Lock checks the locks that its goroutine holds. If the
-// order is violated, Lock panics, even if the lock is not contended. The message contains the stack
-// that acquired the first lock and the stack that requests the second. If any goroutine has
-// acquired the two locks in the right order, the message also contains that stack. Waiting panics
-// if the goroutine holds a lock that must not be held while ranks wait for each other. TryLock
-// never waits, so it may be called in any order. A lock that it has acquired counts as held.
+// In builds with the tag invariants, every Lock checks which locks its goroutine already holds. If
+// the order is violated, Lock panics, even if the lock is not contended. The panic message contains
+// the stack that acquired the first lock, the stack that requests the second, and, if any goroutine
+// has ever acquired the two locks in the right order, the stack that did so. Waiting panics if the
+// goroutine holds a lock that must not be held while ranks wait for each other. Because TryLock
+// never waits, it may be called in any order, but a lock that it has acquired counts as held.
 //
 // In other builds Mutex, RWMutex and Spin only wrap sync.Mutex, sync.RWMutex and spin.Lock, and
 // Waiting does nothing.
@@ -19,7 +19,7 @@ package ranked
 
 // Rank describes the position of a lock in the order.
 type Rank struct {
-	// Order is the position, from 1 to MaxOrder. A goroutine that holds the lock acquires only
+	// Order is the position, from 1 to MaxOrder. A goroutine that holds the lock may acquire only
 	// locks with a higher Order. Every class has a different Order.
 	Order int
 	// Name identifies the lock in messages and in documentation, for example "symmem.Pool.mu".
@@ -34,10 +34,11 @@ type Rank struct {
 // MaxOrder is the highest Order.
 const MaxOrder = 127
 
-// Base is added to the positions of a package's locks, so that the Orders of packages differ.
+// Base is added to the positions of a package's locks, so that different packages use different
+// Orders.
 type Base int
 
-// The bases of packages. A caller has a lower base than the packages that it calls.
+// The bases of packages. A package has a lower base than the packages that it calls.
 const (
 	Root Base = 0
 	NCCL Base = 30

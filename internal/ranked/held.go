@@ -12,17 +12,18 @@ import (
 )
 
 const (
-	// shards is the number of shards over which goroutines that hold locks are distributed.
+	// shards is the number of shards across which goroutines that hold locks are distributed.
 	shards = 64
-	// holders limits the goroutines of one shard that hold locks at one time. If there are more,
-	// Lock panics. The size is fixed because Lock must not allocate.
+	// holders is the maximum number of goroutines in one shard that hold locks at the same time. If
+	// there are more, Lock panics. The number is fixed because Lock must not allocate.
 	holders = 64
-	// depth limits the locks of one goroutine. If there are more, Lock panics.
+	// depth is the maximum number of locks that one goroutine can hold. If it acquires more, Lock
+	// panics.
 	depth = 32
-	// frames limits the recorded frames of a stack.
+	// frames is the maximum number of frames recorded for a stack.
 	frames = 10
-	// triedFrames limits the frames recorded by TryLock. It is small, because a goroutine that
-	// polls with TryLock would otherwise spend most of its time on stacks.
+	// triedFrames is the number of frames recorded by TryLock. It is small, because a goroutine
+	// that polls with TryLock would otherwise spend most of its time recording stacks.
 	triedFrames = 2
 )
 
@@ -43,8 +44,9 @@ type holder struct {
 	locks     [depth]held
 }
 
-// shard lists the goroutines of one shard that hold locks. Its methods are hidden from the race
-// detector, which would assume that the shard's mutex orders unrelated goroutines.
+// shard lists the goroutines in one shard that hold locks. Its methods are hidden from the race
+// detector, which would otherwise take the shard's mutex for synchronization between unrelated
+// goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
@@ -53,8 +55,8 @@ type shard struct {
 
 var (
 	goroutines [shards]shard
-	// seenInOrder holds, for each pair of Orders, a stack that acquired the first and then the
-	// second.
+	// seenInOrder holds, for each pair of Orders, a stack that acquired a lock with the second
+	// while holding one with the first.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
@@ -62,7 +64,7 @@ func shardOf(goroutine uintptr) *shard {
 	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
 }
 
-// find returns the holder of a goroutine, or nil. The caller holds s.mu.
+// find returns the holder for a goroutine, or nil if there is none. The caller must hold s.mu.
 //
 //go:norace
 func (s *shard) find(goroutine uintptr) *holder {
@@ -86,7 +88,7 @@ func check(rank Rank, lock unsafe.Pointer) {
 	}
 }
 
-// conflict returns a lock that this goroutine holds and that forbids acquiring a lock of the given
+// conflict returns a lock held by this goroutine that forbids it to acquire a lock of the given
 // rank.
 //
 //go:norace
@@ -119,8 +121,7 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
 	return held{}, false
 }
 
-// hold records that the goroutine holds a lock. It also records the given number of frames of the
-// stack.
+// hold records that the goroutine holds a lock, along with the given number of frames of its stack.
 //
 //go:norace
 func hold(rank Rank, lock unsafe.Pointer, frames int) {
@@ -157,8 +158,7 @@ func trace() *stack {
 	return &s
 }
 
-// release records that a lock is about to be released. Usually the goroutine that has acquired the
-// lock releases it.
+// release records that a lock is about to be released, usually by the goroutine that acquired it.
 //
 //go:norace
 func release(lock unsafe.Pointer) {
@@ -176,8 +176,8 @@ func release(lock unsafe.Pointer) {
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// drop removes a lock from its holder in the shard. It reports whether the shard has such a holder.
-// It prefers the running goroutine.
+// drop removes a lock from its holder in the shard, preferably the running goroutine, and reports
+// whether it found one.
 //
 //go:norace
 func (s *shard) drop(lock unsafe.Pointer) bool {
@@ -199,7 +199,7 @@ func (s *shard) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// drop removes a lock from the list. It reports whether the list had it.
+// drop removes a lock from the list and reports whether it was there.
 //
 //go:norace
 func (h *holder) drop(lock unsafe.Pointer) bool {
@@ -216,12 +216,12 @@ func (h *holder) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// checkWait panics if the goroutine holds a lock that must not be held while ranks wait.
+// checkWait panics if the goroutine holds a lock that must not be held while it waits for a rank.
 //
 //go:norace
 func checkWait() {
 	if lock, found := holds(func(r *Rank) bool { return !r.Waits }); found {
-		panic("ranked: a rank waits for another one with " + lock.rank.Name + " held, acquired at\n" +
+		panic("ranked: waiting for another rank with " + lock.rank.Name + " held, acquired at\n" +
 			lock.stack.String())
 	}
 }
@@ -231,12 +231,12 @@ func checkWait() {
 //go:norace
 func checkUnlocked() {
 	if lock, found := holds(func(*Rank) bool { return true }); found {
-		panic("ranked: a callback of the user is called with " + lock.rank.Name +
+		panic("ranked: calling a user's callback with " + lock.rank.Name +
 			" held, acquired at\n" + lock.stack.String())
 	}
 }
 
-// holds returns a lock that the goroutine holds and whose rank satisfies the condition.
+// holds returns a lock held by the goroutine whose rank satisfies the condition.
 //
 //go:norace
 func holds(condition func(*Rank) bool) (lock held, found bool) {
@@ -258,8 +258,8 @@ func holds(condition func(*Rank) bool) (lock held, found bool) {
 	return held{}, false
 }
 
-// inversion returns a message about two locks that are acquired in the wrong order. The message
-// contains the stacks that acquire them.
+// inversion returns a message about two locks acquired in the wrong order, which contains the
+// stacks that acquire them.
 func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {

@@ -16,7 +16,7 @@ func Ranks(ranks []int) string {
 	return "ranks " + Spans(ranks)
 }
 
-// Spans formats numbers, such as "0-2,5".
+// Spans formats ascending numbers, such as "0-2,5".
 func Spans(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); {
@@ -36,9 +36,9 @@ func Spans(numbers []int) string {
 	return b.String()
 }
 
-// RanksOf formats world ranks of a group together with their group ranks, such as "world rank 5
-// (rank 2 of the group)". members lists the group's world ranks in group order. If members is empty
-// or all ranks have the same number in the world and in the group, RanksOf returns Ranks(world).
+// RanksOf formats world ranks together with their group ranks, such as "world rank 5 (rank 2 of the
+// group)". members lists the group's world ranks in group order. If members is empty, or all ranks
+// have the same number in the world and in the group, RanksOf returns Ranks(world).
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
@@ -54,9 +54,9 @@ func RanksOf(world, members []int) string {
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
-// RanksOn formats ranks as RanksOf does, and adds the machines that they run on, such as "ranks 4-7
-// on node-b" and "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank.
-// Ranks without a name are formatted without a machine.
+// RanksOn formats ranks like RanksOf and adds the machines on which they run, as in "ranks 4-7 on
+// node-b" or "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank;
+// ranks that are not in machines are formatted without one.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
 	var names []string // in the order of their first rank

@@ -2,7 +2,7 @@ package ranklist
 
 import "testing"
 
-func TestRanksOnNamesMachines(t *testing.T) {
+func TestRanksOn(t *testing.T) {
 	world, two := []int{0, 1, 2, 3, 4, 5, 6, 7}, map[int]string{4: "b", 5: "b", 6: "c"}
 	for _, c := range []struct {
 		ranks, members []int

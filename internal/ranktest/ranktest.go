@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Outcomes calls f concurrently for n ranks and returns the errors by rank. It adds the number of
-// the rank to each error.
+// Outcomes calls f concurrently for n ranks and returns the errors by rank. Each error mentions its
+// rank.
 func Outcomes(n int, f func(rank int) error) []error {
 	errs := make([]error, n)
 	var ranks sync.WaitGroup

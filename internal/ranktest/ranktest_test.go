@@ -7,16 +7,16 @@ import (
 )
 
 func TestRanksRunConcurrently(t *testing.T) {
-	arrived, ranks := make(chan int, 3), make(chan struct{})
+	arrived, allArrived := make(chan int, 3), make(chan struct{})
 	go func() {
 		for range 3 {
 			<-arrived
 		}
-		close(ranks)
+		close(allArrived)
 	}()
 	errs := Outcomes(3, func(rank int) error {
 		arrived <- rank
-		<-ranks // It is closed only if all three run at once.
+		<-allArrived // closed only if all three run concurrently
 		if rank == 1 {
 			return io.EOF
 		}
@@ -24,7 +24,7 @@ func TestRanksRunConcurrently(t *testing.T) {
 	})
 	if errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], io.EOF) ||
 		errs[1].Error() != "rank 1: EOF" {
-		t.Errorf("Outcomes = %v; want EOF of rank 1 only", errs)
+		t.Errorf("Outcomes = %v; want EOF from rank 1 only", errs)
 	}
 	if err := Each(2, func(int) error { return nil }); err != nil {
 		t.Error(err)

@@ -15,7 +15,7 @@ import (
 
 func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve responds to one client as NCCL does. answer is the response to the last request.
+// serve serves one client as NCCL does, with answer as the response to the last request.
 func serve(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,9 +44,9 @@ func serve(t *testing.T, answer string) (address string) {
 	return l.Addr().String()
 }
 
-// TestResponseOfNCCLIsParsed parses a response that was recorded from NCCL on a GPU
-// (testdata/README.md).
-func TestResponseOfNCCLIsParsed(t *testing.T) {
+// TestRecordedResponseIsParsed parses a response recorded from NCCL on a GPU (see
+// testdata/README.md).
+func TestRecordedResponseIsParsed(t *testing.T) {
 	recorded, err := os.ReadFile("testdata/2.31.2.json")
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +73,8 @@ func TestResponseOfNCCLIsParsed(t *testing.T) {
 	}
 }
 
-// TestInvalidResponsesAreRefused queries servers that do not respond as NCCL does. Ask must refuse
-// malformed responses and ignore invalid ranks and names.
+// TestInvalidResponsesAreRefused queries servers that respond differently from NCCL. Ask must
+// reject malformed responses and ignore invalid ranks and names.
 func TestInvalidResponsesAreRefused(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,

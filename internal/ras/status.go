@@ -17,7 +17,7 @@ type Status struct {
 type Communicator struct {
 	// Name is NCCL's hash of the communicator's unique id, as returned by ID.
 	Name string `json:"hash"`
-	// Size is the number of ranks, and Ranks lists the ranks that have responded to NCCL.
+	// Size is the number of ranks. Ranks lists only those that have responded to NCCL.
 	Size  int    `json:"size"`
 	Ranks []Rank `json:"ranks"`
 }
@@ -28,7 +28,7 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID returns NCCL's name for the communicator with a unique id.
+// ID returns NCCL's name for the communicator with the given unique id.
 func ID(unique []byte) string {
 	a, b := uint64(1)^uint64(len(unique)), uint64(1)
 	for ; len(unique) > 0; unique = unique[min(8, len(unique)):] {
@@ -54,9 +54,9 @@ func ID(unique []byte) string {
 var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
 // Differences returns a description of the counters that differ between a communicator's ranks,
-// such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counters differ or if the
-// communicator is unknown. name formats a list of ranks.
-func (s *Status) Differences(id string, size int, name func(ranks []int) string) string {
+// such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counters differ or the
+// communicator is unknown. format formats a list of ranks.
+func (s *Status) Differences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size
 	})
@@ -65,14 +65,16 @@ func (s *Status) Differences(id string, size int, name func(ranks []int) string)
 	}
 	var differences []string
 	for _, collective := range collectives {
-		if text := s.Communicators[index].describeDifference(collective, name); text != "" {
+		if text := s.Communicators[index].describeDifference(collective, format); text != "" {
 			differences = append(differences, collective+": "+text)
 		}
 	}
 	return strings.Join(differences, "; ")
 }
 
-func (c *Communicator) describeDifference(collective string, name func(ranks []int) string) string {
+func (c *Communicator) describeDifference(
+	collective string, format func(ranks []int) string,
+) string {
 	ranksByCount := map[uint64][]int{}
 	for _, r := range c.Ranks {
 		if r.Rank >= 0 && r.Rank < c.Size {
@@ -86,7 +88,7 @@ func (c *Communicator) describeDifference(collective string, name func(ranks []i
 	var parts []string
 	for _, n := range slices.Sorted(maps.Keys(ranksByCount)) {
 		slices.Sort(ranksByCount[n])
-		parts = append(parts, fmt.Sprintf("%d by %s", n, name(ranksByCount[n])))
+		parts = append(parts, fmt.Sprintf("%d by %s", n, format(ranksByCount[n])))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -12,10 +12,10 @@ import (
 	"symmem/internal/ledger"
 )
 
-// ErrSplit means that two ranks reached different outcomes in an agreement. That is a bug.
+// ErrSplit means that two ranks reached different outcomes in an agreement, which is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
-// Change returns the history of a deviating rank, given the common history.
+// Change turns a copy of the common history into the history of a deviating rank.
 type Change func(history []event.Event, position int) []event.Event
 
 // Resize changes the size of the event at position.
@@ -34,45 +34,44 @@ func Repeat(history []event.Event, position int) []event.Event {
 	return slices.Insert(history, position, history[position])
 }
 
-// Stop ends the history before position.
+// Stop cuts off the history at position.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
 // Deviation is a difference between some ranks and the others.
 type Deviation struct {
 	// Ranks lists the deviating ranks, which share one ledger.
 	Ranks []int
-	// Position is the index in the history at which they deviate.
+	// Position is the index in the history at which these ranks deviate.
 	Position int
 	Change   Change
 }
 
-// Scenario describes one agreement of a cluster.
+// Scenario describes one agreement among the ranks of a cluster.
 type Scenario struct {
 	// Ranks is the number of ranks.
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
 	History []event.Event
-	// Deviations lists the differences. Each applies to the common history.
+	// Deviations lists the differences, each of which is applied to the common history.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
-	// Kept is the number of events that a ledger keeps; 0 means [ledger.DefaultKept].
+	// Kept is the number of events that a ledger keeps. 0 means [ledger.DefaultKept].
 	Kept int
-	// Mode selects how histories are compared.
 	Mode agreement.Mode
 }
 
 type Result struct {
 	Ranks, Events, Rounds int
-	// Bytes is the total size of all payloads. Largest is the size of the largest payload.
+	// Bytes is the total size of all payloads, and Largest the size of the largest one.
 	Bytes, Largest int
-	// Outcome is the outcome of every rank that took part.
+	// Outcome is the outcome on every rank that took part.
 	Outcome *agreement.Outcome
-	// Elapsed is the running time. Callers set it, because the package has no clock.
+	// Elapsed is the running time, which callers set because the package has no clock.
 	Elapsed time.Duration
 }
 
-// Agreement runs the scenario to its outcome. It returns ErrSplit if ranks reach different
+// Agreement runs a scenario until it has an outcome. It returns ErrSplit if ranks reach different
 // outcomes.
 func Agreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
@@ -99,7 +98,7 @@ func Agreement(s Scenario) (Result, error) {
 	return r, nil
 }
 
-// machines returns one machine for each rank, or nil for a missing rank.
+// machines returns one machine per rank, which is nil for missing ranks.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
 	common := s.ledger(s.History)
 	deviating := make(map[int]*ledger.Ledger)
@@ -148,8 +147,8 @@ type cluster struct {
 	outcome  *agreement.Outcome
 }
 
-// round exchanges the payloads and steps every rank. It returns ErrSplit unless all ranks continue
-// or all reach the same outcome.
+// round exchanges the payloads and steps every rank. It returns ErrSplit unless either all ranks
+// continue or all reach the same outcome.
 func (c *cluster) round() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Package sim runs agreements of thousands of ranks in one process, with the same ledgers and state
-// machines as real ranks. It shows how an agreement's rounds and bytes grow with the number of
-// ranks and the length of the history.
+// Package sim runs agreements among thousands of ranks in one process, with the same ledgers and
+// state machines that real ranks use. It shows how the rounds and bytes of an agreement grow with
+// the number of ranks and the length of the history.
 //
-// The package has no clock and starts no goroutines, so a run depends only on its scenario. Callers
-// can measure the time of a run.
+// The package has no clock and starts no goroutines, so that a run depends only on its scenario.
+// Callers can measure how long a run takes.
 //
-// Ranks with equal histories share one ledger, so 4096 ranks with histories of 100,000 events need
-// the memory of only one history, plus one for each deviation.
+// Ranks with the same history share one ledger, so that 4096 ranks with histories of 100,000 events
+// need only the memory of one history plus one for each deviation.
 package sim
 
 import (
@@ -32,7 +32,7 @@ func run(t testing.TB, s Scenario) Result {
 }
 
 // maxRounds returns the maximum number of rounds for a history: one each for the votes and the
-// events, and those of the search among events+1 outcomes.
+// events, and as many as it takes to search events+1 outcomes.
 func maxRounds(events int) int {
 	n := 2
 	for remaining := events + 1; remaining > 1; remaining = (remaining + 15) / 16 {
@@ -52,7 +52,7 @@ func Test4096RanksAgreeInOneRound(t *testing.T) {
 	}
 }
 
-func TestReportNamesDeviatingRank(t *testing.T) {
+func TestReportListsDeviatingRank(t *testing.T) {
 	history := History(100_000, 2)
 	for name, change := range map[string]Change{
 		"resize": Resize, "drop": Drop, "repeat": Repeat, "stop": Stop,
@@ -66,8 +66,8 @@ func TestReportNamesDeviatingRank(t *testing.T) {
 			if d == nil || d.Kind != agreement.KindPlacement || ranklist.Spans(d.Deviant) != "3001" {
 				t.Fatalf("got divergence %v, want deviant rank 3001", d)
 			}
-			// The first difference is one position later if the event is repeated, or if an equal
-			// event follows a dropped one.
+			// The first difference is one position later if the event is repeated, or if a dropped
+			// event is followed by an identical one.
 			if position := d.Position; position != d.Last || position < 77_777 || position > 77_778 {
 				t.Fatalf("got a difference at events %d to %d, want event 77777 or 77778", position, d.Last)
 			}
@@ -78,7 +78,7 @@ func TestReportNamesDeviatingRank(t *testing.T) {
 	}
 }
 
-func TestDroppedEventsAreNarrowedToTheStride(t *testing.T) {
+func TestDroppedEventsAreNarrowedToStride(t *testing.T) {
 	r := run(t, Scenario{
 		Ranks: 512, History: History(100_000, 3), Kept: 1024,
 		Deviations: []Deviation{{Ranks: []int{9}, Position: 5000, Change: Resize}},
@@ -89,7 +89,7 @@ func TestDroppedEventsAreNarrowedToTheStride(t *testing.T) {
 	}
 }
 
-func TestReportNamesMissingRanks(t *testing.T) {
+func TestReportListsMissingRanks(t *testing.T) {
 	r := run(t, Scenario{Ranks: 1000, History: History(1000, 4), Missing: []int{0, 17, 18, 999}})
 	if got := ranklist.Spans(r.Outcome.Absent); got != "0,17-18,999" || r.Outcome.Divergence != nil {
 		t.Fatalf("got absent ranks %q, divergence %v; want 0,17-18,999 and none",
@@ -112,12 +112,13 @@ func TestInvalidScenarioIsRefused(t *testing.T) {
 	}
 	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
 	if _, err := Agreement(s); err == nil {
-		t.Error("Agreement accepted a deviation after the end of the history")
+		t.Error("Agreement accepted a deviation beyond the end of the history")
 	}
 }
 
-// TestAllRanksReachSameOutcome draws scenarios. Agreement compares the outcomes of their ranks.
-// Absent ranks and equal ranks must be reported correctly.
+// TestAllRanksReachSameOutcome runs random scenarios. Agreement checks that all ranks reach the
+// same outcome, and the test that the outcome lists the absent ranks and that ranks without
+// deviations do not diverge.
 func TestAllRanksReachSameOutcome(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 60).Draw(rt, "ranks")
@@ -143,7 +144,7 @@ func TestAllRanksReachSameOutcome(t *testing.T) {
 			delete(deviant, rank)
 		}
 		if len(deviant) == 0 && r.Outcome.Divergence != nil {
-			rt.Fatalf("got divergence %v between equal ranks", r.Outcome.Divergence)
+			rt.Fatalf("got divergence %v between identical ranks", r.Outcome.Divergence)
 		}
 	})
 }

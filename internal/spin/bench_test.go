@@ -20,7 +20,7 @@ func BenchmarkAtomicStore(b *testing.B) {
 	}
 }
 
-func BenchmarkUntilFoundAtOnce(b *testing.B) {
+func BenchmarkUntilFoundImmediately(b *testing.B) {
 	word := uint64(1)
 	for b.Loop() {
 		UntilAtLeast64(&word, 1, 1, 0)

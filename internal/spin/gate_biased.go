@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls inside a section of code. Any number of goroutines may be inside. After
-// Close, Enter refuses calls, and Empty reports whether the calls inside have left. The zero Gate
-// is open.
+// Gate counts the calls that are currently inside a section of code, which any number of goroutines
+// may enter. After Close, Enter refuses calls, and Empty reports whether all calls have left. The
+// zero Gate is open.
 //
-// A Gate is biased like a Lock. The owner is the goroutine that enters most often. It counts its
+// A Gate is biased like a Lock. Its owner is the goroutine that enters most often, which counts its
 // calls with plain stores in a word that only the owner writes. Other goroutines count in an atomic
-// word. Close withdraws the bias and makes every processor execute a memory barrier. After the
-// barrier, either the owner has seen the withdrawal, or its count is visible.
+// word. Close withdraws the bias and makes every processor execute a memory barrier, after which
+// either the owner has seen the withdrawal or its count is visible.
 //
 // A Gate must not be copied after first use.
 type Gate struct {
@@ -23,22 +23,23 @@ type Gate struct {
 	last   atomic.Uintptr // goroutine that last entered without the bias
 	streak atomic.Int32   // number of consecutive calls of last without the bias
 
-	moving sync.Mutex // held while the bias changes; no lock is acquired under it
+	moving sync.Mutex // held while the bias changes; no other lock is acquired while it is held
 	owned  *bias      // latest bias, even after its withdrawal; guarded by moving
 }
 
-// Pass is the result of Gate.Enter, for Gate.Leave.
+// Pass is the result of Gate.Enter, which must be passed to Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (
 	closed = 1 << 32
 	// moveThreshold is the number of consecutive calls after which another goroutine becomes the
-	// owner. That many calls outweigh the cost of the barrier, which takes a few microseconds.
+	// owner. With that many calls, owning the bias outweighs the cost of the barrier, which takes a
+	// few microseconds.
 	moveThreshold = 1000
 )
 
-// Enter begins a call. Leave ends it, on the same goroutine. Enter returns false if the gate is
-// closed. Calls may be nested.
+// Enter begins a call, or returns false if the gate is closed. The same goroutine must end the call
+// with Leave. Calls may be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
@@ -47,8 +48,8 @@ func (g *Gate) Enter() (Pass, bool) {
 }
 
 // EnterAs begins a call if me, which must be the running goroutine, owns the gate's bias. Otherwise
-// EnterAs returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock,
-// the compiler keeps the store and the load in order.
+// it returns the zero Pass, and the caller must call Enter. EnterAs is small enough for Go to
+// inline. As in Lock, the compiler keeps the store and the load in order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -92,7 +93,7 @@ func (g *Gate) enterShared() (Pass, bool) {
 	return Pass{}, true
 }
 
-// moveTo makes a goroutine the owner, unless the current owner is inside.
+// moveTo makes a goroutine the owner unless the current owner is inside.
 func (g *Gate) moveTo(owner uintptr) {
 	if !canBarrier() || !g.moving.TryLock() {
 		return
@@ -107,7 +108,7 @@ func (g *Gate) moveTo(owner uintptr) {
 	g.bias.Store(g.owned)
 }
 
-// withdraw withdraws the bias, after which the count of owned is exact. The caller holds moving.
+// withdraw withdraws the bias. Afterwards owned.busy is exact. The caller must hold moving.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)

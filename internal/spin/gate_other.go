@@ -4,22 +4,22 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls inside a section of code. Any number of goroutines may be inside. After
-// Close, Enter refuses calls, and Empty reports whether the calls inside have left. The zero Gate
-// is open. A Gate must not be copied after first use.
+// Gate counts the calls that are currently inside a section of code, which any number of goroutines
+// may enter. After Close, Enter refuses calls, and Empty reports whether all calls have left. The
+// zero Gate is open. A Gate must not be copied after first use.
 type Gate struct {
-	inside atomic.Int64 // number of calls inside, plus closed for each Close
+	calls atomic.Int64 // number of calls inside, plus closed for each Close
 }
 
-// Pass is the result of Gate.Enter, for Gate.Leave.
+// Pass is the result of Gate.Enter, which must be passed to Gate.Leave.
 type Pass struct{}
 
 const closed = 1 << 32
 
-// Enter begins a call. Leave ends it. Enter returns false if the gate is closed.
+// Enter begins a call, or returns false if the gate is closed. Leave ends the call.
 func (g *Gate) Enter() (Pass, bool) {
-	if g.inside.Add(1) >= closed {
-		g.inside.Add(-1)
+	if g.calls.Add(1) >= closed {
+		g.calls.Add(-1)
 		return Pass{}, false
 	}
 	return Pass{}, true
@@ -35,16 +35,16 @@ type Goroutine struct{}
 func Self() Goroutine { return Goroutine{} }
 
 // Leave ends a call.
-func (g *Gate) Leave(Pass) { g.inside.Add(-1) }
+func (g *Gate) Leave(Pass) { g.calls.Add(-1) }
 
 // Close makes the gate refuse calls until every Close has been undone by an Open.
-func (g *Gate) Close() { g.inside.Add(closed) }
+func (g *Gate) Close() { g.calls.Add(closed) }
 
 // Open undoes one Close.
-func (g *Gate) Open() { g.inside.Add(-closed) }
+func (g *Gate) Open() { g.calls.Add(-closed) }
 
 // Closed reports whether calls are refused.
-func (g *Gate) Closed() bool { return g.inside.Load() >= closed }
+func (g *Gate) Closed() bool { return g.calls.Load() >= closed }
 
 // Empty reports whether no call is inside. The gate must be closed.
-func (g *Gate) Empty() bool { return g.inside.Load()%closed == 0 }
+func (g *Gate) Empty() bool { return g.calls.Load()%closed == 0 }

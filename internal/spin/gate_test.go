@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// TestClosedGateIsEmpty closes a gate while goroutines repeatedly enter it, and waits until Empty
-// reports true. No call may be inside then. Sometimes one of the goroutines owns the bias.
+// TestClosedGateIsEmpty closes a gate while goroutines, one of which sometimes owns the bias,
+// repeatedly enter it. Once Empty returns true, no call may be inside.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
-	var open atomic.Bool // true whenever a call may be inside
+	var open atomic.Bool // whether a call may be inside
 	var stop atomic.Bool
 	var entered atomic.Int64
 	var all sync.WaitGroup
@@ -21,7 +21,7 @@ func TestClosedGateIsEmpty(t *testing.T) {
 			for turn := 0; !stop.Load(); turn++ {
 				if pass, ok := gate.Enter(); ok {
 					if !open.Load() {
-						t.Error("a call is inside although Empty reported true")
+						t.Error("a call is inside although Empty returned true")
 					}
 					entered.Add(1)
 					gate.Leave(pass)
@@ -74,12 +74,12 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 			gate.Close()
 			for name, pass := range map[string]Pass{"early": early, "outer": outer, "inner": inner} {
 				if gate.Empty() {
-					t.Errorf("the gate is empty before the %s call leaves", name)
+					t.Errorf("Empty = true before the %s call left, want false", name)
 				}
 				gate.Leave(pass)
 			}
 			if !gate.Empty() {
-				t.Error("the gate is not empty after all calls have left")
+				t.Error("Empty = false after all calls have left, want true")
 			}
 			if _, ok := gate.Enter(); ok || !gate.Closed() {
 				t.Error("a closed gate admitted a call")
@@ -90,8 +90,8 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside. After the
-// next Close, Empty must still count the owner.
+// TestNextCloseCountsEarlierCall closes and reopens the gate while the owner is inside. After the
+// next Close, Empty must still take the owner's call into account.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
@@ -109,7 +109,8 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	<-entered
 	gate.Close()
 	gate.Open()
-	for range 3 * callsPerBias { // the bias must not move from a goroutine that is inside
+	// These calls must not take the bias away from the goroutine that is inside.
+	for range 3 * callsPerBias {
 		pass, ok := gate.Enter()
 		if !ok {
 			t.Fatal("the open gate refused a call")
@@ -119,13 +120,13 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	gate.Close()
 	gate.Close()
 	if gate.Empty() {
-		t.Error("the gate is empty while a call is inside")
+		t.Error("Empty = true while a call is inside, want false")
 	}
 	gate.Open()
 	close(leave)
 	<-left
 	if !gate.Empty() {
-		t.Error("the gate is not empty after the call has left")
+		t.Error("Empty = false after the call has left, want true")
 	}
 }
 

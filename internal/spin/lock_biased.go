@@ -10,33 +10,32 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock for critical sections that one goroutine enters repeatedly and
-// other goroutines rarely, such as those of an allocator or of a stream. They should mostly be
-// short. During a long critical section (to map a segment, or in a call that waits for ranks),
-// waiters use little CPU.
+// Lock is a mutual exclusion lock for critical sections that one goroutine enters often and others
+// enter rarely, such as those of an allocator or a stream. Most of them should be short, but during
+// a long one (which maps a segment, say, or waits for other ranks), waiters use little CPU.
 //
-// The lock is biased. A goroutine that has acquired it many times in a row becomes the owner. The
-// owner acquires the lock with a plain store and a load, because a locked instruction would also
-// wait until every earlier store has reached the caches.
+// The lock is biased: a goroutine that has acquired it many times in a row becomes its owner, and
+// acquires it with a plain store and a load, because a locked instruction would also wait until
+// every earlier store has reached the caches.
 //
 // A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of held.
-// It becomes biased in an Unlock after biasAfter consecutive acquisitions by the same goroutine,
-// which becomes the owner. The owner of a biased Lock acquires it by setting busy.
+// It becomes biased in an Unlock that follows biasAfter consecutive acquisitions by the same
+// goroutine, which becomes the owner. The owner of a biased Lock acquires it by setting busy.
 //
 // Any other goroutine makes the Lock plain again. It sets held, withdraws the bias, makes every
 // processor that runs a thread of this process execute a memory barrier (membarrier(2)), and waits
-// until the owner is not busy. The owner sets busy before it checks the bias, so after the barrier
-// either the owner has seen the withdrawal, or the other goroutine sees busy. A TryLock that sees
-// busy restores the bias before it clears held. Each bias is a new record, so a former owner cannot
-// interfere with the next owner.
+// until the owner is not busy. Because the owner sets busy before it checks the bias, after the
+// barrier either the owner has seen the withdrawal or the other goroutine sees busy. A TryLock that
+// sees busy restores the bias before it clears held. Each bias is a new record, so that a former
+// owner cannot interfere with the next one.
 //
-// Without membarrier the Lock stays plain. Waiters yield and then sleep briefly, so Unlock need not
-// wake a waiter. A waiter acquires the lock within some hundred acquisitions by other goroutines,
-// because by then the lock is biased and held is free. The zero Lock is unlocked. A Lock must not
-// be copied after first use. Its holder must not acquire it again.
+// Without membarrier the Lock stays plain. Waiters yield and then sleep briefly, so that Unlock
+// need not wake them. A waiter acquires the lock within a few hundred acquisitions by other
+// goroutines, because by then the lock is biased and held is free. The zero Lock is unlocked. A
+// Lock must not be copied after first use, and its holder must not acquire it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
-	current *bias   // bias by which the holder has acquired the lock; nil if it acquired held
+	current *bias   // bias through which the holder acquired the lock; nil if it acquired held
 	held    uint32  // 1 if the lock is held without a bias, or a goroutine is about to acquire it
 	streak  uint32  // number of consecutive acquisitions by last; guarded by held
 	last    uintptr // goroutine that acquired held last; guarded by held
@@ -49,11 +48,12 @@ type bias struct {
 }
 
 const (
-	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. That
-	// many acquisitions outweigh the cost of withdrawing the bias, which takes a few microseconds.
+	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. With
+	// that many, owning the bias outweighs the cost of withdrawing it, which takes a few
+	// microseconds.
 	biasAfter = 200
-	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. The time doubles
-	// after every sleepsPerStep sleeps, up to maxDoublings times.
+	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. The sleeps double
+	// in length after every sleepsPerStep sleeps, up to maxDoublings times.
 	yieldRounds   = 100
 	firstSleep    = 50 * time.Microsecond
 	sleepsPerStep = 20
@@ -65,9 +65,9 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores, which saves two calls into assembly. Go's compiler
-// keeps stores in program order, and moves no load past a later store, an atomic load or a call.
-// amd64 makes stores visible in that order, after all earlier loads.
+// Lock and Unlock write busy with plain stores, which saves two calls into assembly. That is safe
+// because Go's compiler keeps stores in program order and moves no load past a later store, an
+// atomic load or a call, and amd64 makes stores visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -77,14 +77,14 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It may also fail while
-// another goroutine tries to acquire the lock. It never waits. To check another goroutine's bias,
-// it withdraws that bias, which takes a microsecond or two, and restores it if that goroutine holds
-// the lock.
+// TryLock acquires the lock if it is free, and reports whether it did. It never waits, but may also
+// fail while another goroutine is trying to acquire the lock. If another goroutine owns the bias,
+// TryLock withdraws the bias, which takes a microsecond or two, and restores it if that goroutine
+// holds the lock.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
-			return false // held by the caller
+			return false // The caller already holds the lock.
 		}
 		if l.lockBiased(b) {
 			return true
@@ -98,7 +98,7 @@ func (l *Lock) TryLock() bool {
 		l.current = nil
 		return true
 	}
-	// The owner holds the lock by the bias, which the next goroutine that sets held needs.
+	// The owner holds the lock through the bias, which the next goroutine to set held must see.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
@@ -140,8 +140,8 @@ func (l *Lock) lockHeld() {
 	}
 }
 
-// withdraw withdraws the bias and returns it, or nil if there is none. The caller has set held.
-// Afterwards, the owner has seen the withdrawal, or this goroutine can see busy.
+// withdraw withdraws the bias and returns it, or nil if there is none. The caller must have set
+// held. Afterwards, either the owner has seen the withdrawal or this goroutine can see busy.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -161,7 +161,7 @@ func (l *Lock) unlockHeld() {
 	StoreRelease32(&l.held, 0)
 }
 
-// pause yields. In later rounds it sleeps, because the holder may keep the lock for long.
+// pause yields or, in later rounds, sleeps, because the holder may keep the lock for a long time.
 func pause(round int) {
 	if round < yieldRounds {
 		runtime.Gosched()
@@ -183,9 +183,9 @@ var canBarrier = sync.OnceValue(func() bool {
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. It must be
-// called only after canBarrier has returned true. It panics on errors, because a silent failure
-// would break mutual exclusion.
+// barrier makes every running thread of this process execute a full memory barrier. It must not be
+// called unless canBarrier has returned true. It panics on errors, because a silent failure would
+// break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
 	if errno != 0 {

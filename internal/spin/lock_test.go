@@ -12,7 +12,7 @@ const turns = 60_000
 func TestMutualExclusion(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		burst int // turns between two yields
+		burst int // number of turns between yields
 	}{
 		{"alternating goroutines", 1},
 		{"short bursts", 300},
@@ -20,18 +20,18 @@ func TestMutualExclusion(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var lock Lock
-			var inside, count int // guarded by lock
+			var holders, count int // guarded by lock
 			var all sync.WaitGroup
 			for range 4 {
 				all.Go(func() {
 					for turn := range turns {
 						lock.Lock()
-						inside++
-						if inside != 1 {
-							t.Errorf("%d goroutines are inside, want 1", inside)
+						holders++
+						if holders != 1 {
+							t.Errorf("%d goroutines hold the lock, want 1", holders)
 						}
 						count++
-						inside--
+						holders--
 						lock.Unlock()
 						if turn%c.burst == 0 {
 							runtime.Gosched()
@@ -49,13 +49,13 @@ func TestMutualExclusion(t *testing.T) {
 
 func TestMutualExclusionWithTryLock(t *testing.T) {
 	var lock Lock
-	var inside, count, tries int // guarded by lock
+	var holders, count, tries int // guarded by lock
 	stop := make(chan struct{})
 	var owner, others sync.WaitGroup
 	enter := func() {
-		inside++
-		if inside != 1 {
-			t.Errorf("%d goroutines are inside, want 1", inside)
+		holders++
+		if holders != 1 {
+			t.Errorf("%d goroutines hold the lock, want 1", holders)
 		}
 	}
 	for range 3 {
@@ -69,7 +69,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 				if lock.TryLock() {
 					enter()
 					tries++
-					inside--
+					holders--
 					lock.Unlock()
 				}
 				runtime.Gosched()
@@ -81,7 +81,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 			lock.Lock()
 			enter()
 			count++
-			inside--
+			holders--
 			lock.Unlock()
 		}
 	})

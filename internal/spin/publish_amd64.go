@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// Publish64 stores v in a variable of this process with one writer at a time and concurrent
+// Publish64 stores v in a variable of this process that has one writer at a time and concurrent
 // readers. A reader that loads v sees all earlier stores. Publish64 is inlined and needs no locked
 // instruction.
-func Publish64(at *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(at)) = v }
+func Publish64(p *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(p)) = v }
 
 // Publish is Publish64 for a pointer.
-func Publish[T any](at *atomic.Pointer[T], v *T) { *(**T)(unsafe.Pointer(at)) = v }
+func Publish[T any](p *atomic.Pointer[T], v *T) { *(**T)(unsafe.Pointer(p)) = v }

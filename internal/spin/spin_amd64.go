@@ -24,17 +24,17 @@ func LoadAcquire64(p *uint64) uint64
 //go:noescape
 func LoadAcquire32(p *uint32) uint32
 
-// Pause executes n PAUSE instructions, some 40 to 140 cycles each on current processors.
+// Pause executes n PAUSE instructions, each of which takes 40 to 140 cycles on current processors.
 func Pause(n uint32)
 
-// Until64 polls p until it holds want: tight times without a pause, then paused times with a PAUSE
-// after each poll. It returns false if no poll has found want. The load that returned want has
+// Until64 polls p until it holds want, first tight times without a pause and then paused times with
+// a PAUSE after each poll. It returns false if no poll finds want. The load that finds want has
 // acquire order.
 //
 //go:noescape
 func Until64(p *uint64, want uint64, tight, paused uint32) bool
 
-// UntilAtLeast64 polls like Until64 until the value is at least want, as an unsigned number.
+// UntilAtLeast64 polls like Until64, but until the value is at least want (as an unsigned number).
 //
 //go:noescape
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool
@@ -51,11 +51,12 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 
 // PrefetchWrite hints that a line is about to be written, so that the processor acquires the line
 // while this thread continues. It changes no memory, and an unmapped address causes no fault. If
-// another thread still polls the line, the prefetch makes both threads wait once more.
+// another thread is still polling the line, the prefetch costs both threads an additional transfer
+// of the line.
 //
 //go:noescape
 func PrefetchWrite(line unsafe.Pointer)
 
-// Ticks returns the processor's time-stamp counter. Its frequency is unknown. If the counter is not
-// invariant, or processors are not synchronized, the count may change its speed or step back.
+// Ticks returns the processor's time-stamp counter, whose frequency is unknown. If the counter is
+// not invariant or processors are not synchronized, it may change its speed or jump back.
 func Ticks() uint64

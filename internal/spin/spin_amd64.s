@@ -107,7 +107,7 @@ spent:
 	RET
 
 // func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
-// Pieces of the payload overlap where n is not a multiple of their size, so that nothing beyond
+// If n is not a multiple of their size, the pieces that are copied overlap, so that nothing beyond
 // src+n is read and nothing beyond dst+16+n is written.
 TEXT ·PutLine(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
@@ -165,7 +165,7 @@ publish:
 	RET
 
 // func PrefetchWrite(line unsafe.Pointer)
-// The assembler does not know PREFETCHW (AX). Processors without it take its opcode for a NOP.
+// PREFETCHW (AX), which the assembler does not know. Processors without it treat the opcode as a NOP.
 TEXT ·PrefetchWrite(SB), NOSPLIT, $0-8
 	MOVQ line+0(FP), AX
 	BYTE $0x0F; BYTE $0x0D; BYTE $0x08

@@ -28,8 +28,8 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls p until it holds want: tight times without a pause, then paused times with a pause
-// after each poll. It returns false if no poll has found want. The load that returned want has
+// Until64 polls p until it holds want, first tight times without a pause and then paused times with
+// a pause after each poll. It returns false if no poll finds want. The load that finds want has
 // acquire order.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
@@ -46,7 +46,7 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// UntilAtLeast64 polls like Until64 until the value is at least want, as an unsigned number.
+// UntilAtLeast64 polls like Until64, but until the value is at least want (as an unsigned number).
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) >= want {

@@ -19,38 +19,38 @@ func (m *mailbox) line() unsafe.Pointer {
 
 func (m *mailbox) sequence() *uint64 { return (*uint64)(m.line()) }
 
-// await waits for a sequence number. With only one processor, it yields to the other goroutine.
+// await waits for a sequence number. It yields, in case both goroutines share one processor.
 func (m *mailbox) await(sequence uint64) {
 	for !UntilAtLeast64(m.sequence(), sequence, 100, 100) {
 		runtime.Gosched()
 	}
 }
 
-// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the payload, which
-// must match. This file is not built with the race detector, which sees no order between the
-// goroutines.
+// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the digest and the
+// payload, which must match it. This file is not built with the race detector, which does not see
+// that the goroutines are ordered.
 func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 	const rounds = 20000
-	there, back := new(mailbox), new(mailbox)
+	ping, pong := new(mailbox), new(mailbox)
 	done := make(chan uint64)
 	go func() {
 		var wrong uint64
 		for i := uint64(1); i <= rounds; i++ {
-			there.await(i)
-			digest := LoadAcquire64((*uint64)(unsafe.Add(there.line(), 8)))
-			payload := LoadAcquire64((*uint64)(unsafe.Add(there.line(), 56)))
+			ping.await(i)
+			digest := LoadAcquire64((*uint64)(unsafe.Add(ping.line(), 8)))
+			payload := LoadAcquire64((*uint64)(unsafe.Add(ping.line(), 56)))
 			if digest != ^i || payload != 3*i {
 				wrong++
 			}
-			StoreRelease64(back.sequence(), i)
+			StoreRelease64(pong.sequence(), i)
 		}
 		done <- wrong
 	}()
 	var payload [LinePayload]byte
 	for i := uint64(1); i <= rounds; i++ {
 		binary.LittleEndian.PutUint64(payload[40:], 3*i)
-		PutLine(there.line(), i, ^i, unsafe.Pointer(&payload[0]), len(payload))
-		back.await(i)
+		PutLine(ping.line(), i, ^i, unsafe.Pointer(&payload[0]), len(payload))
+		pong.await(i)
 	}
 	if wrong := <-done; wrong != 0 {
 		t.Errorf("%d of %d messages were torn", wrong, rounds)

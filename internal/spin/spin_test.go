@@ -20,7 +20,7 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 		t.Errorf("StoreRelease32 changed other words: %#x", halves)
 	}
 	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
-		t.Error("a load returned a different value")
+		t.Error("a load returned a value other than the stored one")
 	}
 }
 
@@ -30,23 +30,23 @@ func TestUntil(t *testing.T) {
 		tight, paused  uint32
 		exact, atLeast bool // results of Until64 and UntilAtLeast64
 	}{
-		"tight polling finds the word":             {5, 5, 1, 0, true, true},
-		"paused polling finds the word":            {5, 5, 0, 1, true, true},
-		"without polls no word is found":           {5, 5, 0, 0, false, false},
-		"a smaller word is not found":              {4, 5, 3, 3, false, false},
-		"a larger word is at least the wanted one": {6, 5, 3, 0, false, true},
-		"a larger word is found by paused polling": {6, 5, 0, 3, false, true},
-		"the comparison is unsigned":               {1 << 63, 1, 1, 1, false, true},
-		"the comparison does not wrap around":      {0, math.MaxUint64, 1, 1, false, false},
-		"all bits are compared":                    {1<<32 | 5, 5, 1, 1, false, true},
+		"tight polling finds the value":             {5, 5, 1, 0, true, true},
+		"paused polling finds the value":            {5, 5, 0, 1, true, true},
+		"without polls nothing is found":            {5, 5, 0, 0, false, false},
+		"a smaller value is not found":              {4, 5, 3, 3, false, false},
+		"a larger value is found by tight polling":  {6, 5, 3, 0, false, true},
+		"a larger value is found by paused polling": {6, 5, 0, 3, false, true},
+		"the comparison is unsigned":                {1 << 63, 1, 1, 1, false, true},
+		"the comparison does not wrap around":       {0, math.MaxUint64, 1, 1, false, false},
+		"all bits are compared":                     {1<<32 | 5, 5, 1, 1, false, true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if got := Until64(&c.value, c.want, c.tight, c.paused); got != c.exact {
-				t.Errorf("Until64 returned %v, want %v", got, c.exact)
+				t.Errorf("Until64 = %v, want %v", got, c.exact)
 			}
 			if got := UntilAtLeast64(&c.value, c.want, c.tight, c.paused); got != c.atLeast {
-				t.Errorf("UntilAtLeast64 returned %v, want %v", got, c.atLeast)
+				t.Errorf("UntilAtLeast64 = %v, want %v", got, c.atLeast)
 			}
 		})
 	}
@@ -61,7 +61,7 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	PrefetchWrite(nil)
 }
 
-func TestPutLineWritesExactlyThePayload(t *testing.T) {
+func TestPutLineKeepsOtherBytes(t *testing.T) {
 	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	for n := range LinePayload + 1 {
 		var buffer [3 * LineBytes]byte
@@ -81,7 +81,7 @@ func TestPutLineWritesExactlyThePayload(t *testing.T) {
 	}
 }
 
-func TestPutLineLimitsThePayload(t *testing.T) {
+func TestPutLineTruncatesPayload(t *testing.T) {
 	var buffer [3 * LineBytes]byte
 	var source [100]byte
 	for i := range source {

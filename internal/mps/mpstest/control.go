@@ -1,5 +1,5 @@
-// Package mpstest provides a replacement for nvidia-cuda-mps-control on machines without NVIDIA's
-// driver. The replacement starts and stops a process that does nothing.
+// Package mpstest provides a stand-in for nvidia-cuda-mps-control on machines without NVIDIA's
+// driver. It starts and stops a process that does nothing.
 package mpstest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Broken names an environment variable. If it is set, the program fails to start a daemon, and
-// prints Complaint.
+// Broken is an environment variable. If it is set, the program fails to start a daemon and prints
+// Complaint.
 const (
 	Broken    = "SYMMEM_TEST_MPS_BROKEN"
 	Complaint = "An instance of this daemon is already running"
@@ -20,7 +20,7 @@ const (
 var control []byte
 
 // Install puts the program first in PATH until the test ends. It returns the path of a file to
-// which the program appends a line for each invocation.
+// which the program appends a line in each invocation.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()
