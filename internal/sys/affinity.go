@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Affinity lists the processors on which the calling thread may run, in ascending order.
+// Affinity returns the processors on which the calling thread may run, in ascending order.
 func Affinity() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -21,8 +21,8 @@ func Affinity() ([]int, error) {
 	return processors, nil
 }
 
-// SetAffinity binds the calling thread, and its later children, to one processor. The caller must
-// lock its goroutine to the thread.
+// SetAffinity binds the calling thread, and threads that it starts later, to one processor. The
+// caller must lock its goroutine to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
@@ -39,8 +39,8 @@ func bind(thread, processor int) error {
 // ProcessorBytes is the length of a processor mask, which has one bit for each of 1,024 processors.
 const ProcessorBytes = 128
 
-// Processors returns the mask of the processors on which this process may run. Bit n%8 of byte n/8
-// stands for processor n.
+// Processors returns the mask of the processors on which the calling thread may run. Bit n%8 of
+// byte n/8 stands for processor n.
 func Processors() ([]byte, error) {
 	allowed, err := Affinity()
 	if err != nil {

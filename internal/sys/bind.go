@@ -10,8 +10,8 @@ import (
 )
 
 // BindProcess binds all threads of this process, and threads that they start later, to one
-// processor. The result of Cores does not change if GOMAXPROCS was set explicitly before, because
-// runtime.NumCPU counts processors only when a process starts.
+// processor. If GOMAXPROCS was set explicitly before, this does not change the result of Cores,
+// because runtime.NumCPU counts processors only when a process starts.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -22,7 +22,7 @@ func BindProcess(processor int) error {
 		if err != nil {
 			continue
 		}
-		// The thread may have ended since it was listed.
+		// The thread may have exited since it was listed.
 		if err := bind(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}

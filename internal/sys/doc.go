@@ -2,6 +2,6 @@
 // descriptors and file descriptors sent over Unix sockets. No other package of symmem imports
 // golang.org/x/sys.
 //
-// The receiver of a *File or a *Mapping owns it and must close it, once. Calls return wrapped errno
-// values, for errors.Is(err, syscall.ENOMEM).
+// A caller that gets an *os.File or a *Mapping owns it and must close it exactly once. Errors wrap
+// errno values, so that errors.Is(err, syscall.ENOMEM) works.
 package sys

@@ -31,14 +31,14 @@ func TestCreateFile(t *testing.T) {
 	}
 }
 
-// TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks. A child
-// process mounts ramfs in new namespaces.
+// TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks and which a
+// child process mounts in new namespaces.
 func TestCreateFileWithoutFallocate(t *testing.T) {
 	const variable = "SYS_TEST_RAMFS"
 	if folder := os.Getenv(variable); folder != "" {
 		_, err := CreateFile(filepath.Join(folder, "file"), 4096)
 		if err == nil || !strings.Contains(err.Error(), "use a folder on another filesystem") {
-			t.Errorf("CreateFile on ramfs = %v; want the advice to use another filesystem", err)
+			t.Errorf("CreateFile on ramfs = %v; want advice to use another filesystem", err)
 		}
 		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
 			t.Errorf("ReadDir after a failure = %v, %v; want no files", names, err)
@@ -81,6 +81,6 @@ func TestLockFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := LockFile(second); err != nil {
-		t.Errorf("LockFile after the lock has ended = %v; want no error", err)
+		t.Errorf("LockFile after the lock was released = %v; want nil", err)
 	}
 }

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited maps each file descriptor to a socket's inode, or to 0. A forked child must close these
-// sockets. inherited is nil in programs that do not fork.
+// inherited holds, by file descriptor, the inodes of the sockets that a forked child must close,
+// and 0 for other descriptors. It is nil in programs that do not fork.
 var inherited []uint64
 
-// ShareSockets sets the table that CloseInForks fills and the fork handler reads. It must be called
-// before the first socket is opened.
+// ShareSockets sets the table that CloseInForks fills and that the fork handler reads. It must be
+// called before the first socket is opened.
 func ShareSockets(table []uint64) { inherited = table }
 
 // CloseInForks makes forked children close a socket. If a child kept the socket open, the process
-// at the other end would not detect the end of this process. CloseInForks ignores values that are
-// not sockets. The entry may remain after the socket is closed, because inode numbers are not
-// reused.
+// at the other end would not notice when this process exits. CloseInForks ignores values that are
+// not sockets. The entry may stay in the table after the socket is closed, because inode numbers
+// are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {
@@ -27,7 +27,7 @@ func CloseInForks(socket io.Closer) {
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return // The socket is closed.
+		return // the socket has been closed
 	}
 	_ = raw.Control(func(fd uintptr) {
 		var stat unix.Stat_t

@@ -13,7 +13,7 @@ func TestCloseInForks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	CloseInForks(l) // It has no effect without a table.
+	CloseInForks(l) // has no effect, because there is no table yet
 	table := make([]uint64, 1<<14)
 	ShareSockets(table)
 	defer ShareSockets(nil)
@@ -27,7 +27,7 @@ func TestCloseInForks(t *testing.T) {
 		var stat unix.Stat_t
 		if err := unix.Fstat(fd, &stat); err != nil || stat.Ino != inode ||
 			stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-			t.Errorf("descriptor %d has inode %d, mode %#o, %v, want a socket with inode %d",
+			t.Errorf("descriptor %d has inode %d, mode %#o, error %v; want a socket with inode %d",
 				fd, stat.Ino, stat.Mode, err, inode)
 		}
 	}

@@ -23,8 +23,7 @@ func newWord(t *testing.T) (first, second *uint32) {
 func TestFutexWaitReturnsIfValueDiffers(t *testing.T) {
 	word, _ := newWord(t)
 	atomic.StoreUint32(word, 2)
-	// If FutexWait slept, the test would time out.
-	FutexWait(word, 1, time.Hour)
+	FutexWait(word, 1, time.Hour) // if it slept, the test would time out
 }
 
 func TestFutexWaitTimesOut(t *testing.T) {
@@ -33,8 +32,8 @@ func TestFutexWaitTimesOut(t *testing.T) {
 	FutexWait(word, 0, 0)
 }
 
-// TestFutexWakesThroughAnotherMapping stores a new value and wakes the sleeper. If FutexWake has no
-// effect, the test times out.
+// TestFutexWakesThroughAnotherMapping times out if FutexWake on one mapping of the word does not
+// wake a thread that sleeps on another.
 func TestFutexWakesThroughAnotherMapping(t *testing.T) {
 	first, second := newWord(t)
 	woken := make(chan struct{})

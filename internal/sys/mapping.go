@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's address space: a reservation without memory, or shared
-// memory. Its creator owns it. Close unmaps the range. A second Close returns ErrUnmapped, or
-// panics in builds with the tag invariants.
+// Mapping is a range of this process's address space: either a reservation without memory, or
+// shared memory. Its creator owns it. Close unmaps the range. A second Close returns ErrUnmapped,
+// or panics in builds with the tag invariants.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// inside is set for memory mapped over a part of a reservation. Close then restores the
-	// reservation, because other memory could be mapped into a hole.
-	inside bool
+	// nested is set for memory that is mapped over a part of a reservation. Close then restores the
+	// reservation instead of leaving a hole, into which other memory could be mapped.
+	nested bool
 	// origin is the stack that created the mapping, in builds with the tag invariants.
 	origin origin
 }
@@ -69,8 +69,8 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 	return newMapping(base, bytes, true), nil
 }
 
-func newMapping(base unsafe.Pointer, bytes int64, inside bool) *Mapping {
-	m := &Mapping{base: base, bytes: bytes, inside: inside}
+func newMapping(base unsafe.Pointer, bytes int64, nested bool) *Mapping {
+	m := &Mapping{base: base, bytes: bytes, nested: nested}
 	m.origin.record(m)
 	return m
 }
@@ -81,16 +81,17 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// Where transparent huge pages for shared memory are available, a fresh segment causes 512
-	// times fewer page faults. Elsewhere the kernel ignores the advice.
+	// Where transparent huge pages are available for shared memory, a new segment causes 512 times
+	// fewer page faults. Elsewhere the kernel ignores the advice.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reclaim reserves a range again after mapping over it has failed. It reports whether the range
-// certainly belongs to the caller. The kernel may have unmapped the range before the failure, and
-// another thread may then have mapped other memory there, which must not be unmapped. If reclaim
-// returns false, the caller must abandon the range, which leaks addresses but no memory.
+// reclaim reserves a range again after an attempt to map memory over it has failed. It reports
+// whether the range certainly belongs to the caller. The kernel may have unmapped the range before
+// it failed, and another thread may since have mapped other memory there, which must not be
+// unmapped. If reclaim returns false, the caller must abandon the range, which leaks addresses but
+// no memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -111,11 +112,11 @@ func (m *Mapping) Bytes() int64 { return m.bytes }
 // PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
-	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // otherwise the stores populate the pages
+	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, the stores populate the pages
 }
 
-// Protect permits or prevents access to the mapping's memory. An access that is prevented raises
-// SIGSEGV.
+// Protect permits or prevents access to the mapping's memory. While access is prevented, an attempt
+// raises SIGSEGV.
 func (m *Mapping) Protect(access bool) error {
 	protection := unix.PROT_NONE
 	if access {
@@ -127,14 +128,14 @@ func (m *Mapping) Protect(access bool) error {
 	return nil
 }
 
-// Shrink unmaps the end of a reservation. It keeps the given number of bytes, rounded up to
+// Shrink unmaps the end of a reservation, keeping the given number of bytes, rounded up to
 // PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
 		return nil
 	}
-	if bytes <= 0 || m.inside {
+	if bytes <= 0 || m.nested {
 		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, bytes, unix.EINVAL)
 	}
 	rest := m.bytes - bytes
@@ -142,14 +143,14 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, bytes), rest)
 }
 
-// Keep leaves the range mapped until the process ends. Something that cannot be stopped may still
-// refer to its addresses. The Mapping must not be used afterwards.
+// Keep leaves the range mapped until the process exits, for the case that something that cannot be
+// stopped may still refer to its addresses. The Mapping must not be used afterwards.
 func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
 }
 
-// Close unmaps the range. A range inside a reservation becomes reserved again.
+// Close unmaps the range. A range that was mapped over a reservation becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
 		m.origin.closedTwice()
@@ -158,7 +159,7 @@ func (m *Mapping) Close() error {
 	m.origin.forget(m)
 	base := m.base
 	m.base = nil
-	if !m.inside {
+	if !m.nested {
 		return unmap(base, m.bytes)
 	}
 	_, err := mmap(base, m.bytes, unix.PROT_NONE,
@@ -183,17 +184,17 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 }
 
 // Readable reports whether this process can read the byte at an address. It returns true if the
-// system does not provide this information.
+// system cannot tell.
 func Readable(address uintptr) bool {
 	var b [1]byte
-	to := []unix.Iovec{{Base: &b[0], Len: 1}}
-	from := []unix.RemoteIovec{{Base: address, Len: 1}}
-	_, err := unix.ProcessVMReadv(unix.Getpid(), to, from, 0)
+	local := []unix.Iovec{{Base: &b[0], Len: 1}}
+	remote := []unix.RemoteIovec{{Base: address, Len: 1}}
+	_, err := unix.ProcessVMReadv(unix.Getpid(), local, remote, 0)
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// Remove frees the whole pages of a range of shared memory, in all processes that map it. The pages
-// contain zeros afterwards. It returns the size of these pages.
+// Remove frees the pages that lie entirely within a range of shared memory, in all processes that
+// map it. The pages contain zeros afterwards. Remove returns their total size.
 func Remove(base unsafe.Pointer, bytes int64) (int64, error) {
 	page := uintptr(os.Getpagesize())
 	head := -uintptr(base) & (page - 1)

@@ -31,8 +31,8 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain closes a closed mapping. It returns the error of Close, and ErrUnmapped if Close
-// panics in builds with the tag invariants.
+// closeAgain closes a mapping that is already closed. It returns the error of Close or, in builds
+// with the tag invariants, ErrUnmapped if Close panics as it should.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
 		if r := recover(); (r != nil) != invariants.Enabled {
@@ -46,14 +46,14 @@ func closeAgain(m *Mapping) (err error) {
 	return err
 }
 
-func TestReservationsAreAlignedAndCoverEveryAddress(t *testing.T) {
+func TestReservationsAreAligned(t *testing.T) {
 	for _, align := range []int64{4096, PageSize, 64 << 20} {
 		for _, bytes := range []int64{4096, PageSize, 3*PageSize + 4096} {
 			r, err := Reserve(bytes, align)
 			check(t, err)
 			if r.Address()%uintptr(align) != 0 || r.Bytes() != bytes {
-				t.Errorf("Reserve(%d, %d) = %d bytes at %#x, want aligned bytes",
-					bytes, align, r.Bytes(), r.Address())
+				t.Errorf("Reserve(%d, %d) = %d bytes at %#x, want %d bytes at an aligned address",
+					bytes, align, r.Bytes(), r.Address(), bytes)
 			}
 			check(t, r.Close())
 			if err := closeAgain(r); !errors.Is(err, ErrUnmapped) {
@@ -135,7 +135,7 @@ func TestMapAtOutsideReservationFails(t *testing.T) {
 		{0, 5 * PageSize},
 	} {
 		if m, err := r.MapAt(c.offset, f, c.bytes); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("mapping %d bytes at %d: got %v, %v, want EINVAL", c.bytes, c.offset, m, err)
+			t.Errorf("mapping %d bytes at offset %d: got %v, %v; want EINVAL", c.bytes, c.offset, m, err)
 		}
 	}
 }
@@ -168,13 +168,14 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 	check(t, m.Close())
 }
 
-// TestFailedHugeMappingsKeepOtherMappings maps memory while other goroutines request huge pages
-// that the system does not have. A failing mapping must not remove another goroutine's mapping.
+// TestFailedHugeMappingsKeepOtherMappings checks that a failing mapping does not remove another
+// goroutine's mapping: goroutines map memory while others request huge pages that the system does
+// not have.
 func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
-	var all sync.WaitGroup
+	var goroutines sync.WaitGroup
 	for range 4 {
-		all.Go(func() {
+		goroutines.Go(func() {
 			for range 500 {
 				if f, err := HugeMemfd("test", 64*PageSize); err == nil {
 					f.Close()
@@ -186,7 +187,7 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	goroutines.Wait()
 }
 
 func touch(bytes int64) error {
@@ -212,16 +213,16 @@ func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
 	}
 	address := m.Address()
 	if Readable(address) {
-		t.Error("Readable is true for reserved addresses")
+		t.Error("Readable = true for a reserved address, want false")
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if Readable(address) {
-		t.Error("Readable is true for unmapped addresses")
+		t.Error("Readable = true for an unmapped address, want false")
 	}
 	var own byte
 	if !Readable(uintptr(unsafe.Pointer(&own))) {
-		t.Error("Readable is false for a variable of this process")
+		t.Error("Readable = false for a variable of this process, want true")
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size in bytes of a huge page, and the granularity of segments. A memfd backed by
-// huge pages has a whole number of them. All ranks use this granularity, so that segments have the
-// same size on ranks with and without huge pages.
+// PageSize is the size of a huge page in bytes, and the granularity of segments, because a memfd
+// backed by huge pages has a whole number of them. All ranks use this granularity, so that segments
+// have the same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared file of the given size in bytes. It has no name in a file
-// system, so the kernel frees it when the last process that uses it ends.
+// Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a
+// filesystem, so the kernel frees it when the last process that uses it exits.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
@@ -26,9 +26,9 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// mmap reserves huge pages, but ftruncate does not. Without this probe, a shortage would cause
-	// an error of mmap much later, or SIGBUS at the first access. The file keeps the reservation
-	// after the mapping is closed.
+	// mmap reserves huge pages, but ftruncate does not. Without this probe, a shortage would make mmap
+	// fail much later, or raise SIGBUS at the first access. The file keeps the reservation after the
+	// mapping is closed.
 	if err := probe(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -49,8 +49,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// probe maps a file once, at an address that the kernel chooses, because at a fixed address, a
-// failed mmap could unmap other memory.
+// probe maps a file once. It lets the kernel choose the address, because a failed mmap at a fixed
+// address could unmap other memory.
 func probe(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -59,8 +59,8 @@ func probe(f *os.File, bytes int64) error {
 	return unmap(base, bytes)
 }
 
-// FileSize returns a file's size in bytes. It comes from the kernel, so unlike a size sent by
-// another process it can be trusted.
+// FileSize returns a file's size in bytes. It asks the kernel, so the size can be trusted, unlike
+// one that another process has sent.
 func FileSize(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -69,9 +69,10 @@ func FileSize(f *os.File) (int64, error) {
 	return st.Size, nil
 }
 
-// SealSize prevents changes of a memfd's size. Without the seal, another process could truncate the
-// file, and an access to a mapping could fault. Older kernels cannot seal huge page files. Callers
-// can ignore that error, because only ranks of the same user have the descriptor.
+// SealSize prevents changes to the size of a memfd. Without the seal, another process could
+// truncate the file, so that accesses to a mapping would fault. Older kernels cannot seal files
+// with huge pages. Callers may ignore that error, because only ranks of the same user have the
+// descriptor.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -80,8 +81,8 @@ func SealSize(f *os.File) error {
 	return nil
 }
 
-// Discard frees the pages of a part of a memfd, in all processes that map it. The part contains
-// zeros afterwards.
+// Discard frees the pages of a part of a memfd, in all processes that map it. Afterwards, the part
+// contains zeros.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	if err := allocateFile(f, punch, offset, bytes); err != nil {
@@ -91,9 +92,9 @@ func Discard(f *os.File, offset, bytes int64) error {
 }
 
 // Refill allocates the pages of a memfd that Discard has freed. A memfd backed by huge pages has
-// lost their reservation, so an access could otherwise raise SIGBUS. For other files Refill does
-// nothing, because the system allocates their pages at the first access. After an error, the file
-// has no pages, as after Discard.
+// lost its reservation, so that an access could otherwise raise SIGBUS. For other files, Refill
+// does nothing, because the system allocates their pages on access. If Refill fails, the file has
+// no pages, as after Discard.
 func Refill(f *os.File, bytes int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

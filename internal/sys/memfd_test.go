@@ -36,7 +36,7 @@ func TestSealedMemfdKeepsSize(t *testing.T) {
 		}
 	}
 	if size, err := FileSize(f); err != nil || size != 8192 {
-		t.Errorf("FileSize = %d, %v, want 8192", size, err)
+		t.Errorf("FileSize = %d, %v; want 8192", size, err)
 	}
 }
 

@@ -17,7 +17,6 @@ var openMappings struct {
 	all map[*Mapping]bool
 }
 
-// record adds a mapping to the open ones.
 func (o *origin) record(m *Mapping) {
 	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and newMapping's caller
 	openMappings.Lock()
@@ -53,14 +52,15 @@ func (o *origin) String() string {
 	}
 }
 
-// OpenMappings lists the open mappings with the stacks that created them, in builds with the tag
-// invariants.
+// OpenMappings describes the open mappings, each with the stack that created it. In builds without
+// the tag invariants, it returns nil.
 func OpenMappings() []string {
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	var list []string
 	for m := range openMappings.all {
-		list = append(list, fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.origin))
+		list = append(list,
+			fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.origin))
 	}
 	slices.Sort(list)
 	return list

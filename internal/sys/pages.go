@@ -8,8 +8,8 @@ import (
 
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
-	// SetAside is the number of pages of PageSize that are reserved for HugeMemfd
-	// (vm.nr_hugepages). Free is the number of those that are not in use.
+	// SetAside is the number of pages of size PageSize that are reserved for HugeMemfd
+	// (vm.nr_hugepages), and Free is the number of these that are not in use.
 	SetAside, Free int
 	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
 	// within_size, advise, never, deny or force. It is empty if the kernel has none.
@@ -17,7 +17,7 @@ type HugePages struct {
 }
 
 // Transparent reports whether the kernel uses huge pages for mappings of a Memfd. The policy
-// "advise" requires a call of madvise, which Map makes.
+// "advise" requires a call to madvise, which Map makes.
 func (h HugePages) Transparent() bool {
 	switch h.Shared {
 	case "always", "within_size", "advise", "force":
@@ -37,7 +37,7 @@ func hugePagesIn(mm string) HugePages {
 	}
 }
 
-// bracketed returns the word in brackets, or "".
+// bracketed returns the word in brackets, or "" if there is none.
 func bracketed(text string) string {
 	_, after, _ := strings.Cut(text, "[")
 	word, _, found := strings.Cut(after, "]")

@@ -21,7 +21,7 @@ func TestTransparentFollowsPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := HugePages{Shared: bracketed(c.text)}
 			if h.Shared != c.word || h.Transparent() != c.transparent {
-				t.Errorf("%q: got %q, transparent %v, want %q, %v",
+				t.Errorf("%q: got policy %q, transparent %v; want %q, %v",
 					c.text, h.Shared, h.Transparent(), c.word, c.transparent)
 			}
 		})

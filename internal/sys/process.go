@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process ID, it
-// never refers to a different process later.
+// Pidfd opens a descriptor that becomes readable when the process exits. Unlike a process ID, the
+// descriptor never refers to a different process later.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -17,10 +17,10 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has ended. It returns an error if the file is closed
-// or its read deadline passes.
+// AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if the file is
+// closed or its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller, because a thread blocked in a system call would make
+// AwaitEnd waits in the Go runtime's poller. A thread blocked in a system call would instead make
 // the runtime's monitor wake up thousands of times a second on the processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
@@ -49,18 +49,18 @@ func Memory() (int64, error) {
 	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
-// BootID returns an identifier of this boot of the machine's kernel. Two processes with the same ID
-// run on the same machine, even if their containers have different host names.
+// BootID returns an identifier that the machine's kernel generates when it boots. Two processes
+// with the same ID run on the same machine, even if their containers have different host names.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("reading the machine's boot id: %w", err)
+		return "", fmt.Errorf("reading the machine's boot ID: %w", err)
 	}
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace returns an identifier of a namespace of this process. Processes in different "net"
-// namespaces cannot connect by abstract sockets. A process can be watched only from its "pid"
+// Namespace returns an identifier of one of this process's namespaces. Processes in different "net"
+// namespaces cannot connect over abstract sockets. A process can be watched only from its own "pid"
 // namespace or an enclosing one.
 func Namespace(kind string) (string, error) {
 	s, err := os.Readlink("/proc/self/ns/" + kind)
@@ -70,8 +70,8 @@ func Namespace(kind string) (string, error) {
 	return s, nil
 }
 
-// Monotonic reads the machine's monotonic clock in nanoseconds. Unlike readings from package time,
-// its readings can be compared across the machine's processes.
+// Monotonic reads the machine's monotonic clock, in nanoseconds. Unlike readings from package time,
+// its readings can be compared across processes on the machine.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

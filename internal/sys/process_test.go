@@ -13,23 +13,24 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// patience limits waits. It expires only if a test hangs.
-const patience = 30 * time.Second
+// testTimeout limits waits. It expires only if a test hangs.
+const testTimeout = 30 * time.Second
 
-func newSleeper(t *testing.T) (*exec.Cmd, io.Closer) {
+// newSleeper starts a process that exits when stdin is closed.
+func newSleeper(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
 	t.Helper()
-	command := systest.Command(t, systest.Patience, "cat")
-	input, err := command.StdinPipe()
+	command = systest.Command(t, systest.Patience, "cat")
+	stdin, err := command.StdinPipe()
 	check(t, err)
 	check(t, command.Start())
 	t.Cleanup(func() {
-		input.Close()
+		stdin.Close()
 		_ = command.Wait()
 	})
-	return command, input
+	return command, stdin
 }
 
-func TestPidfdReportsEndOfProcess(t *testing.T) {
+func TestAwaitEndWaitsForProcess(t *testing.T) {
 	command, _ := newSleeper(t)
 	f, err := Pidfd(command.Process.Pid)
 	check(t, err)
@@ -39,17 +40,17 @@ func TestPidfdReportsEndOfProcess(t *testing.T) {
 		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
 	}
 	check(t, command.Process.Signal(syscall.SIGKILL))
-	check(t, f.SetReadDeadline(time.Now().Add(patience)))
+	check(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	check(t, AwaitEnd(f))
 }
 
-func TestPidfdOfEndedProcess(t *testing.T) {
+func TestPidfdOfExitedProcessFails(t *testing.T) {
 	command, input := newSleeper(t)
 	check(t, input.Close())
 	check(t, command.Wait())
 	if f, err := Pidfd(command.Process.Pid); err == nil {
 		check(t, f.Close())
-		t.Error("Pidfd of a process that has ended returned no error")
+		t.Error("Pidfd of a process that has exited returned no error")
 	}
 }
 
@@ -63,7 +64,7 @@ func TestBootIDAndNamespace(t *testing.T) {
 		namespace, err := Namespace(kind)
 		check(t, err)
 		if !strings.HasPrefix(namespace, kind+":[") {
-			t.Errorf("Namespace(%q) = %q, want the prefix %s:[", kind, namespace, kind)
+			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, kind+":[")
 		}
 	}
 }
@@ -79,7 +80,7 @@ func TestMemoryAndCores(t *testing.T) {
 	}
 }
 
-func TestMonotonicClockIsMonotonic(t *testing.T) {
+func TestMonotonicNeverDecreases(t *testing.T) {
 	last := Monotonic()
 	if last == 0 {
 		t.Fatal("the clock cannot be read")

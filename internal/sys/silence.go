@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// SilenceLimit limits how long the machine at the other end of a TCP connection may leave data
-	// or a probe unacknowledged. The kernel acknowledges them even for a stopped process.
+	// SilenceLimit is how long the machine at the other end of a TCP connection may leave data or a
+	// probe unacknowledged. The kernel acknowledges them even if the process is stopped.
 	SilenceLimit = 5 * time.Second
 	// probeInterval is the time between two probes, and the longest time between two transmissions
 	// of the same data.
 	probeInterval = time.Second
-	// optionMaxInterval is TCP_RTO_MAX_MS of linux/tcp.h. Linux has it since version 6.15.
+	// optionMaxInterval is TCP_RTO_MAX_MS in linux/tcp.h, which Linux has supported since 6.15.
 	optionMaxInterval = 44
 )
 
@@ -26,8 +26,8 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer for TCP connections that end with an error after SilenceLimit, as
-// DetectSilence describes. It also connects to Unix sockets.
+// Dialer returns a dialer for TCP connections that fail after SilenceLimit, as with DetectSilence.
+// It can also connect to Unix sockets.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -40,8 +40,8 @@ func Dialer() *net.Dialer {
 	}
 }
 
-// DetectSilence makes a TCP connection end with an error if the other machine has not answered for
-// SilenceLimit. Other connections are not changed.
+// DetectSilence makes a TCP connection fail if the other machine has not answered for SilenceLimit.
+// It leaves other kinds of connections unchanged.
 func DetectSilence(conn net.Conn) error {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -58,7 +58,7 @@ func DetectSilence(conn net.Conn) error {
 }
 
 // limitSilence limits how long sent data may stay unacknowledged. Where Linux supports it, data is
-// sent again every probeInterval, so that a network that works again is detected soon.
+// sent again every probeInterval, so that the connection recovers soon after the network does.
 func limitSilence(conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
@@ -77,15 +77,15 @@ type Silence int
 const (
 	// Answering means that the machine has answered recently.
 	Answering Silence = iota
-	// Suspect means that a probe or its answer is lost or late. Within 2 s, the machine answers or
-	// the connection becomes Silent.
+	// Suspect means that a probe or its answer is lost or late. Within 2 s, either the machine
+	// answers or the connection becomes Silent.
 	Suspect
-	// Silent means that the connection will probably end soon, because SilenceLimit is almost over.
+	// Silent means that SilenceLimit has almost passed, so the connection will probably fail soon.
 	Silent
 )
 
-// SilenceOf returns the silence of a connection. Closed connections, and those that do not use TCP,
-// are Answering.
+// SilenceOf returns the Silence of a connection. It returns Answering for closed connections and
+// for those that do not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -111,13 +111,13 @@ func SilenceOf(conn net.Conn) Silence {
 	return Silent
 }
 
-// IsSilence reports whether an error of a TCP connection means that the other machine did not
-// answer. A machine answers even if the process at the other end has ended.
+// IsSilence reports whether an error on a TCP connection means that the other machine did not
+// answer, which it does even if the process at the other end has exited.
 func IsSilence(err error) bool {
-	for _, silent := range []syscall.Errno{
+	for _, errno := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
 	} {
-		if errors.Is(err, silent) {
+		if errors.Is(err, errno) {
 			return true
 		}
 	}

@@ -15,25 +15,24 @@ type Peer struct {
 	UID int
 }
 
-// PeerOf returns the process at the other end, as reported by the kernel, so it cannot be forged.
+// PeerOf returns the process at the other end. It asks the kernel, so the answer cannot be forged.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
 	}
 	var cred *unix.Ucred
-	var inner error
+	var credErr error
 	err = raw.Control(func(fd uintptr) {
-		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	if err := errors.Join(err, inner); err != nil {
+	if err := errors.Join(err, credErr); err != nil {
 		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
 	}
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends one message and, if f is not nil, a descriptor with it. The caller still owns the
-// file.
+// SendFile sends a message and, if f is not nil, f's descriptor with it. The caller still owns f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var oob []byte
 	if f != nil {
@@ -45,9 +44,9 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that was sent with it, or nil. It rejects a
-// message with more than one descriptor and closes all of them. If this process has reached its
-// limit of descriptors, the kernel drops the descriptor and ReceiveFile returns EMFILE.
+// ReceiveFile fills message and returns the descriptor that was sent with it, or nil if there was
+// none. If there was more than one, it closes all of them and returns an error. If this process has
+// reached its limit of descriptors, the kernel drops the descriptor and ReceiveFile returns EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)
@@ -65,7 +64,7 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 		if f != nil {
 			f.Close()
 		}
-		return nil, fmt.Errorf("receiving a descriptor: message of %d bytes instead of %d",
+		return nil, fmt.Errorf("receiving a descriptor: got a message of %d bytes instead of %d",
 			n, len(message))
 	}
 	return f, nil
@@ -93,7 +92,7 @@ func parseFile(oob []byte) (*os.File, error) {
 		unix.Close(fd)
 	}
 	if len(fds) > 1 {
-		return nil, fmt.Errorf("receiving a descriptor: %d arrived in one message", len(fds))
+		return nil, fmt.Errorf("receiving a descriptor: got %d in one message", len(fds))
 	}
 	return nil, nil
 }

@@ -30,11 +30,11 @@ func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	peer, err := PeerOf(a)
 	check(t, err)
 	if peer.PID != os.Getpid() || peer.UID != os.Getuid() {
-		t.Errorf("got %+v, want process %d of user %d", peer, os.Getpid(), os.Getuid())
+		t.Errorf("PeerOf = %+v, want process %d of user %d", peer, os.Getpid(), os.Getuid())
 	}
 	check(t, a.Close())
 	if _, err := PeerOf(a); err == nil {
-		t.Error("PeerOf a closed socket returned no error")
+		t.Error("PeerOf returned no error for a closed socket")
 	}
 }
 
@@ -45,17 +45,17 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	f, err := ReceiveFile(b, message)
 	check(t, err)
 	if f != nil || string(message) != "none" {
-		t.Errorf("got file %v with %q, want no file with \"none\"", f, message)
+		t.Errorf("got file %v and message %q, want no file and \"none\"", f, message)
 	}
 	check(t, SendFile(a, []byte("file"), newMemory(t, 12288)))
 	f, err = ReceiveFile(b, message)
 	check(t, err)
 	if f == nil || string(message) != "file" {
-		t.Fatalf("got file %v with %q, want a file with \"file\"", f, message)
+		t.Fatalf("got file %v and message %q, want a file and \"file\"", f, message)
 	}
 	defer f.Close()
 	if size, err := FileSize(f); err != nil || size != 12288 {
-		t.Errorf("FileSize = %d, %v, want 12288", size, err)
+		t.Errorf("FileSize = %d, %v; want 12288", size, err)
 	}
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 	check(t, err)
@@ -78,29 +78,29 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 		text string
 		oob  []byte
 	}{
-		"two descriptors":           {"four", unix.UnixRights(fd, fd)},
-		"more descriptors than fit": {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
-		"a short message":           {"two", unix.UnixRights(fd)},
-		"a short message alone":     {"two", nil},
+		"two descriptors":                {"four", unix.UnixRights(fd, fd)},
+		"more descriptors than fit":      {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
+		"a short message":                {"two", unix.UnixRights(fd)},
+		"no descriptor, a short message": {"two", nil},
 	} {
 		a, b := newPair(t)
 		before := openFiles(t)
 		_, _, err := a.WriteMsgUnix([]byte(c.text), c.oob, nil)
 		check(t, err)
 		if f, err := ReceiveFile(b, make([]byte, 4)); err == nil {
-			t.Errorf("%s: got %v without an error", row, f)
+			t.Errorf("%s: ReceiveFile = %v, want an error", row, f)
 		}
 		if after := openFiles(t); after != before {
-			t.Errorf("%s: %d files are open, want %d as before", row, after, before)
+			t.Errorf("%s: %d files are open afterwards, want %d", row, after, before)
 		}
 	}
 }
 
-func TestClosedConnectionIsError(t *testing.T) {
+func TestClosedConnectionCausesError(t *testing.T) {
 	a, b := newPair(t)
 	check(t, a.Close())
 	if _, err := ReceiveFile(b, make([]byte, 4)); err == nil {
-		t.Error("ReceiveFile after the other end has closed returned no error")
+		t.Error("ReceiveFile after the other end was closed returned no error")
 	}
 	check(t, b.Close())
 	if err := SendFile(b, []byte("four"), nil); err == nil {

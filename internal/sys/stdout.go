@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TakeStdout reserves standard output for its caller. Later output of this process or its children
-// to standard output is written to standard error. A second call returns standard error. If the
-// reader of the returned file has closed it, writing returns an error without SIGPIPE, which Go
-// raises only for descriptors 1 and 2.
+// TakeStdout reserves standard output for its caller. Anything that this process or its children
+// later write to standard output goes to standard error instead. A second call returns standard
+// error. If the reader of the returned file has closed its end, a write returns an error but does
+// not raise SIGPIPE, which Go raises only for descriptors 1 and 2.
 func TakeStdout() (*os.File, error) {
 	stdout, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 
 const takeVariable = "SYS_TEST_TAKE_STDOUT"
 
-// writeAll writes to standard output as a library, as a child, and as the caller of TakeStdout.
+// writeAll writes to standard output as a library, as a child process, and as the caller of
+// TakeStdout.
 func writeAll() error {
 	stdout, err := TakeStdout()
 	if err != nil {
@@ -39,7 +40,8 @@ func TestTakeStdout(t *testing.T) {
 	stdout, err := cmd.Output()
 	check(t, err)
 	if string(stdout) != "the report\n" || stderr.String() != "a library\na child\n" {
-		t.Errorf("got %q on standard output and %q on standard error", stdout, &stderr)
+		t.Errorf("got %q on standard output and %q on standard error; want only the report on "+
+			"standard output", stdout, &stderr)
 	}
 }
 

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-const insideVariable = "SYMMEM_TEST_HANG"
+const hangVariable = "SYMMEM_TEST_HANG"
 
 func waitHere() { select {} }
 
-func TestHangingProcessPrintsItsStacks(t *testing.T) {
-	if os.Getenv(insideVariable) != "" {
+func TestHangingProcessPrintsStacks(t *testing.T) {
+	if os.Getenv(hangVariable) != "" {
 		waitHere()
 	}
 	c := Command(t, time.Second, os.Args[0], "-test.run=^"+t.Name()+"$")
-	c.Env = append(os.Environ(), insideVariable+"=1")
+	c.Env = append(os.Environ(), hangVariable+"=1")
 	output, err := c.CombinedOutput()
 	if err == nil || !strings.Contains(string(output), "systest.waitHere(") {
 		t.Errorf("CombinedOutput = %v, want an error and the stack of waitHere:\n%s", err, output)
@@ -28,9 +28,9 @@ func TestWaitReturnsIfOutputStaysOpen(t *testing.T) {
 	c.WaitDelay = 100 * time.Millisecond
 	output, err := c.Output()
 	if err == nil {
-		t.Error("Output returned no error although the output is still open")
+		t.Error("Output returned no error although the child still had the output open")
 	}
 	if kill := Command(t, Patience, "kill", strings.TrimSpace(string(output))); kill.Run() != nil {
-		t.Errorf("process %q has ended, want it to run until the kill", output)
+		t.Errorf("killing process %q failed, want it to be still running", output)
 	}
 }

@@ -1,3 +1,3 @@
-// Package systest starts processes for tests. A process that exceeds its deadline prints its
-// stacks.
+// Package systest starts processes for tests, which print their stacks if they exceed their
+// deadline.
 package systest
