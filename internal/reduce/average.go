@@ -6,20 +6,20 @@ import (
 	"unsafe"
 )
 
-// division describes the step between accumulation and rounding: none, or the multiplication or
-// division of an average. Kernels depend on its layout.
+// division describes the step between accumulation and rounding: either none, or the multiplication
+// or division of an average. Kernels depend on its layout.
 type division struct {
-	value uint64 // the result of operand or, for a ScaledSum, the factor
-	// stopped is the byte offset of a block with an infinite or NaN sum. The kernel returns before
-	// it stores any byte of this block.
+	value uint64 // bits of the divisor or factor, from operand
+	// stopped is set by a kernel to the byte offset of the first block with an infinite or NaN sum.
+	// The kernel returns before it stores any byte of this block.
 	stopped int
 	mode    finalMode
 }
 
 type finalMode uint8
 
-// The flags of modes, which the kernels test. With finalCheck, kernels stop at a block with an
-// infinite or NaN sum.
+// The flags of a finalMode, which the kernels test. With finalCheck, kernels stop at a block with
+// an infinite or NaN sum.
 const (
 	finalNone     finalMode = 0
 	finalMultiply finalMode = 2
@@ -27,15 +27,16 @@ const (
 	finalCheck    finalMode = 8
 )
 
-// newDivision returns the division for an average. For a power of two it multiplies by the
-// reciprocal, which is faster and, because the reciprocal is exact, gives the same result.
+// newDivision returns the division for an average. If the number of terms is a power of two, the
+// division multiplies by the reciprocal, which is faster and gives the same result, because the
+// reciprocal is exact.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), finalDivide
 	if n&(n-1) == 0 {
 		f, mode = 1/f, finalMultiply
 	}
-	if t != Float16 || terms.rounded { // other sums are in float32 and do not overflow
+	if t != Float16 || terms.rounded { // otherwise sums are in float32 and do not overflow
 		mode |= finalCheck
 	}
 	return division{mode: mode, value: operand(t, f)}
@@ -57,19 +58,19 @@ func number[T float32 | float64](bits uint64) T {
 	return T(math.Float32frombits(uint32(bits)))
 }
 
-// terms holds the elements that an average combines, one per source.
+// terms describes the elements that an average combines, one per source.
 type terms struct {
 	t             DataType
 	srcs          []unsafe.Pointer
-	first         int // index in srcs of the first element of the job
+	first         int // index in each source of the job's first element
 	tree, rounded bool
 }
 
-// mean divides the sum of the terms with index i. It computes an infinite or NaN sum again from
-// scaled terms, which do not overflow.
+// mean returns the mean of the terms with index i, given their sum. If the sum is infinite or a
+// NaN, mean computes it again from scaled terms, which do not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
-	if difference := sum - sum; difference == 0 { //nolint:gocritic // Not so if infinite or NaN.
+	if difference := sum - sum; difference == 0 { //nolint:gocritic // It is NaN unless sum is finite.
 		return sum / n
 	}
 	scale := 1 / T(int(1)<<bits.Len(uint(len(terms.srcs)-1)))
@@ -101,18 +102,18 @@ func scaledSum[T float32 | float64](terms *terms, srcs []unsafe.Pointer, i int, 
 
 // value returns element i of a source.
 func value[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
-	at := unsafe.Add(src, i*t.Size())
+	p := unsafe.Add(src, i*t.Size())
 	switch t {
 	case Float16:
-		return T(Float16Value(*(*uint16)(at)))
+		return T(Float16Value(*(*uint16)(p)))
 	case BFloat16:
-		return T(BFloat16Value(*(*uint16)(at)))
+		return T(BFloat16Value(*(*uint16)(p)))
 	default:
-		return *(*T)(at)
+		return *(*T)(p)
 	}
 }
 
-// rounded rounds v to t if that is a 16-bit type.
+// rounded returns v rounded to t if t is a 16-bit type, and otherwise v.
 func rounded[T float32 | float64](t DataType, v T) T {
 	switch t {
 	case Float16:
@@ -124,7 +125,7 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages in blocks that fit into the L1 cache, so that the sums are still in the
+// averageIntegers averages in pieces that fit into the L1 cache, so that the sums are still in the
 // cache when they are divided.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
@@ -141,7 +142,8 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides in place and truncates. The divisor is positive, so no quotient overflows.
+// divideIntegers divides in place, truncating. No quotient overflows, because the divisor is
+// positive.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {

@@ -16,9 +16,9 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// lines returns size bytes aligned to a page. Their values as floats are near 1, because denormals
-// would slow some operations down.
-func lines(size int) unsafe.Pointer {
+// newPages returns size bytes aligned to a page. As floats, they have values near 1, because
+// subnormal numbers would slow some operations down.
+func newPages(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)
 	Fill(unsafe.Pointer(&all[0]), 0x3F, len(all))
@@ -27,8 +27,8 @@ func lines(size int) unsafe.Pointer {
 
 func BenchmarkReduce(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 1 << 20, 64 << 20} {
-		srcs := []unsafe.Pointer{lines(size), lines(size)}
-		dsts := []unsafe.Pointer{lines(size), lines(size)}
+		srcs := []unsafe.Pointer{newPages(size), newPages(size)}
+		dsts := []unsafe.Pointer{newPages(size), newPages(size)}
 		for _, t := range DataTypes() {
 			benchmark(b, fmt.Sprintf("sum/%v/%s/1dst", t, sizeName(size)), size, func() {
 				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), Hint{Stream: size >= 32<<20})
@@ -42,8 +42,8 @@ func BenchmarkReduce(b *testing.B) {
 
 func BenchmarkOperations(b *testing.B) {
 	const size = 16 << 10
-	srcs := []unsafe.Pointer{lines(size), lines(size)}
-	dsts := []unsafe.Pointer{lines(size)}
+	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
+	dsts := []unsafe.Pointer{newPages(size)}
 	eachTypeAndOp(func(t DataType, op Op) {
 		benchmark(b, fmt.Sprintf("%v/%v", op, t), size, func() {
 			Reduce(op, t, dsts, srcs, size/t.Size(), Hint{})
@@ -53,8 +53,8 @@ func BenchmarkOperations(b *testing.B) {
 
 func BenchmarkScaledSum(b *testing.B) {
 	const size = 16 << 10
-	srcs := []unsafe.Pointer{lines(size), lines(size)}
-	dsts := []unsafe.Pointer{lines(size)}
+	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
+	dsts := []unsafe.Pointer{newPages(size)}
 	for _, t := range []DataType{Float32, Float64, Float16, BFloat16} {
 		benchmark(b, t.String(), size, func() {
 			ScaledSum(t, dsts, srcs, size/t.Size(), 0.125, Hint{})
@@ -62,14 +62,14 @@ func BenchmarkScaledSum(b *testing.B) {
 	}
 }
 
-// BenchmarkAverage averages finite sources, and a source of NaNs, for which the portable code is
-// used.
+// BenchmarkAverage averages finite sources, and sources that include NaNs, for which the portable
+// code is used.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
-	nan, dsts := lines(size), []unsafe.Pointer{lines(size)}
+	nan, dsts := newPages(size), []unsafe.Pointer{newPages(size)}
 	Fill(nan, 0xFF, size)
-	for name, last := range map[string]unsafe.Pointer{"finite": lines(size), "nan": nan} {
-		srcs := []unsafe.Pointer{lines(size), lines(size), last}
+	for name, last := range map[string]unsafe.Pointer{"finite": newPages(size), "nan": nan} {
+		srcs := []unsafe.Pointer{newPages(size), newPages(size), last}
 		for _, t := range DataTypes() {
 			benchmark(b, fmt.Sprintf("%s/%v", name, t), size, func() {
 				Average(t, dsts, srcs, size/t.Size(), Hint{})
@@ -80,7 +80,7 @@ func BenchmarkAverage(b *testing.B) {
 
 func BenchmarkCopy(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20} {
-		dst, src := lines(size), lines(size)
+		dst, src := newPages(size), newPages(size)
 		for _, stream := range []bool{false, true} {
 			benchmark(b, fmt.Sprintf("%s/stream=%v", sizeName(size), stream), size, func() {
 				Copy(dst, src, size, Hint{Stream: stream})

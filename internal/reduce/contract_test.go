@@ -22,7 +22,7 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 				Tree{T: typ, Average: true}.Reduce(dsts[:], srcs[:], 600/typ.Size())
 			})
 			if allocations != 0 {
-				t.Errorf("%s, %v: %v allocations, want none", name, typ, allocations)
+				t.Errorf("%s, %v: got %v allocations, want 0", name, typ, allocations)
 			}
 		}
 	})
@@ -31,15 +31,15 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 func TestViolatedPreconditionsPanic(t *testing.T) {
 	one, many := make([]unsafe.Pointer, 1), make([]unsafe.Pointer, MaxSources+1)
 	cases := map[string]func(){
-		"no source":                func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
-		"no destination":           func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
-		"too many sources":         func() { Reduce(Sum, Float32, one, many, 1, Hint{}) },
-		"too many destinations":    func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
-		"an unknown operation":     func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
-		"an unknown data type":     func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
-		"bits of floats":           func() { Reduce(BAnd, Float32, one, one, 1, Hint{}) },
-		"a negative count":         func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
-		"a scaled sum of integers": func() { ScaledSum(Int32, one, one, 1, 2, Hint{}) },
+		"no source":                     func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
+		"no destination":                func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
+		"too many sources":              func() { Reduce(Sum, Float32, one, many, 1, Hint{}) },
+		"too many destinations":         func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
+		"an unknown operation":          func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
+		"an unknown data type":          func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
+		"a bitwise operation on floats": func() { Reduce(BAnd, Float32, one, one, 1, Hint{}) },
+		"a negative count":              func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
+		"a scaled sum of integers":      func() { ScaledSum(Int32, one, one, 1, 2, Hint{}) },
 		"an average that is not a sum": func() {
 			Tree{T: Float32, Op: Max, Average: true}.Reduce(one, one, 1)
 		},
@@ -49,7 +49,7 @@ func TestViolatedPreconditionsPanic(t *testing.T) {
 			defer func() {
 				reason := recover()
 				if text, ok := reason.(string); !ok || !strings.HasPrefix(text, "reduce: ") {
-					t.Errorf("recovered %v, want a panic with a reason", reason)
+					t.Errorf("recovered %v, want a panic with prefix %q", reason, "reduce: ")
 				}
 			}()
 			call()

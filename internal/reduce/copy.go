@@ -2,7 +2,7 @@ package reduce
 
 import "unsafe"
 
-// Copy moves size bytes from src to dst. The ranges must not overlap unless they are the same.
+// Copy copies size bytes from src to dst. The ranges must not overlap unless they are the same.
 func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 	if dst == src || size <= 0 {
 		return
@@ -35,8 +35,8 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 		clear(all)
 		return
 	}
-	// The filled part doubles up to the size of pattern. It then fits into the L1 cache and is the
-	// source of all further copies.
+	// The filled part doubles until it has the size of pattern, which fits into the L1 cache and is
+	// then the source of all further copies.
 	const pattern = 8 << 10
 	all[0] = value
 	for done := 1; done < size; {

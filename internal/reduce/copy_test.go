@@ -21,7 +21,7 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 				copy(src.data, random)
 				Copy(dst.pointer(), src.pointer(), size, Hint{Stream: stream})
 				if !bytes.Equal(src.data, dst.data) || !dst.intact() {
-					t.Fatalf("copying %d bytes to offset %d in a line, stream %v: wrong bytes",
+					t.Fatalf("Copy of %d bytes to offset %d in a line, stream %v, wrote the wrong bytes",
 						size, misplaced, stream)
 				}
 			}
@@ -29,14 +29,14 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 	}
 }
 
-// TestCopyToTheEndOfAnAllocation copies up to the end of a Go slice, where another allocation may
-// begin. Under the race detector, a pointer to that place ends the program.
-func TestCopyToTheEndOfAnAllocation(t *testing.T) {
+// TestCopyToEndOfAllocation copies up to the end of a Go slice, where another allocation may begin.
+// Under the race detector, a pointer to that place makes the program fail.
+func TestCopyToEndOfAllocation(t *testing.T) {
 	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
 	src[len(src)-1] = 7
 	Copy(unsafe.Pointer(&dst[0]), unsafe.Pointer(&src[0]), len(src), Hint{Stream: true})
 	if !bytes.Equal(src, dst) {
-		t.Error("wrong bytes")
+		t.Error("Copy wrote the wrong bytes")
 	}
 }
 
@@ -46,17 +46,17 @@ func TestCopyInPlaceChangesNothing(t *testing.T) {
 	want := bytes.Clone(g.data)
 	Copy(g.pointer(), g.pointer(), len(g.data), Hint{Stream: true})
 	if !bytes.Equal(g.data, want) || !g.intact() {
-		t.Error("the bytes changed")
+		t.Error("Copy in place changed the bytes")
 	}
 }
 
-func TestFillSetsExactlyTheRange(t *testing.T) {
+func TestFillSetsOnlyItsRange(t *testing.T) {
 	for _, size := range []int{0, 1, 2, 3, 63, 64, 65, 1000, 8 << 10, 8<<10 + 1, 100_003} {
 		for _, value := range []byte{0, 1, 0xFF} {
 			g := newGuarded(size, size%lineBytes)
 			Fill(g.pointer(), value, size)
 			if bytes.Count(g.data, []byte{value}) != size || !g.intact() {
-				t.Errorf("filling %d bytes with %#x: wrong bytes", size, value)
+				t.Errorf("Fill of %d bytes with %#x wrote the wrong bytes", size, value)
 			}
 		}
 	}

@@ -1,7 +1,7 @@
 package reduce
 
-// detect returns the best level that the processor and the operating system, which must save the
-// registers, support.
+// detect returns the best level that is supported by both the processor and the operating system,
+// which must save the registers.
 func detect() level {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX
@@ -29,7 +29,7 @@ func detect() level {
 	return levelPortable
 }
 
-// cpuid executes the CPUID instruction for a leaf.
+// cpuid executes the CPUID instruction.
 func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
 
 // xgetbv returns the lower half of XCR0, a mask of the register states that the system saves.

@@ -18,8 +18,8 @@ TEXT ·xgetbv(SB), NOSPLIT, $0-4
 	MOVL AX, ret+0(FP)
 	RET
 
-// func setControl(to uint32) (was uint32)
+// func setControl(value uint32) (previous uint32)
 TEXT ·setControl(SB), NOSPLIT, $0-12
-	STMXCSR was+8(FP)
-	LDMXCSR to+0(FP)
+	STMXCSR previous+8(FP)
+	LDMXCSR value+0(FP)
 	RET

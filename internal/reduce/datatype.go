@@ -32,7 +32,7 @@ var dataTypeNames = [dataTypes]string{
 
 var dataTypeSizes = [dataTypes]uint8{4, 8, 2, 2, 1, 1, 4, 8, 2, 2, 4, 8}
 
-// DataTypes returns every element type in ascending order of its value.
+// DataTypes returns all element types, in ascending order of their values.
 func DataTypes() []DataType {
 	all := make([]DataType, 0, dataTypes)
 	for t := range DataType(dataTypes) {
@@ -58,7 +58,7 @@ func (t DataType) Size() int { return int(dataTypeSizes[t]) }
 // Float reports whether t is a floating-point type.
 func (t DataType) Float() bool { return t <= BFloat16 }
 
-// Unsigned reports whether t is an integer type without a sign.
+// Unsigned reports whether t is an unsigned integer type.
 func (t DataType) Unsigned() bool {
 	return t == Uint8 || t == Uint16 || t == Uint32 || t == Uint64
 }

@@ -5,21 +5,21 @@ import "testing"
 func TestDataTypeNamesRoundTrip(t *testing.T) {
 	for _, want := range DataTypes() {
 		if got, err := ParseDataType(want.String()); err != nil || got != want {
-			t.Errorf("ParseDataType(%v) = %v, %v", want, got, err)
+			t.Errorf("ParseDataType(%q) = %v, %v; want %v", want, got, err, want)
 		}
 	}
 	if _, err := ParseDataType("float8"); err == nil {
-		t.Error("ParseDataType of an unknown name returned no error")
+		t.Error("ParseDataType returned no error for an unknown name")
 	}
 }
 
-func TestInvalidValuesPrintTheirNumber(t *testing.T) {
+func TestInvalidDataTypePrintsNumber(t *testing.T) {
 	if got := DataType(200).String(); got != "DataType(200)" {
 		t.Errorf("got %q, want DataType(200)", got)
 	}
 }
 
-func TestSizesAndClassesOfDataTypes(t *testing.T) {
+func TestSizeAndFloat(t *testing.T) {
 	cases := map[DataType]struct {
 		size  int
 		float bool
@@ -31,7 +31,8 @@ func TestSizesAndClassesOfDataTypes(t *testing.T) {
 	for _, typ := range DataTypes() {
 		want, known := cases[typ]
 		if !known || typ.Size() != want.size || typ.Float() != want.float {
-			t.Errorf("%v: size %d, float %v, want %+v", typ, typ.Size(), typ.Float(), want)
+			t.Errorf("%v: Size = %d, Float = %v; want %d, %v", typ, typ.Size(), typ.Float(), want.size,
+				want.float)
 		}
 	}
 }

@@ -2,7 +2,7 @@ package reduce
 
 import "testing"
 
-// FuzzReduce splits the input into sources of equal size.
+// FuzzReduce splits the input into sources of the same size.
 func FuzzReduce(f *testing.F) {
 	one, nan, tiny := "\x00\x00\x80\x3f", "\x00\x00\xc0\xff", "\x01\x00\x00\x80"
 	f.Add([]byte(one+nan+tiny+one), uint16(0), uint16(1))

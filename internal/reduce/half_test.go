@@ -34,9 +34,9 @@ func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	}
 }
 
-// TestRoundingAgreesWithReferenceAroundEveryHalfAndMidpoint tests the neighbours of every half and
-// of every midpoint between two halves, where the rounding changes.
-func TestRoundingAgreesWithReferenceAroundEveryHalfAndMidpoint(t *testing.T) {
+// TestRoundingAgreesWithReferenceNearEveryHalf tests the neighbors of every half and of every
+// midpoint between two halves, where the rounded value changes.
+func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
 		for _, bits := range turningPoints(uint16(i)) {
 			f := math.Float32frombits(bits)

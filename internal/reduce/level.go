@@ -11,8 +11,8 @@ const (
 	levelAVX512         // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes from..to at the active level. A streamed range consists of whole
-// lines of every destination.
+// reduceRange reduces the bytes in [from, to) at the active level. A streamed range must consist of
+// whole lines of every destination.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if active == levelPortable {
 		portably(j, from, to)
@@ -34,19 +34,19 @@ func (j *job) reduceRange(from, to int, stream bool) {
 	}
 }
 
-// resumeBytes limits the bytes of a destination that the portable code computes after a kernel has
+// resumeBytes limits how many bytes of a destination the portable code computes after a kernel has
 // stopped.
 const resumeBytes = 512
 
 // resume computes the block at which a kernel has stopped, and returns the offset at which the
-// kernel continues.
+// kernel can continue.
 func (j *job) resume(to int) int {
 	end := min(j.div.stopped+resumeBytes, to)
 	portably(j, j.div.stopped, end)
 	return end
 }
 
-// vectors calls a kernel on the bytes from..to.
+// vectors calls a kernel on the bytes in [from, to).
 func (j *job) vectors(from, to int, stream bool) {
 	flags := uint64(j.div.mode)
 	if stream {
@@ -64,20 +64,20 @@ const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// fewSources is the maximum number of sources for which a tail uses the smaller buffer, which takes
+// fewSources is the maximum number of sources for which tail uses a smaller buffer, which takes
 // less time to clear.
 const fewSources = 8
 
-// tail reduces fewer bytes than an AVX2 vector has, padded with zeros.
+// tail reduces a range that is shorter than an AVX2 vector, padding it with zeros.
 func (j *job) tail(from, to int) {
 	if len(j.srcs) <= fewSources {
-		filledUp[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
+		reducePadded[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
 	} else {
-		filledUp[[MaxSources]vector, [MaxSources]unsafe.Pointer](j, from, to)
+		reducePadded[[MaxSources]vector, [MaxSources]unsafe.Pointer](j, from, to)
 	}
 }
 
-func filledUp[
+func reducePadded[
 	Buffer [fewSources]vector | [MaxSources]vector,
 	Sources [fewSources]unsafe.Pointer | [MaxSources]unsafe.Pointer,
 ](j *job, from, to int) {
@@ -100,8 +100,8 @@ func filledUp[
 	}
 }
 
-// kernel returns the index of an operation on a type in the tables of kernels.
+// kernel returns the index of an operation on a type in the kernel tables.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores from a kernel. finalMode has the other flags.
+// flagStream requests streamed stores from a kernel. The other flags are those of finalMode.
 const flagStream = 1

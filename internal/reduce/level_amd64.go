@@ -7,11 +7,11 @@ import (
 
 //go:generate go run ./gen
 
-// active holds the level in use, the best of this processor. Only tests change it.
+// active is the level in use: the best that this processor supports. Only tests change it.
 var active = detect()
 
-// reduceAVX512 reduces the bytes from..to with a kernel. last describes the division. It may be nil
-// if flags request no division.
+// reduceAVX512 reduces the bytes in [from, to) with a kernel. last describes the division, and may
+// be nil if flags request none.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
@@ -26,13 +26,13 @@ func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Poin
 // fence orders streamed stores before all later stores.
 func fence()
 
-// streamLines copies size bytes and bypasses the caches. dst must be aligned to a line, and size
-// must be a multiple of lineBytes.
+// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size must
+// be a multiple of lineBytes.
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with IEEE 754 arithmetic, and then restores the thread's settings, because
+// portably runs portable with IEEE 754 arithmetic and then restores the thread's settings, because
 // a thread that Go did not create may flush subnormal numbers to zero. Kernels change and restore
 // the settings themselves.
 func portably(j *job, from, to int) {
@@ -40,7 +40,7 @@ func portably(j *job, from, to int) {
 		portable(j, from, to)
 		return
 	}
-	const exact = 0x1F80 // the processor's initial value
+	const exact = 0x1F80 // the value after a processor reset
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer setControl(setControl(exact))
@@ -49,4 +49,4 @@ func portably(j *job, from, to int) {
 
 // setControl sets MXCSR, the register that controls rounding and flushing of floating-point
 // numbers, and returns its previous value.
-func setControl(to uint32) (was uint32)
+func setControl(value uint32) (previous uint32)

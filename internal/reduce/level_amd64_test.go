@@ -1,6 +1,6 @@
 package reduce
 
-// eachLevel calls run with every instruction set that this processor has.
+// eachLevel calls run once for every level that this processor supports, with that level active.
 func eachLevel(run func(name string)) {
 	best := active
 	defer func() { active = best }()

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// TestSubnormalsAreKeptIfTheThreadFlushesThem sets the same bits of MXCSR as
-// torch.set_flush_denormal: flush to zero, and denormals are zero.
-func TestSubnormalsAreKeptIfTheThreadFlushesThem(t *testing.T) {
+// TestSubnormalsAreKeptIfThreadFlushesThem sets the same bits in MXCSR as torch.set_flush_denormal:
+// flush to zero, and denormals are zero.
+func TestSubnormalsAreKeptIfThreadFlushesThem(t *testing.T) {
 	const flushing = 0x1F80 | 1<<15 | 1<<6
 	r := rand.New(rand.NewPCG(17, 18))
 	for _, typ := range []DataType{Float32, Float64, Float16, BFloat16} {
@@ -22,8 +22,8 @@ func TestSubnormalsAreKeptIfTheThreadFlushesThem(t *testing.T) {
 			func() {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
-				was := setControl(flushing)
-				defer setControl(was)
+				previous := setControl(flushing)
+				defer setControl(previous)
 				tr := trial{op: op, t: typ, sources: sources, dsts: 2, inPlace: 1, staggered: 8}
 				tr.check(t, want)
 				tr.op, tr.average = Sum, true
@@ -37,7 +37,8 @@ func TestSubnormalsAreKeptIfTheThreadFlushesThem(t *testing.T) {
 	}
 }
 
-// checkFlushedTree compares a tree of two sources with want, which does not depend on the order.
+// checkFlushedTree compares a tree with want. The tree has only two sources, so its result does not
+// depend on the order.
 func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte) {
 	t.Helper()
 	got := make([]byte, len(sources[0]))
@@ -46,7 +47,7 @@ func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte)
 	eachLevel(func(name string) {
 		Tree{T: typ, Average: true}.Reduce(dsts, srcs, len(got)/typ.Size())
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s: a tree of %v differs", name, typ)
+			t.Errorf("%s: a tree of %v differs from the reference", name, typ)
 		}
 	})
 }

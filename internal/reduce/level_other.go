@@ -17,7 +17,7 @@ func reduceAVX2(
 ) {
 }
 
-// portably keeps the thread's arithmetic settings.
+// portably runs portable with the thread's own arithmetic settings.
 func portably(j *job, from, to int) { portable(j, from, to) }
 
 // fence does nothing, because no store is streamed.

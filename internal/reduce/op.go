@@ -10,7 +10,7 @@ const (
 	Prod
 	Min
 	Max
-	// BAnd, BOr and BXor are bitwise. Operations from BAnd on are for integers only.
+	// BAnd, BOr and BXor are bitwise and only for integers. They must follow all other operations.
 	BAnd
 	BOr
 	BXor
@@ -21,7 +21,7 @@ const (
 // opScaledSum identifies the kernels of ScaledSum.
 const opScaledSum Op = OpCount
 
-// Accepts reports whether op is one of the declared operations, and defined for a type.
+// Accepts reports whether op is one of the declared operations and is defined for t.
 func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
@@ -31,8 +31,9 @@ type Number interface {
 	integer | ~float32 | ~float64
 }
 
-// Combine combines two elements. The built-in min and max order zeros and propagate NaNs as IEEE
-// 754-2019 specifies. Where the package comment requires a NaN, Combine may return any NaN.
+// Combine combines two elements. It relies on the built-in min and max, which order zeros and
+// propagate NaNs as IEEE 754-2019 specifies. Where the package comment requires a particular NaN,
+// Combine may return any NaN.
 func Combine[T Number](op Op, a, b T) T {
 	switch op {
 	case Sum:
@@ -49,7 +50,7 @@ func Combine[T Number](op Op, a, b T) T {
 		return T(int64(a) | int64(b))
 	case BXor:
 		return T(int64(a) ^ int64(b))
-	case opScaledSum: // ScaledSum multiplies by a factor
+	case opScaledSum: // invalid here, because it needs a factor
 	}
 	panic("reduce: invalid operation")
 }

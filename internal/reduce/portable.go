@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// batch is the number of elements that the portable code accumulates at a time. All sources of a
-// batch are read before the destinations are written, so a destination may be a source.
+// batch is the number of elements that the portable code accumulates at a time. It reads a batch
+// from all sources before it writes the destinations, so that a destination may be a source.
 const batch = 64
 
-// canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
+// canonical32 and canonical64 replace every NaN in a result. canonical32, rounded to a 16-bit type,
 // gives that type's canonical NaN.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
@@ -20,7 +20,7 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable reduces the bytes from..to without vector instructions. Kernels must give the same
+// portable reduces the bytes in [from, to) without vector instructions. Kernels must give the same
 // results.
 func portable(j *job, from, to int) {
 	switch j.t {
@@ -51,7 +51,7 @@ func portable(j *job, from, to int) {
 	}
 }
 
-// elements returns the elements of p between two byte offsets.
+// elements returns the elements of p at the byte offsets in [from, to).
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
@@ -77,7 +77,7 @@ func foldIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine combines each element of src with that of acc, which is the left operand.
+// combine combines each element of acc, as the left operand, with that of src.
 func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)]
 	if op == Sum { // avoids a switch for each element
@@ -91,8 +91,8 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats combines the elements of src, multiplied by the factor in a scaled sum, with those
-// of acc.
+// combineFloats is combine for floats. In a scaled sum, it multiplies the elements of src by the
+// factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -172,8 +172,8 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// finish applies the division and makes every NaN canonical. first is the first element's index in
-// the job.
+// finish applies the division and makes every NaN canonical. first is the index in the job of the
+// first element.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
 		if j.div.mode != finalNone {

@@ -3,15 +3,15 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources limits the sources of one call. Machines have far fewer ranks.
+	// MaxSources is the maximum number of sources of one call. Machines have far fewer ranks.
 	MaxSources = 64
-	// MaxDestinations limits the destinations of one call.
+	// MaxDestinations is the maximum number of destinations of one call.
 	MaxDestinations = 64
 
-	// stride is the number of bytes of a destination that one kernel call covers. The runtime
-	// cannot preempt a goroutine in a kernel, so a kernel call can delay a garbage collection. A
-	// stride of two sources takes some tens of microseconds. A stride of 64 sources that are not in
-	// the cache takes milliseconds.
+	// stride is the number of bytes of a destination that one kernel call covers. It is limited
+	// because the runtime cannot preempt a goroutine in a kernel, so that a kernel call can delay a
+	// garbage collection. A stride takes tens of microseconds for two sources, and milliseconds for
+	// 64 sources that are not in the cache.
 	stride = 256 << 10
 
 	lineBytes = 64 // a cache line, the unit of a streamed store
@@ -21,8 +21,8 @@ const (
 type Hint struct {
 	// Stream requests stores that bypass the caches and do not read the lines that they overwrite.
 	// They are faster for destinations that do not fit into the cache and are not read soon. Stream
-	// has an effect if the destinations have at least 128 bytes, are aligned to their elements, and
-	// have the same address modulo 64. It has no effect in averages of integers.
+	// has an effect only if the destinations have at least 128 bytes, are aligned to their elements,
+	// and have the same address modulo 64. It has no effect on averages of integers.
 	Stream bool
 }
 
@@ -38,12 +38,12 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// One kernel call is enough, and creating a job takes longer than reducing some hundred bytes.
+	// One kernel call is enough, and creating a job takes longer than reducing a few hundred bytes.
 	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny implements Reduce for all calls. It is not inlined, so that the frame of Reduce does
+// reduceAny implements Reduce for all calls. It is not inlined, so that Reduce's stack frame does
 // not contain a job.
 //
 //go:noinline
@@ -59,7 +59,7 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 }
 
 // ScaledSum multiplies every source by a factor and stores the sum of the products in every
-// destination. t is a floating-point type. The package comment specifies the arithmetic.
+// destination. t must be a floating-point type. The package comment specifies the arithmetic.
 //
 // The preconditions are those of Reduce.
 func ScaledSum(
@@ -133,8 +133,8 @@ type job struct {
 	terms terms // of an average
 }
 
-// run reduces size bytes. With streaming, the bytes before the destinations' first line boundary
-// and after their last one are stored through the caches.
+// run reduces size bytes. Even with streaming, it stores the bytes before the destinations' first
+// line boundary and after the last one through the caches.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)
@@ -148,7 +148,8 @@ func (j *job) run(size int, hint Hint) {
 	j.walk(head+body, size, false)
 }
 
-// canStream reports whether every destination reaches a line boundary at the same element.
+// canStream reports whether all destinations reach a line boundary at the same element, and have at
+// least one whole line.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {
@@ -159,7 +160,7 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && first%uintptr(j.t.Size()) == 0
 }
 
-// walk reduces the bytes from..to in strides.
+// walk reduces the bytes in [from, to) in strides.
 func (j *job) walk(from, to int, stream bool) {
 	for ; to-from > stride; from += stride {
 		j.reduceRange(from, from+stride, stream)

@@ -9,8 +9,8 @@ import (
 )
 
 // The reference computes one element at a time from its bits. It shares no arithmetic with the
-// package: it rounds halves through float64 and has separate implementations of minimum and
-// maximum.
+// package, because it rounds halves through float64 and has minimum and maximum functions of its
+// own.
 
 var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"}
 
@@ -66,8 +66,7 @@ func lessInteger(t DataType, a, b int64) bool {
 	return a < b
 }
 
-// extend truncates v to the type and extends it with its sign, or with zeros. A Uint64 keeps its
-// bits.
+// extend truncates v to the type and then sign-extends or zero-extends it. A Uint64 keeps its bits.
 func extend(t DataType, v uint64) int64 {
 	unused := 64 - 8*t.Size()
 	if t == Uint8 || t == Uint16 || t == Uint32 {
@@ -142,7 +141,7 @@ func referenceScaled(t DataType, sources []uint64, factor float64) uint64 {
 	return referenceRound(t, acc)
 }
 
-// referenceScale returns the greatest power of two that is at most 1/n.
+// referenceScale returns the largest power of two that is at most 1/n.
 func referenceScale(n float32) float32 {
 	scale := float32(1)
 	for scale*n > 1 {
@@ -210,10 +209,11 @@ func referenceRound(t DataType, f float32) uint64 {
 	return uint64(bits)
 }
 
-// referenceNarrow rounds to a format with the given width of mantissa and range of exponents.
-func referenceNarrow(f float32, width, least, most int, payload uint16) uint16 {
+// referenceNarrow rounds to a format whose mantissa has the given width and whose exponents range
+// from minExponent to maxExponent.
+func referenceNarrow(f float32, width, minExponent, maxExponent int, payload uint16) uint16 {
 	sign := uint16(math.Float32bits(f) >> 31 << 15)
-	infinity := uint16(2*most+1) << width
+	infinity := uint16(2*maxExponent+1) << width
 	if math.IsNaN(float64(f)) {
 		return sign | infinity | 1<<(width-1) | payload
 	}
@@ -222,13 +222,13 @@ func referenceNarrow(f float32, width, least, most int, payload uint16) uint16 {
 		return sign | uint16(min(magnitude, 1))*infinity
 	}
 	_, exponent := math.Frexp(magnitude)
-	unit := max(exponent-1, least) - width // of the last place, as a power of two
+	unit := max(exponent-1, minExponent) - width // of the last place, as a power of two
 	places := math.RoundToEven(math.Ldexp(magnitude, -unit))
-	rounded := uint64(places) + uint64(unit+width-least)<<width
+	rounded := uint64(places) + uint64(unit+width-minExponent)<<width
 	return sign | uint16(min(rounded, uint64(infinity)))
 }
 
-// specials are bit patterns of edge cases.
+// specials holds the bit patterns of special values, by type.
 var specials = map[DataType][]uint64{
 	Float32: {
 		0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800000, 0x3F800001,
@@ -263,19 +263,19 @@ var specials = map[DataType][]uint64{
 	},
 }
 
-// draw returns a special element, an element near 1, which makes operations round, or any bits.
+// draw returns a special value, a value near 1, which makes operations round, or random bits.
 func draw(r *rand.Rand, t DataType) uint64 {
 	switch special := specials[t]; r.IntN(3) {
 	case 0:
 		return special[r.IntN(len(special))]
 	case 1:
-		return near(r, t)
+		return drawNearOne(r, t)
 	}
 	return r.Uint64()
 }
 
-// near returns a float near 1, or an integer of any bits.
-func near(r *rand.Rand, t DataType) uint64 {
+// drawNearOne returns a float near 1 or -1, or an integer with random bits.
+func drawNearOne(r *rand.Rand, t DataType) uint64 {
 	f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
 	switch {
 	case t == Float64:
@@ -286,17 +286,18 @@ func near(r *rand.Rand, t DataType) uint64 {
 	return r.Uint64()
 }
 
-// put and get access element i of a buffer by its bits.
+// put sets the bits of element i in a buffer.
 func put(t DataType, buffer []byte, i int, v uint64) {
-	var room [8]byte
-	binary.LittleEndian.PutUint64(room[:], v)
-	copy(buffer[i*t.Size():(i+1)*t.Size()], room[:])
+	var word [8]byte
+	binary.LittleEndian.PutUint64(word[:], v)
+	copy(buffer[i*t.Size():(i+1)*t.Size()], word[:])
 }
 
+// get returns the bits of element i in a buffer.
 func get(t DataType, buffer []byte, i int) uint64 {
-	var room [8]byte
-	copy(room[:], buffer[i*t.Size():(i+1)*t.Size()])
-	return binary.LittleEndian.Uint64(room[:])
+	var word [8]byte
+	copy(word[:], buffer[i*t.Size():(i+1)*t.Size()])
+	return binary.LittleEndian.Uint64(word[:])
 }
 
 func reference(op Op, t DataType, sources [][]byte, average bool) []byte {
@@ -312,7 +313,7 @@ func referenceSum(t DataType, sources [][]byte, factor float64) []byte {
 }
 
 func referenceBuffers(
-	t DataType, sources [][]byte, combined func(elements []uint64) uint64,
+	t DataType, sources [][]byte, combine func(elements []uint64) uint64,
 ) []byte {
 	out := make([]byte, len(sources[0]))
 	elements := make([]uint64, len(sources))
@@ -320,7 +321,7 @@ func referenceBuffers(
 		for s, source := range sources {
 			elements[s] = get(t, source, i)
 		}
-		put(t, out, i, combined(elements))
+		put(t, out, i, combine(elements))
 	}
 	return out
 }
@@ -336,8 +337,8 @@ func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
 	return buffers
 }
 
-// guarded is a buffer at a chosen distance from a line boundary. The bytes before and after it must
-// not change.
+// guarded is a buffer at a chosen distance from a line boundary, surrounded by bytes that must not
+// change.
 type guarded struct {
 	all  []byte
 	data []byte

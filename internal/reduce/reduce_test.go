@@ -47,7 +47,7 @@ func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 }
 
 func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
-	const period = 1021 // elements; not a divisor of a stride, so that slices differ
+	const period = 1021 // elements; does not divide a stride, so that strides differ
 	r := rand.New(rand.NewPCG(3, 4))
 	eachTypeAndOp(func(typ DataType, op Op) {
 		count := (stride+stride/8)/typ.Size() + 77
@@ -68,9 +68,9 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
-// TestPairsAgreeWithReference tests two sources, which have separate loops for one and for two
-// destinations.
-func TestPairsAgreeWithReference(t *testing.T) {
+// TestTwoSourcesAgreeWithReference tests two sources, for which kernels have separate loops with
+// one and with two destinations.
+func TestTwoSourcesAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
 		for _, bytes := range []int{512, 1536, 2000} {
@@ -119,27 +119,27 @@ func TestAverageAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestAverageStopsWhereASumOverflows uses few infinite or NaN sums, so that kernels stop and
-// continue.
-func TestAverageStopsWhereASumOverflows(t *testing.T) {
-	largest := map[DataType]uint64{
+// TestAverageOfFewOverflowingSums computes averages in which only a few sums are infinite or NaN,
+// so that kernels stop and continue.
+func TestAverageOfFewOverflowingSums(t *testing.T) {
+	largestValues := map[DataType]uint64{
 		Float32: 0x7F7FFFFF, Float64: 0x7FEFFFFFFFFFFFFF, Float16: 0x7BFF, BFloat16: 0x7F7F,
 	}
 	r := rand.New(rand.NewPCG(9, 10))
-	for typ, most := range largest {
+	for typ, largest := range largestValues {
 		for i := range 60 {
 			number, count := 2+i%5, 1100+37*i
 			sources := make([][]byte, number)
 			for s := range sources {
 				sources[s] = make([]byte, count*typ.Size())
 				for e := range count {
-					put(typ, sources[s], e, near(r, typ))
+					put(typ, sources[s], e, drawNearOne(r, typ))
 				}
 			}
 			for range i % 4 {
-				at := r.IntN(count)
+				e := r.IntN(count)
 				for _, source := range sources {
-					put(typ, source, at, most+uint64(r.IntN(8)/7))
+					put(typ, source, e, largest+uint64(r.IntN(8)/7))
 				}
 			}
 			trial{
@@ -150,8 +150,8 @@ func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	}
 }
 
-// factors lists ordinary factors of scaled sums, and factors whose products overflow, are subnormal
-// or become infinite when the factor is rounded to float32.
+// factors lists ordinary factors for scaled sums, factors whose products overflow or are subnormal,
+// and factors that become infinite or zero when they are rounded to float32.
 var factors = []float64{0.125, 1.0 / 3, -2.5, 1, 1e30, 1e-30, 1e300, 5e-324}
 
 func TestScaledSumAgreesWithReference(t *testing.T) {
@@ -170,8 +170,8 @@ func TestScaledSumAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values, to test
-// widening and narrowing of all halves.
+// TestHalvesAgreeWithReferenceForEveryValue combines every half with some special values, to test
+// that all halves are widened and narrowed correctly.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
 		all := make([]byte, 2<<16)
@@ -230,7 +230,7 @@ func TestResultDoesNotDependOnSlicing(t *testing.T) {
 				from = to
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("%s, %v %v: slices differ from the whole", name, op, typ)
+				t.Errorf("%s, %v %v: reducing in slices gave a different result", name, op, typ)
 			}
 		})
 	})

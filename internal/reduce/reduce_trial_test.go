@@ -9,13 +9,13 @@ import (
 type trial struct {
 	op        Op
 	t         DataType
-	sources   [][]byte // all of one size
-	average   bool     // of sums
+	sources   [][]byte // all of the same size
+	average   bool     // requires op Sum
 	factor    float64  // of a scaled sum, or 0
 	dsts      int
-	inPlace   int // index of the source that is the first destination, or -1
-	misplaced int // bytes between a line boundary and the destinations
-	staggered int // further bytes between each destination and the next
+	inPlace   int // index of the source that is also the first destination, or -1
+	misplaced int // bytes between a line boundary and the first destination
+	staggered int // by how many bytes each further destination is misplaced more
 	hint      Hint
 }
 
@@ -26,7 +26,7 @@ func (tr trial) String() string {
 		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint, tr.factor)
 }
 
-// check runs the trial with every instruction set and compares the result with want.
+// check runs the trial at every level and compares the results with want.
 func (tr trial) check(t fataler, want []byte) {
 	t.Helper()
 	eachLevel(func(name string) { tr.checkActive(t, name, want) })
@@ -76,7 +76,7 @@ func (tr trial) compare(t fataler, name string, inputs, outputs []guarded, want 
 	t.Helper()
 	for d, g := range outputs {
 		if !g.intact() {
-			t.Fatalf("%s: %v: bytes around destination %d changed", name, tr, d)
+			t.Fatalf("%s: %v: bytes outside destination %d changed", name, tr, d)
 		}
 		if !bytes.Equal(g.data, want) {
 			i := firstDifference(g.data, want) / tr.t.Size()

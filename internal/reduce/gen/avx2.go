@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// avx2 also uses F16C.
+// avx2 generates code for AVX2 and F16C.
 type avx2 struct{}
 
 func (avx2) name() string          { return "AVX2" }
@@ -11,7 +11,8 @@ func (avx2) masks() bool           { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return v(i) }
 
-// v names register i of the plan in the command's comment, x its lower half.
+// v returns the name of vector register i, as numbered in the command's comment, and x that of its
+// lower half.
 func v(i int) string { return fmt.Sprintf("Y%d", i) }
 func x(i int) string { return fmt.Sprintf("X%d", i) }
 
@@ -41,8 +42,8 @@ func (avx2) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, v(15))
 }
 
-// unlessFinite subtracts each accumulator from itself, as for AVX-512.
-func (avx2) unlessFinite(p *program, k kernel, units int, label string) {
+// jumpIfNotFinite subtracts each accumulator from itself, like avx512.jumpIfNotFinite.
+func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
 		if i == 0 {
@@ -61,7 +62,7 @@ func (avx2) unlessFinite(p *program, k kernel, units int, label string) {
 func (avx2) widen(p *program, k kernel, address string, low, high int) {
 	if k.elem.name == "Float16" {
 		p.op("VCVTPH2PS", address, v(low))
-		p.op("VCVTPH2PS", above(address, 16), v(high))
+		p.op("VCVTPH2PS", addBytes(address, 16), v(high))
 		return
 	}
 	p.op("VMOVDQU", address, v(high))
@@ -69,7 +70,7 @@ func (avx2) widen(p *program, k kernel, address string, low, high int) {
 	p.op("VPAND", v(12), v(high), v(high))
 }
 
-func (s avx2) load(p *program, k kernel, unit int, address string, _ manner) {
+func (s avx2) load(p *program, k kernel, unit int, address string, _ access) {
 	if k.elem.half {
 		s.widen(p, k, address, 2*unit, 2*unit+1)
 		multiply(p, s, k, 2*unit, 2*unit+1)
@@ -79,7 +80,7 @@ func (s avx2) load(p *program, k kernel, unit int, address string, _ manner) {
 	multiply(p, s, k, unit)
 }
 
-func (s avx2) combine(p *program, k kernel, unit int, address string, _ manner) {
+func (s avx2) combine(p *program, k kernel, unit int, address string, _ access) {
 	switch {
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9)
@@ -101,7 +102,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, v(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// as for AVX-512, with a blend by the upper bit of each byte of the mask
+		// This is like avx512.lanes, but blends by the upper bit of each byte in the mask.
 		p.op("VPMULLW", operand, v(acc), v(10))
 		p.op("VPSRLW", "$8", v(acc), v(acc))
 		p.op("VPAND", operand, v(12), operand)
@@ -122,7 +123,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// longExtreme compares unsigned integers as signed ones, with inverted upper bits.
+// longExtreme inverts the highest bits so that it can compare unsigned integers as signed ones.
 func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
 	p.op("VPXOR", operand, v(12), v(10))
 	p.op("VPXOR", acc, v(12), v(11))
@@ -134,8 +135,9 @@ func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
 	p.op("VBLENDVPD", v(10), operand, acc, acc)
 }
 
-// extremes computes both orders, which differ only for zeros: OR gives -0, and AND gives +0. Lanes
-// with a NaN are added instead, because addition propagates NaNs.
+// extremes computes the result with both orders of the operands. The two differ only for zeros,
+// where OR gives -0 and AND gives +0. Lanes with a NaN are added instead, because addition
+// propagates NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op.name] + k.elem.lane
 	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op.name]
@@ -147,7 +149,7 @@ func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	p.op("VBLENDV"+k.elem.lane, v(11), acc, v(10), acc)
 }
 
-// longProduct multiplies by halves: low*low + (low*high + high*low)<<32.
+// longProduct multiplies 32-bit halves: low*low + (low*high + high*low)<<32.
 func (avx2) longProduct(p *program, operand, acc string) {
 	p.op("VPSRLQ", "$32", acc, v(10))
 	p.op("VPMULUDQ", operand, v(10), v(10))
@@ -159,8 +161,8 @@ func (avx2) longProduct(p *program, operand, acc string) {
 	p.op("VPADDQ", v(10), acc, acc)
 }
 
-// unlessNaN compares accumulators in pairs, as for AVX-512.
-func (avx2) unlessNaN(p *program, k kernel, units int, label string) {
+// jumpIfNaN compares accumulators in pairs, like avx512.jumpIfNaN.
+func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	n := k.registers(units)
 	for i := 0; i < n; i += 2 {
@@ -196,7 +198,7 @@ func (avx2) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", v(high), x(high))
 		p.op("VINSERTI128", "$1", x(high), v(low), v(low))
 	case "BFloat16":
-		// as for AVX-512
+		// This is like avx512.pack.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", v(acc), v(8))
 			p.op("VPAND", v(13), v(8), v(8))
@@ -209,7 +211,7 @@ func (avx2) pack(p *program, k kernel, unit int) {
 	}
 }
 
-func (avx2) store(p *program, k kernel, unit int, address string, how manner) {
+func (avx2) store(p *program, k kernel, unit int, address string, how access) {
 	register, move := v(unit), "VMOVDQU"
 	if k.elem.half {
 		register = v(2 * unit)

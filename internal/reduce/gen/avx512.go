@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// avx512 uses the subsets F, BW, VL and DQ, and BMI2.
+// avx512 generates code for the AVX-512 subsets F, BW, VL and DQ, and for BMI2.
 type avx512 struct{}
 
 func (avx512) name() string          { return "AVX512" }
@@ -11,7 +11,8 @@ func (avx512) masks() bool           { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return z(i) }
 
-// z names register i of the plan in the command's comment, y its lower half.
+// z returns the name of vector register i, as numbered in the command's comment, and y that of its
+// lower half.
 func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
@@ -36,8 +37,8 @@ func (avx512) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, z(15))
 }
 
-// unlessFinite subtracts each accumulator from itself, which gives zero or a NaN.
-func (avx512) unlessFinite(p *program, k kernel, units int, label string) {
+// jumpIfNotFinite subtracts each accumulator from itself, which gives zero or a NaN.
+func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
 		if i == 0 {
@@ -52,8 +53,8 @@ func (avx512) unlessFinite(p *program, k kernel, units int, label string) {
 	p.op("JNE", label)
 }
 
-// fetch loads a vector of memory without conversion.
-func (avx512) fetch(p *program, k kernel, address, register string, how manner) {
+// fetch loads a vector from memory without conversion.
+func (avx512) fetch(p *program, k kernel, address, register string, how access) {
 	move := fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
 	if how == masked {
 		p.op(move+".Z", address, "K1", register)
@@ -62,9 +63,10 @@ func (avx512) fetch(p *program, k kernel, address, register string, how manner) 
 	p.op(move, address, register)
 }
 
-// widen loads a vector of halves into two registers of float32: for Float16, the lower and the
-// upper half of the memory; for BFloat16, the even and the odd elements, which avoids a shuffle.
-func (s avx512) widen(p *program, k kernel, address string, low, high int, how manner) {
+// widen loads a vector of halves into two registers of float32. For Float16, these get the lower
+// and the upper half of the vector; for BFloat16, they get the even and the odd elements, which
+// avoids a shuffle.
+func (s avx512) widen(p *program, k kernel, address string, low, high int, how access) {
 	if how == masked {
 		s.fetch(p, k, address, z(11), how)
 		address = z(11)
@@ -79,11 +81,11 @@ func (s avx512) widen(p *program, k kernel, address string, low, high int, how m
 		p.op("VCVTPH2PS", y(11), z(high))
 	default:
 		p.op("VCVTPH2PS", address, z(low))
-		p.op("VCVTPH2PS", above(address, 32), z(high))
+		p.op("VCVTPH2PS", addBytes(address, 32), z(high))
 	}
 }
 
-func (s avx512) load(p *program, k kernel, unit int, address string, how manner) {
+func (s avx512) load(p *program, k kernel, unit int, address string, how access) {
 	if k.elem.half {
 		s.widen(p, k, address, 2*unit, 2*unit+1, how)
 		multiply(p, s, k, 2*unit, 2*unit+1)
@@ -93,7 +95,7 @@ func (s avx512) load(p *program, k kernel, unit int, address string, how manner)
 	multiply(p, s, k, unit)
 }
 
-func (s avx512) combine(p *program, k kernel, unit int, address string, how manner) {
+func (s avx512) combine(p *program, k kernel, unit int, address string, how access) {
 	switch {
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9, how)
@@ -119,16 +121,16 @@ func needsRegister(k kernel) bool {
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
-		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
-		// instead, because addition propagates NaNs.
+		// Bit 2 of choice takes the sign from the result of the comparison, which orders the zeros.
+		// Lanes with a NaN are added instead, because addition propagates NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
 		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
 		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
 		p.op("VMOVAPS", z(10), z(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// The first product is that of the even bytes, the shifted product that of the odd bytes.
-		// The last instruction combines them.
+		// The first product is that of the even bytes, and the shifted one that of the odd bytes. The
+		// last instruction combines the two.
 		p.op("VPMULLW", operand, z(acc), z(10))
 		p.op("VPSRLW", "$8", z(acc), z(acc))
 		p.op("VPANDD", operand, z(12), operand)
@@ -139,8 +141,8 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// unlessNaN compares accumulators in pairs. A pair is unordered if either is a NaN.
-func (avx512) unlessNaN(p *program, k kernel, units int, label string) {
+// jumpIfNaN compares accumulators in pairs. Two lanes are unordered if either is a NaN.
+func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 	const ordered = "$7"
 	n := k.registers(units)
 	test := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.elem.size == 8]
@@ -175,7 +177,8 @@ func (avx512) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", z(high), y(high))
 		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
 	case "BFloat16":
-		// Rounding to even adds 0x7FFF and the last bit kept. The canonical NaN does not carry.
+		// Rounding to even adds 0x7FFF plus the last bit that is kept. For the canonical NaN, this
+		// does not carry.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", z(acc), z(8))
 			p.op("VPANDD", z(13), z(8), z(8))
@@ -187,7 +190,7 @@ func (avx512) pack(p *program, k kernel, unit int) {
 	}
 }
 
-func (avx512) store(p *program, k kernel, unit int, address string, how manner) {
+func (avx512) store(p *program, k kernel, unit int, address string, how access) {
 	register, move := z(unit), fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
 	if k.elem.half {
 		register = z(2 * unit)

@@ -1,34 +1,37 @@
 // Command gen generates the vector kernels of package reduce. For every instruction set, it writes
 // an assembly file with a kernel for each operation and element type, a table of the kernels, and
 // the function that Go calls. Run it with "go generate" in the directory of package reduce. A test
-// checks that the files there match its output.
+// checks that the files there are up to date.
 //
 // # Shape of a kernel
 //
-// A kernel walks the byte offsets from..to. It loads a block of the first source into accumulators,
-// combines the same block of every further source with them in order, applies the final step, packs
-// the accumulators into the element type, and stores the block to every destination. A block is
-// read from all sources before it is stored, so a destination may be a source. AVX-512 ends with
-// one masked line at a time. AVX2 processes only whole vectors.
+// A kernel walks the byte offsets in [from, to). It loads a block of the first source into
+// accumulators, combines the same block of every further source with them in order, applies the
+// final step, packs the accumulators into the element type, and stores the block to every
+// destination. A block is read from all sources before it is stored, so that a destination may be a
+// source. AVX-512 kernels process the remaining bytes one masked line at a time, whereas AVX2
+// kernels process only whole vectors.
 //
 // # Registers
 //
-//	DI, R8    destinations: array of pointers, number
-//	SI, R9    sources: array of pointers, number
-//	R10, R11  from (advanced), to
-//	R12       the last offset at which a block fits
+//	DI, R8    destinations: array of pointers, number of pointers
+//	SI, R9    sources: array of pointers, number of pointers
+//	R10, R11  from (which advances), to
+//	R12       the last offset at which a whole block fits
 //	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end, 8 stop at a block with
 //	          a result that is infinite or a NaN
-//	DX        the final step: its operand, as bits, and where to store R10 at a stop; the operand
-//	          is the factor of a scaled operation
-//	AX        the current pointer; CX counts sources and destinations
-//	R13       with two sources and one or two destinations: the first one, with AX and CX for the
-//	          sources and DX for the second destination
+//	DX        pointer to the division, which holds the operand of the final step, or the factor of
+//	          a scaled operation, and the place to store R10 when the kernel stops
+//	AX        the current pointer
+//	CX        counts sources and destinations
+//	R13       in the loops for two sources, the first destination, while AX and CX are the sources
+//	          and DX is the second destination
 //	R14       scratch
-//	K1        lanes of the last line; K2 scratch
+//	K1        lanes of the last line
+//	K2        scratch
 //
-// Vector registers 0 to 7 are accumulators, 8 to 11 scratch, 12 to 15 constants. With AVX-512 they
-// are Z16 to Z31, which need no VZEROUPPER before the return.
+// Vector registers 0 to 7 are accumulators, 8 to 11 are scratch, and 12 to 15 hold constants. With
+// AVX-512, they are Z16 to Z31, which need no VZEROUPPER before the return.
 package main
 
 import (

@@ -5,28 +5,29 @@ import "strings"
 // element describes an element type.
 type element struct {
 	name  string
-	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, W, D, Q
-	size  int    // bytes in memory
+	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
+	size  int    // in memory, in bytes
 	float bool
-	half  bool // one vector of memory needs two accumulators
+	half  bool // whether a vector in memory needs two accumulators
 }
 
 // operation describes an operation of package reduce.
 type operation struct {
 	name string
-	// integers and floats are the instructions that implement the whole operation. Types without
-	// one use lanes. The type completes the names: VPADDB, VADDPS.
+	// integers and floats are instructions that implement the whole operation. The element type
+	// completes their names, as in VPADDB and VADDPS. Types without such an instruction need a case
+	// in the method lanes.
 	integers, floats string
 	// bitwise operations have one instruction for all integers. AVX-512 appends the size of lanes.
 	bitwise bool
 	// scaled operations are for floats. They multiply every source by a factor in register 15.
 	scaled bool
-	// signed operations have different instructions for integers with and without a sign.
+	// signed operations have different instructions for signed and unsigned integers.
 	signed bool
 }
 
-// Operations and elements are in the order of package reduce's constants. ScaledSum follows the
-// last operation.
+// operations and elements are in the order of the constants in package reduce, where opScaledSum
+// follows the last operation.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
@@ -61,7 +62,7 @@ func (k kernel) exists() bool {
 }
 
 // instruction returns the instruction that implements the whole operation. bitwise is the suffix
-// that the instruction set appends to bitwise instructions.
+// that the instruction set appends to the names of bitwise instructions.
 func (k kernel) instruction(bitwise string) string {
 	name := k.op.integers
 	if k.elem.float {
