@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// AnySource, as the Root of a Recv, matches the first message with the same tag from any rank.
+// AnySource as the Root of a Recv matches the first message with the same tag from any rank.
 const AnySource = -1
 
 // MessageFault is the kind of mismatch in a MessageError.

@@ -118,7 +118,8 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		// 48*smallest is 6*smallest.
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * smallest, 4 * smallest}, 0},
 		{
-			driver.RankOrder, []float32{huge, huge, -huge, -huge, 48 * smallest, 48 * smallest},
+			driver.RankOrder,
+			[]float32{huge, huge, -huge, -huge, 48 * smallest, 48 * smallest},
 			16 * smallest,
 		},
 	} {
