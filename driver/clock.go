@@ -88,7 +88,6 @@ func (m *Meter) end(begin int64) {
 	average(&c.recentBytes, uint64(m.bytes), first)
 }
 
-// average updates an exponentially weighted average.
 func average(recent *atomic.Uint64, value uint64, first bool) {
 	old := recent.Load()
 	if first {

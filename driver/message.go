@@ -69,7 +69,6 @@ func (e *MessageError) Sort() {
 	})
 }
 
-// maxEnds is the largest number of MessageEnds that an error's text lists.
 const maxEnds = 8
 
 func (e *MessageError) Error() string {

@@ -123,7 +123,6 @@ func (n *Norm) scaleExtent() int64 {
 	return (n.Rows-1)*n.ScaleStrides[0] + (n.groups()-1)*n.ScaleStrides[1] + 1
 }
 
-// groups returns the number of scales per row.
 func (n *Norm) groups() int64 {
 	if n.Quant == QuantPerGroup {
 		return n.Hidden / QuantGroup
@@ -186,7 +185,6 @@ func disjoint(rows, rowStride, columns, columnStride int64) bool {
 		columnStride > (rows-1)*rowStride
 }
 
-// validateBuffers checks that the buffers are aligned and do not overlap.
 func (n *Norm) validateBuffers(c *Call) error {
 	if n.Rows == 0 {
 		return nil

@@ -128,7 +128,6 @@ var (
 	everyPath = []Path{PathPlain, PathWindow, PathDirect, PathTwoLevel}
 )
 
-// noTraits describes values that are not operations.
 var noTraits = traits{name: "Operation(?)"}
 
 func (o Operation) traits() *traits {

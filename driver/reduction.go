@@ -92,7 +92,6 @@ var reductions = [ReduceOps]reduction{
 	},
 }
 
-// noReduction describes values that are not reductions.
 var noReduction = reduction{name: "redop(?)"}
 
 func (op ReduceOp) row() *reduction {

@@ -210,7 +210,6 @@ func testStreams(t *testing.T, h Harness) {
 	})
 }
 
-// alternate sums from one buffer into the other and back, on alternating streams.
 func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
 	r.write(bufs[0].at(0), repeated(1, count))

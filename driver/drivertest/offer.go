@@ -44,7 +44,6 @@ func testReductions(t *testing.T, h Harness) {
 	})
 }
 
-// offerAll offers all calls on one rank and passes the answers to report.
 func (b *fixture) offerAll(r *rank, report func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
@@ -71,7 +70,6 @@ func (b *fixture) offerToPaths(r *rank, c *trial, report func(c *trial, refusal 
 	}
 }
 
-// plan plans a call on the trial's path, unless the path refuses it.
 func (b *fixture) plan(r *rank, c *trial) (refusal error) {
 	call := c.uncheckedCall(r, b.send[r.number], b.recv[r.number])
 	if call.Operation.PointToPoint() {

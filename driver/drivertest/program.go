@@ -7,7 +7,6 @@ import (
 	"symmem/driver"
 )
 
-// plannedMessage describes a message in a random program.
 type plannedMessage struct {
 	src, dst, tag          int
 	bytes                  int64

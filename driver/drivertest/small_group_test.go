@@ -86,7 +86,6 @@ func (w *smallWindow) Deregister() error {
 	return nil
 }
 
-// smallPlan implements Offer and Plan for a call.
 type smallPlan struct {
 	driver.Call
 	c *smallGroup

@@ -16,7 +16,6 @@ var splitClauses = []clause{
 	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testOtherExchange},
 }
 
-// exchange describes an AllToAllV.
 type exchange struct {
 	counts       [][]int64 // numbers of elements by sender and receiver
 	sends, recvs [][]int64 // offsets of the parts in the ranks' buffers, by rank and peer

@@ -32,7 +32,6 @@ type world struct {
 	ranks   []*rank
 }
 
-// options configures a world.
 type options struct {
 	timeout  time.Duration // zero means longTimeout
 	lifetime time.Duration // deadline of the whole world; zero means longTimeout

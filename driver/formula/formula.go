@@ -39,7 +39,6 @@ func Factor(op driver.ReduceOp) float64 {
 	return 0
 }
 
-// scaled multiplies an element by the reduction's factor, if any.
 func scaled[T reduce.Number](op driver.ReduceOp, x T) T {
 	if op.Scales() {
 		return x * T(Factor(op))

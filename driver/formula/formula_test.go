@@ -188,7 +188,6 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 	}
 }
 
-// checkTrees compares in-place trees of the host backend with the formulas.
 func checkTrees(
 	t *testing.T, name string, op driver.ReduceOp, dt driver.DataType, inputs [][]byte,
 ) {

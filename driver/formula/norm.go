@@ -98,7 +98,6 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
 	}
 }
 
-// quantScale returns the scale for a group of elements.
 func quantScale(part []float32) float32 {
 	largest := float32(0)
 	for _, v := range part {

@@ -33,7 +33,6 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 // header is the path of the C header, in which only two enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
-// files maps each generated file to its template.
 var files = map[string]string{
 	"terms.go":                      "root.tmpl",
 	"internal/tuning/operations.go": "tuning.tmpl",
@@ -58,7 +57,6 @@ type term struct {
 	Numbered, Tuned bool
 }
 
-// terms is the data passed to the templates.
 type terms struct{ Reductions, Operations []term }
 
 // generate returns the contents of all generated files, by path relative to root, the module's

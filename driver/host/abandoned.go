@@ -22,7 +22,6 @@ func (l *abandonedWork) unmap(unmap func() error) error {
 	return nil
 }
 
-// any reports whether abandoned work is running.
 func (l *abandonedWork) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

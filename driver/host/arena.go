@@ -93,7 +93,6 @@ func (s *segment) Address() uintptr { return s.memory.Address() }
 // Bytes returns the size of the segment.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
-// export offers the segment to peers under a key.
 func (s *segment) export(key handoff.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

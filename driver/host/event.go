@@ -64,13 +64,11 @@ func (e *event) set(p *point) {
 	e.latest = p
 }
 
-// run marks the point as reached.
 func (p *point) run() error {
 	close(p.reached)
 	return nil
 }
 
-// skip marks the point as reached after a failure.
 func (p *point) skip(cause error) {
 	p.err = cause
 	close(p.reached)
@@ -127,7 +125,6 @@ func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
 // WaitOnly makes later work wait for the event, even if the work before the event has failed.
 func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
 
-// await queues a wait for the last recorded point of an event.
 func (s *stream) await(e driver.Event, ignoreFailure bool) error {
 	ev, ok := e.(*event)
 	if !ok {

@@ -43,7 +43,6 @@ func (g *graph) record(p *plan) {
 // add records a step. The caller must hold the capturing stream's mu.
 func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
-// queue implements step by launching the plan on a stream.
 func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
 
 // BeginCapture makes the stream record work instead of running it.

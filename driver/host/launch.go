@@ -60,7 +60,6 @@ func refuse(c *communicator, s *stream) error {
 	return cause
 }
 
-// pendingCall is a collective that has a ticket and waits for its turn.
 type pendingCall struct {
 	plan    *plan
 	ticket  uint64
@@ -130,7 +129,6 @@ func (c *communicator) failWith(err error) error {
 	return c.Cause()
 }
 
-// run waits for the collective's turn and completes it.
 func (i *pendingCall) run() error {
 	c := i.plan.c
 	if !c.turns.reached(i.ticket) {

@@ -34,7 +34,6 @@ func (m *messages) init(c *communicator, ranks int) {
 	}
 }
 
-// messageCall is a call of Send or Recv.
 type messageCall struct {
 	c     *communicator
 	plan  *plan

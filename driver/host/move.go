@@ -27,7 +27,6 @@ type mover struct {
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
 
-// payloadCopy holds a copy of the payload in a peer's line.
 type payloadCopy struct {
 	payload [spin.LinePayload]byte
 	_       [spin.LineBytes - spin.LinePayload]byte
@@ -84,7 +83,6 @@ func (m *mover) contribute(call *plan, first int64) {
 	m.group.Post(call.Digest, nil, 0)
 }
 
-// finishStaged completes a staged collective after the first step.
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	m.compute(call, 0)
 	for first := call.chunk; first < call.longest; first += call.chunk {

@@ -94,7 +94,6 @@ func (p *plan) setParts() {
 	p.pairwise = p.Operation == driver.AllToAllV
 }
 
-// unevenCounts returns the counts of the parts of an AllGatherV or ReduceScatterV.
 func (p *plan) unevenCounts() []int64 {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvCounts

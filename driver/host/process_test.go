@@ -18,7 +18,6 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processTimeout bounds operations that should not take long.
 const processTimeout = 60 * time.Second
 
 type processes struct {
@@ -26,7 +25,6 @@ type processes struct {
 	processes []*process
 }
 
-// process is a process that runs one rank.
 type process struct {
 	t       *testing.T
 	rank    int

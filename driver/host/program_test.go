@@ -67,7 +67,6 @@ var programs = map[string]func(a *rankProcess, round int) error{
 // roundsToRun is the number of rounds before a rank reports that it is running.
 const roundsToRun = 20
 
-// runRank is the main function of a rank process.
 func runRank() int {
 	// The test holds the other end of standard input, so this process exits when the test does.
 	go func() {

@@ -28,7 +28,6 @@ type recvPipe struct {
 	begun    uint64                  // number of messages that have begun to arrive; guarded by mu
 }
 
-// messageKey identifies a message from a peer.
 type messageKey struct {
 	tag    int
 	number uint64
@@ -43,7 +42,6 @@ type inbound struct {
 	receiver *receive    // the running Recv, or nil
 }
 
-// receive runs a Recv.
 type receive struct {
 	messageCall
 	claimed atomic.Bool // whether a message has been assigned: source and number are set

@@ -30,7 +30,6 @@ type frameOwner struct {
 	number uint64
 }
 
-// send runs a Send.
 type send struct {
 	messageCall
 	out    *sendPipe

@@ -36,7 +36,6 @@ type stream struct {
 	closed   bool        // guarded by mu
 }
 
-// busyPeriod is a period in which a stream is busy.
 type busyPeriod struct {
 	over chan struct{} // closed at the end of the period
 	err  error         // the stream's failure at the end; set before over is closed

@@ -13,7 +13,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// registry registers segments with a group.
 type registry struct {
 	device  *Device
 	group   *shm.Group

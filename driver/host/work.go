@@ -2,7 +2,6 @@ package host
 
 import "symmem/driver"
 
-// work is queued on a stream.
 type work interface {
 	// run does the work, including all its waits.
 	run() error

@@ -94,7 +94,6 @@ func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) 
 // requested returns the number of bytes requested for a block that is not free.
 func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
-// slot returns the slot of a free block in its bag.
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
 // key returns a key that orders blocks by position and identifies them.
@@ -104,7 +103,6 @@ func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask
 }
 
-// slab stores the records of blocks.
 type slab struct {
 	blocks []block // by number; index 0 is reserved and means no block
 	sides  []side  // by number of the block

@@ -28,7 +28,6 @@ func (p *placer) cool(x *index) uint64 {
 	return p.merge(x, &p.blocks[id], id, p.neighbors)
 }
 
-// neighbors records which of a block's neighbors in its region are free.
 type neighbors struct{ prev, next bool }
 
 func (p *placer) freeNeighbors(b *block) neighbors {
@@ -44,7 +43,6 @@ func (p *placer) freeHot(b *block, id, home uint32) {
 	p.hot, p.hotHome, p.lastAlloc = id, home, 0
 }
 
-// servedByHot reports whether a request would get the hot block.
 func (p *placer) servedByHot(units uint64, home uint32) bool {
 	if p.hotRepeats {
 		return p.lastUnits == units && p.lastHome == home

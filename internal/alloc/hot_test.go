@@ -57,7 +57,6 @@ func mustFree(t *rapid.T, c *Core, b Block) {
 	}
 }
 
-// allocGrowing allocates a block, adding a segment if necessary.
 func allocGrowing(t *rapid.T, c *Core, size int64, stream Stream) Block {
 	for {
 		b, growth, err := c.Alloc(size, stream)

@@ -43,7 +43,6 @@ func drawSize(t *rapid.T) int64 {
 	return rapid.Int64Range(1, limit).Draw(t, "size")
 }
 
-// pick draws a held block that is in one of the states.
 func (m *machine) pick(t *rapid.T, states ...State) *modelBlock {
 	var candidates []*modelBlock
 	for _, b := range m.held {

@@ -208,7 +208,6 @@ func (m *model) useAgain(b *modelBlock, on Stream) bool {
 	return true
 }
 
-// modelMark counts the uses, deferrals and frees so far.
 type modelMark struct {
 	uses      int
 	deferrals uint64

@@ -12,7 +12,6 @@ type rebuilder struct {
 	newCuts map[uint32]Range // Core.cutBlocks after the rebuild
 }
 
-// heldBlock describes a block that stays in place during a rebuild.
 type heldBlock struct {
 	id     uint32
 	stream uint32 // record index of its stream

@@ -23,7 +23,6 @@ type region struct {
 // ends with the segment, may have a different size.
 const spanUnits = uint64(2*mib) >> unitShift
 
-// layout holds the segments of a Core, their regions and their blocks.
 type layout struct {
 	freeBlocks
 	segments    []segment
@@ -34,7 +33,6 @@ type layout struct {
 
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
 
-// homeOf returns the number of the index that a block belongs to.
 func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
 
 func (l *layout) view(id uint32) Block {

@@ -18,7 +18,6 @@ func (c *Core) footprints() (bytes int64) {
 	return bytes
 }
 
-// footprintsByOwner returns each stream's footprint, by stream number.
 func (c *Core) footprintsByOwner() map[uint32]int64 {
 	c.mergeHot()
 	bytes := map[uint32]int64{}

@@ -1,6 +1,5 @@
 package alloc
 
-// gap is a range of free memory that begins in the given region.
 type gap struct {
 	region     uint32
 	start, end uint64 // positions

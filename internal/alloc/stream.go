@@ -1,6 +1,5 @@
 package alloc
 
-// stream is the record of a stream.
 type stream struct {
 	name   Stream
 	number uint32 // see Number
@@ -51,5 +50,4 @@ func (t *streamTable) renumber() {
 	t.numbered, t.recent, t.current = 0, 0, 0
 }
 
-// nameOf returns the name of the stream whose index has the given number.
 func (t *streamTable) nameOf(home uint32) Stream { return t.streams[home/2].name }

@@ -9,7 +9,6 @@ type use struct {
 	next   uint32 // next use of the block, or next spare record
 }
 
-// useTable holds a list of uses for each block.
 type useTable struct {
 	uses     []use  // by number; index 0 is reserved and means none
 	spareUse uint32 // first spare record

@@ -7,7 +7,6 @@ import (
 	"unsafe"
 )
 
-// directArguments is the maximum number of arguments of a direct call.
 const directArguments = maxPrepared
 
 // stepFailed is set in the status of a failed step. Libraries return no status with this bit.

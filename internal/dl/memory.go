@@ -6,7 +6,6 @@ import (
 	"unsafe"
 )
 
-// slotBytes is the size of the largest value that fits into a Cell.
 const slotBytes = 128
 
 // slot is reusable heap memory for arguments of calls. It consists of words so that it is aligned

@@ -100,7 +100,6 @@ func scaledSum[T float32 | float64](terms *terms, srcs []unsafe.Pointer, i int, 
 	return sum
 }
 
-// value returns element i of a source.
 func value[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	p := unsafe.Add(src, i*t.Size())
 	switch t {

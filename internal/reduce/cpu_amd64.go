@@ -29,7 +29,6 @@ func detect() level {
 	return levelPortable
 }
 
-// cpuid executes the CPUID instruction.
 func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
 
 // xgetbv returns the lower half of XCR0, a mask of the register states that the system saves.

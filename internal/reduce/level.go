@@ -46,7 +46,6 @@ func (j *job) resume(to int) int {
 	return end
 }
 
-// vectors calls a kernel on the bytes in [from, to).
 func (j *job) vectors(from, to int, stream bool) {
 	flags := uint64(j.div.mode)
 	if stream {

@@ -18,7 +18,6 @@ const (
 	OpCount = iota
 )
 
-// opScaledSum identifies the kernels of ScaledSum.
 const opScaledSum Op = OpCount
 
 // Accepts reports whether op is one of the declared operations and is defined for t.

@@ -160,7 +160,6 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && first%uintptr(j.t.Size()) == 0
 }
 
-// walk reduces the bytes in [from, to) in strides.
 func (j *job) walk(from, to int, stream bool) {
 	for ; to-from > stride; from += stride {
 		j.reduceRange(from, from+stride, stream)

@@ -16,7 +16,6 @@ var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"
 
 func (op Op) String() string { return opNames[op] }
 
-// referenceElement reduces one element of each source.
 func referenceElement(op Op, t DataType, sources []uint64, average bool) uint64 {
 	if len(sources) == 1 {
 		return sources[0]
@@ -228,7 +227,6 @@ func referenceNarrow(f float32, width, minExponent, maxExponent int, payload uin
 	return sign | uint16(min(rounded, uint64(infinity)))
 }
 
-// specials holds the bit patterns of special values, by type.
 var specials = map[DataType][]uint64{
 	Float32: {
 		0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800000, 0x3F800001,
@@ -286,14 +284,12 @@ func drawNearOne(r *rand.Rand, t DataType) uint64 {
 	return r.Uint64()
 }
 
-// put sets the bits of element i in a buffer.
 func put(t DataType, buffer []byte, i int, v uint64) {
 	var word [8]byte
 	binary.LittleEndian.PutUint64(word[:], v)
 	copy(buffer[i*t.Size():(i+1)*t.Size()], word[:])
 }
 
-// get returns the bits of element i in a buffer.
 func get(t DataType, buffer []byte, i int) uint64 {
 	var word [8]byte
 	copy(word[:], buffer[i*t.Size():(i+1)*t.Size()])

@@ -26,7 +26,6 @@ func (tr trial) String() string {
 		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint, tr.factor)
 }
 
-// check runs the trial at every level and compares the results with want.
 func (tr trial) check(t fataler, want []byte) {
 	t.Helper()
 	eachLevel(func(name string) { tr.checkActive(t, name, want) })

@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// kernelsIn returns the folder to which the sources of the kernels are unpacked.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
 // kernelFlags returns the flags for compiling kernels. They make the header that emulates the

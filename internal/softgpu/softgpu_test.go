@@ -55,7 +55,6 @@ func (l *libraries) make() (err error) {
 //go:embed softgpu_test.go
 var thisTest embed.FS
 
-// compilePrograms compiles the programs in testdata.
 func compilePrograms(dir string, flags []string) error {
 	compiled := map[string]bool{}
 	for _, s := range programRuns {

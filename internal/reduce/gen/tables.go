@@ -2,7 +2,6 @@ package main
 
 import "strings"
 
-// element describes an element type.
 type element struct {
 	name  string
 	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
@@ -11,7 +10,6 @@ type element struct {
 	half  bool // whether a vector in memory needs two accumulators
 }
 
-// operation describes an operation of package reduce.
 type operation struct {
 	name string
 	// integers and floats are instructions that implement the whole operation. The element type
