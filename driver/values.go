@@ -31,7 +31,7 @@ type Named interface {
 	// deadline, and a long wait warns about late ranks. Errors are those of Exchange on LaneControl.
 	// Every error, including the end of the context, fails the communicator. There must be only one
 	// call at a time.
-	Gather(ctx context.Context, mine Words, all []Words) error
+	Gather(ctx context.Context, own Words, all []Words) error
 }
 
 // Words is one rank's contribution to a Gather. It fits into a cache line.

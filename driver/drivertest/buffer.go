@@ -15,8 +15,8 @@ type buffer struct {
 	window  driver.Window
 }
 
-// at returns the address at an offset in the buffer.
-func (b buffer) at(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
+// addr returns the address at an offset in the buffer.
+func (b buffer) addr(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
 func (r *rank) newBuffer(atLeast int64) buffer {
 	g := r.granularity()
@@ -46,13 +46,13 @@ func (r *rank) nextKey() driver.SegmentKey {
 	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
 }
 
-func (r *rank) write(at uintptr, data []byte) {
+func (r *rank) write(ptr uintptr, data []byte) {
 	if len(data) == 0 {
 		return
 	}
 	staging := r.stage(len(data))
 	copy(staging, data)
-	r.ok(r.stream.Copy(at, address(staging), int64(len(data))))
+	r.ok(r.stream.Copy(ptr, address(staging), int64(len(data))))
 	r.ok(r.stream.Synchronize(r.world.ctx))
 	runtime.KeepAlive(staging)
 }
@@ -68,26 +68,26 @@ func (r *rank) stage(n int) []byte {
 
 // read copies n bytes from the device to the host. The result is valid until the rank's next read
 // or write.
-func (r *rank) read(at uintptr, n int64) []byte {
+func (r *rank) read(ptr uintptr, n int64) []byte {
 	if n == 0 {
 		return nil
 	}
 	staging := r.stage(int(n))
-	r.ok(r.stream.Copy(address(staging), at, n))
+	r.ok(r.stream.Copy(address(staging), ptr, n))
 	r.ok(r.stream.Synchronize(r.world.ctx))
 	return staging
 }
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-func (r *rank) expect(at uintptr, want []byte) {
+func (r *rank) expect(ptr uintptr, want []byte) {
 	r.world.t.Helper()
-	r.ok(difference(r.read(at, int64(len(want))), want))
+	r.ok(difference(r.read(ptr, int64(len(want))), want))
 }
 
-func (r *rank) expectAll(at uintptr, value byte, n int64) {
+func (r *rank) expectAll(ptr uintptr, value byte, n int64) {
 	r.world.t.Helper()
-	got := r.read(at, n)
+	got := r.read(ptr, n)
 	if n > 0 && (got[0] != value || !bytes.Equal(got[1:], got[:n-1])) {
 		r.ok(difference(got, bytes.Repeat([]byte{value}, int(n))))
 	}

@@ -42,18 +42,18 @@ func testCaptureStates(t *testing.T, h Harness) {
 func testRefusedInCapture(t *testing.T, h Harness) {
 	b := newFixture(t, h, 1, 1<<20, options{})
 	r, m := b.ranks[0], b.send[0]
-	must(t, r.stream.Fill(m.at(0), 0, 64))
+	must(t, r.stream.Fill(m.addr(0), 0, 64))
 	must(t, r.stream.Synchronize(b.ctx))
-	inner := r.capture(func() { r.ok(r.stream.Fill(m.at(0), 1, 64)) })
+	inner := r.capture(func() { r.ok(r.stream.Fill(m.addr(0), 1, 64)) })
 	outer := r.capture(func() {
 		wantError(t, "synchronizing the stream", r.stream.Synchronize(b.ctx), driver.ErrCapturing)
 		wantError(t, "launching a graph", inner.Launch(r.stream), driver.ErrCapturing)
-		r.ok(r.stream.Fill(m.at(32), 2, 32))
+		r.ok(r.stream.Fill(m.addr(32), 2, 32))
 	})
 	must(t, inner.Close())
 	must(t, outer.Launch(r.stream))
-	r.expectAll(m.at(0), 0, 32)
-	r.expectAll(m.at(32), 2, 32)
+	r.expectAll(m.addr(0), 0, 32)
+	r.expectAll(m.addr(32), 2, 32)
 }
 
 func testCapturedWaits(t *testing.T, h Harness) {
@@ -62,22 +62,22 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	ran := 0
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: 64,
-		Send: b.at(0), Recv: b.at(128),
+		Send: b.addr(0), Recv: b.addr(128),
 	}
 	g := r.capture(func() {
-		must(t, r.stream.Fill(b.at(0), 9, 64))
-		must(t, r.stream.Copy(b.at(64), b.at(0), 64))
+		must(t, r.stream.Fill(b.addr(0), 9, 64))
+		must(t, r.stream.Copy(b.addr(64), b.addr(0), 64))
 		must(t, r.queue(r.group, r.stream, call))
 		must(t, r.stream.Host(func() { ran++ }))
 	})
-	r.expectAll(b.at(0), 0, 192)
+	r.expectAll(b.addr(0), 0, 192)
 	if ran != 0 {
 		t.Error("a captured function ran before launch")
 	}
 	for range 3 {
 		must(t, g.Launch(r.stream))
 	}
-	r.expectAll(b.at(0), 9, 192)
+	r.expectAll(b.addr(0), 9, 192)
 	if ran != 3 {
 		t.Errorf("a captured function ran %d times; want 3", ran)
 	}
@@ -86,17 +86,17 @@ func testCapturedWaits(t *testing.T, h Harness) {
 func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	g := r.capture(func() { r.ok(r.stream.Copy(b.at(64), b.at(0), 64)) })
+	g := r.capture(func() { r.ok(r.stream.Copy(b.addr(64), b.addr(0), 64)) })
 	other := r.newStream()
 	gate := r.block(other)
-	must(t, other.Fill(b.at(0), 5, 64))
+	must(t, other.Fill(b.addr(0), 5, 64))
 	must(t, g.Launch(other))
-	must(t, other.Fill(b.at(0), 6, 64))
-	r.expectAll(b.at(0), 0, 128)
+	must(t, other.Fill(b.addr(0), 6, 64))
+	r.expectAll(b.addr(0), 0, 128)
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
-	r.expectAll(b.at(0), 6, 64)
-	r.expectAll(b.at(64), 5, 64)
+	r.expectAll(b.addr(0), 6, 64)
+	r.expectAll(b.addr(64), 5, 64)
 }
 
 func testGraphEvents(t *testing.T, h Harness) {
@@ -130,7 +130,7 @@ func replay(b *fixture, r *rank) {
 	sum := func(recvOffset int64, path driver.Path) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
-			Send: send.at(0), Recv: recv.at(recvOffset),
+			Send: send.addr(0), Recv: recv.addr(recvOffset),
 			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
 		})
 	}
@@ -154,15 +154,15 @@ func replay(b *fixture, r *rank) {
 // and every thirtieth checks both results.
 func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
-	r.ok(r.stream.Fill(b.send[r.number].at(0), value, 16000))
+	r.ok(r.stream.Fill(b.send[r.number].addr(0), value, 16000))
 	r.ok(g.Launch(r.stream))
 	if i%3 == 0 {
 		r.ok(r.queue(r.group, r.stream, eager))
 	}
 	if i%30 == 0 {
 		sum := byte(3*(i%20) + 3)
-		r.expectAll(b.recv[r.number].at(0), sum, 16000)
-		r.expectAll(b.recv[r.number].at(1<<16), sum, 16000)
+		r.expectAll(b.recv[r.number].addr(0), sum, 16000)
+		r.expectAll(b.recv[r.number].addr(1<<16), sum, 16000)
 	}
 }
 

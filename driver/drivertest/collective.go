@@ -212,13 +212,13 @@ func testStreams(t *testing.T, h Harness) {
 
 func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
-	r.write(bufs[0].at(0), repeated(1, count))
+	r.write(bufs[0].addr(0), repeated(1, count))
 	done := r.newEvent()
 	for round := range rounds {
 		s, src, dst := streams[round%2], bufs[round%2], bufs[(round+1)%2]
 		call := driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float64, Count: count,
-			Path: b.harness.Paths[round/2%len(b.harness.Paths)], Send: src.at(0), Recv: dst.at(0),
+			Path: b.harness.Paths[round/2%len(b.harness.Paths)], Send: src.addr(0), Recv: dst.addr(0),
 			SendWindow: src.window, RecvWindow: dst.window, Digest: uint64(round),
 		}
 		r.ok(s.Wait(done))
@@ -236,7 +236,7 @@ func (b *fixture) checkPowers(
 	for _, s := range streams {
 		r.ok(s.Synchronize(b.ctx))
 	}
-	r.expect(result.at(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
+	r.expect(result.addr(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
 }
 
 func repeated(value float64, count int64) []byte {

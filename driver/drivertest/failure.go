@@ -34,17 +34,17 @@ func testSkipped(t *testing.T, h Harness) {
 	b := r.newBuffer(64)
 	ran := false
 	must(t, s.Host(func() { ran = true }))
-	must(t, s.Fill(b.at(0), 1, 64))
+	must(t, s.Fill(b.addr(0), 1, 64))
 	g.open()
 	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Synchronize(r.world.ctx))
 	if ran {
 		t.Error("the stream ran work after its failure")
 	}
-	r.expectAll(b.at(0), 0, 64)
-	must(t, s.Fill(b.at(0), 2, 64))
+	r.expectAll(b.addr(0), 0, 64)
+	must(t, s.Fill(b.addr(0), 2, 64))
 	must(t, s.Synchronize(r.world.ctx))
-	r.expectAll(b.at(0), 2, 64)
+	r.expectAll(b.addr(0), 2, 64)
 }
 
 func testEventFails(t *testing.T, h Harness) {

@@ -87,7 +87,7 @@ func testAbsentCollective(t *testing.T, h Harness) {
 				})
 				late := b.ranks[2]
 				for _, r := range b.ranks[:late.number] {
-					expectNoResult(r, path, b.recv[r.number].at(margin), 0, 4*count)
+					expectNoResult(r, path, b.recv[r.number].addr(margin), 0, 4*count)
 				}
 			})
 		}

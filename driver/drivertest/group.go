@@ -15,10 +15,10 @@ var groupClauses = []clause{
 }
 
 func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
-	r.write(b.at(0), []byte{byte(r.number)})
+	r.write(b.addr(0), []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
-		Send: b.at(0), Recv: b.at(64), Digest: 1,
+		Send: b.addr(0), Recv: b.addr(64), Digest: 1,
 	}
 	r.setStep("group %v", members)
 	r.ok(r.launch(c, r.stream, call))
@@ -26,7 +26,7 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	for _, m := range members {
 		want = append(want, byte(m))
 	}
-	r.expect(b.at(64), want)
+	r.expect(b.addr(64), want)
 }
 
 // testSubgroups puts every rank into one of two halves and into a group of all ranks. The ranks

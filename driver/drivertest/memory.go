@@ -113,8 +113,8 @@ func testScatter(t *testing.T, h Harness) {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
 			// A segment that overlapped an earlier one would not contain zeros.
-			r.expectAll(b.at(0), 0, 2*g)
-			r.ok(r.stream.Fill(b.at(0), 0xEE, 2*g))
+			r.expectAll(b.addr(0), 0, 2*g)
+			r.ok(r.stream.Fill(b.addr(0), 0xEE, 2*g))
 		}
 		r.ok(r.stream.Synchronize(w.ctx))
 	})

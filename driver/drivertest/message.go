@@ -31,9 +31,9 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) d
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
 	}
 	if o == driver.Send {
-		c.Send = b.at(offset)
+		c.Send = b.addr(offset)
 	} else {
-		c.Recv = b.at(offset)
+		c.Recv = b.addr(offset)
 	}
 	return c
 }
@@ -56,9 +56,9 @@ func (b *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
 		o, buf = driver.Recv, b.recv[r.number]
 	}
 	for i, bytes := range sizes {
-		r.write(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
+		r.write(buf.addr(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
 		if r.number == 1 {
-			r.ok(r.stream.Fill(buf.at(int64(i)<<22), canary, bytes))
+			r.ok(r.stream.Fill(buf.addr(int64(i)<<22), canary, bytes))
 		}
 	}
 	r.ok(r.stream.Synchronize(b.ctx))
@@ -76,7 +76,7 @@ func (b *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
 		r.ok(streams[i].Synchronize(b.ctx))
 		if r.number == 1 {
 			r.setStep("message %d", i)
-			r.expect(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
+			r.expect(buf.addr(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
 		}
 	}
 }
@@ -102,11 +102,11 @@ func (b *fixture) swap(bytes int64, streams int) {
 		}
 		for round := range 4 {
 			r.setStep("round %d of %d bytes", round, bytes)
-			r.write(send.at(0), input(b.harness, driver.Uint8, r.number+n*round, bytes))
+			r.write(send.addr(0), input(b.harness, driver.Uint8, r.number+n*round, bytes))
 			r.ok(r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)))
 			r.ok(r.launch(r.group, other, p2pCall(driver.Recv, previous, 0, recv, 0, bytes)))
 			r.ok(r.stream.Synchronize(b.ctx))
-			r.expect(recv.at(0), input(b.harness, driver.Uint8, previous+n*round, bytes))
+			r.expect(recv.addr(0), input(b.harness, driver.Uint8, previous+n*round, bytes))
 		}
 	})
 }
@@ -116,7 +116,7 @@ func testSizes(t *testing.T, h Harness) {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
 			b := newFixture(t, h, 2, 2<<20, options{expectFaults: true})
 			recv := b.recv[1]
-			must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
+			must(t, b.ranks[1].stream.Fill(recv.addr(0), canary, 2<<20))
 			errs := b.outcomes(func(r *rank) error {
 				if r.number == 0 {
 					call := p2pCall(driver.Send, 1, 5, b.send[0], 0, sizes[0])
@@ -133,7 +133,7 @@ func testSizes(t *testing.T, h Harness) {
 			if errs[0] == nil {
 				t.Error("the sender succeeded, want an error")
 			}
-			b.ranks[1].expectAll(recv.at(0), canary, 2<<20)
+			b.ranks[1].expectAll(recv.addr(0), canary, 2<<20)
 		})
 	}
 }
@@ -162,7 +162,7 @@ func firstMessageError(errs []error) error {
 func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
-	r.expectAll(b.recv[number].at(0), canary, 256)
+	r.expectAll(b.recv[number].addr(0), canary, 256)
 }
 
 func testTags(t *testing.T, h Harness) {
@@ -174,7 +174,7 @@ func testTags(t *testing.T, h Harness) {
 				offset := int64(i) << 20
 				if r.number == 0 {
 					data := input(h, driver.Uint8, i, bytes)
-					r.write(b.send[0].at(offset), data)
+					r.write(b.send[0].addr(offset), data)
 					call := p2pCall(driver.Send, 1, tag, b.send[0], offset, bytes)
 					r.ok(r.queue(r.group, r.stream, call))
 				}
@@ -187,7 +187,7 @@ func testTags(t *testing.T, h Harness) {
 				call := p2pCall(driver.Recv, 0, tag, b.recv[1], offset, bytes)
 				r.setStep("tag %d", tag)
 				r.ok(r.launch(r.group, r.stream, call))
-				r.expect(b.recv[1].at(offset), input(h, driver.Uint8, i, bytes))
+				r.expect(b.recv[1].addr(offset), input(h, driver.Uint8, i, bytes))
 			}
 			r.ok(r.stream.Synchronize(b.ctx))
 		})
@@ -214,7 +214,7 @@ func (b *fixture) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
 		offset := int64(2 * i)
-		r.write(send.at(offset), []byte{byte(r.number), byte(i)})
+		r.write(send.addr(offset), []byte{byte(r.number), byte(i)})
 		r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, offset, 2)))
 	}
 }
@@ -238,7 +238,7 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 	for _, s := range streams {
 		r.ok(s.Synchronize(b.ctx))
 	}
-	got := r.read(recv.at(0), int64(2*messages))
+	got := r.read(recv.addr(0), int64(2*messages))
 	next := make([]byte, len(b.ranks))
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
@@ -317,7 +317,7 @@ func testCapturedMessages(t *testing.T, h Harness) {
 			r.setStep("round %d", round)
 			data := []byte{byte(round), 1, 2, 3}
 			if r.number == 0 {
-				r.write(buf.at(0), data)
+				r.write(buf.addr(0), data)
 			}
 			if round%3 == 0 {
 				r.ok(g.Launch(r.stream))
@@ -326,7 +326,7 @@ func testCapturedMessages(t *testing.T, h Harness) {
 			}
 			r.ok(r.stream.Synchronize(b.ctx))
 			if r.number == 1 {
-				r.expect(buf.at(0), data)
+				r.expect(buf.addr(0), data)
 			}
 		}
 	})

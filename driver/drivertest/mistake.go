@@ -28,7 +28,7 @@ func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Ca
 	send, recv := b.send[r.number], b.recv[r.number]
 	return r.onSupportedPath(r.group, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
-		Send: send.at(offset), Recv: recv.at(offset),
+		Send: send.addr(offset), Recv: recv.addr(offset),
 		SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(offset) + 1,
 	})
 }
@@ -47,7 +47,7 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 	}
 	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, correct)
 	b.each(func(r *rank) {
-		r.write(b.send[r.number].at(0), input(h, driver.Float32, r.number, 1<<18))
+		r.write(b.send[r.number].addr(0), input(h, driver.Float32, r.number, 1<<18))
 		call := misplacedCall(b, r, driver.PathWindow, count)
 		r.ok(r.launch(r.group, r.stream, call))
 		if bytes.Equal(r.read(call.Recv, 4*count), sum) {
@@ -71,8 +71,8 @@ func checkMismatch(
 		for range 2 {
 			r.ok(r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		}
-		r.ok(r.stream.Fill(send.at(0), 1, send.segment.Bytes()))
-		r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
+		r.ok(r.stream.Fill(send.addr(0), 1, send.segment.Bytes()))
+		r.ok(r.stream.Fill(recv.addr(0), canary, recv.segment.Bytes()))
 		calls[r.number] = call(b, r)
 		err := r.launch(r.group, r.stream, calls[r.number])
 		if !errors.As(err, &found[r.number]) {
@@ -85,11 +85,11 @@ func checkMismatch(
 	b.each(func(r *rank) {
 		call, recv := &calls[r.number], b.recv[r.number]
 		_, bytes := call.Spans(len(r.world.ranks), r.number)
-		begin := int64(call.Recv - recv.at(0))
+		begin := int64(call.Recv - recv.addr(0))
 		end := begin + bytes
-		r.expectAll(recv.at(0), canary, begin)
+		r.expectAll(recv.addr(0), canary, begin)
 		expectNoResult(r, call.Path, call.Recv, canary, bytes)
-		r.expectAll(recv.at(end), canary, recv.segment.Bytes()-end)
+		r.expectAll(recv.addr(end), canary, recv.segment.Bytes()-end)
 	})
 	return found
 }
@@ -199,7 +199,7 @@ func testCheckOrder(t *testing.T, h Harness) {
 func testPairMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
 	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
-	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
+	must(t, b.ranks[1].stream.Fill(b.recv[1].addr(0), canary, 256))
 	err := b.outcomes(func(r *rank) error {
 		call := p2pCall(driver.Send, 1, 0, b.send[0], 0, 100)
 		if r.number == 1 {
@@ -211,7 +211,7 @@ func testPairMismatch(t *testing.T, h Harness) {
 	if !errors.As(err, new(*driver.MismatchError)) && !errors.As(err, new(*driver.MessageError)) {
 		t.Errorf("got %v, want a MismatchError or MessageError", err)
 	}
-	b.ranks[1].expectAll(b.recv[1].at(0), canary, 256)
+	b.ranks[1].expectAll(b.recv[1].addr(0), canary, 256)
 }
 
 func testMismatchFinal(t *testing.T, h Harness) {

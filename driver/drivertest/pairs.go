@@ -23,15 +23,15 @@ func testPairSizes(t *testing.T, h Harness) {
 			r.setStep("%d bytes from rank %d", bytes, sender)
 			if r.number == sender {
 				send := b.send[sender]
-				r.write(send.at(0), data)
+				r.write(send.addr(0), data)
 				r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 1-sender, 0, send, 0, bytes)))
 				return
 			}
 			recv := b.recv[1-sender]
-			r.ok(r.stream.Fill(recv.at(0), canary, bytes+margin))
+			r.ok(r.stream.Fill(recv.addr(0), canary, bytes+margin))
 			r.ok(r.launch(r.group, r.stream, p2pCall(driver.Recv, sender, 0, recv, 0, bytes)))
-			r.expect(recv.at(0), data)
-			r.expectAll(recv.at(bytes), canary, margin)
+			r.expect(recv.addr(0), data)
+			r.expectAll(recv.addr(bytes), canary, margin)
 		})
 	}
 }

@@ -51,7 +51,7 @@ func play(b *fixture, r *rank, program []plannedMessage, streams int) {
 	for i, p := range program {
 		if p.src == r.number {
 			data := input(b.harness, driver.Uint8, p.contents, p.bytes)
-			r.write(b.send[r.number].at(int64(i)*slotBytes), data)
+			r.write(b.send[r.number].addr(int64(i)*slotBytes), data)
 		}
 	}
 	for i, p := range program {
@@ -78,7 +78,7 @@ func play(b *fixture, r *rank, program []plannedMessage, streams int) {
 		if p.dst == r.number {
 			r.setStep("message %d from rank %d to rank %d", i, p.src, p.dst)
 			data := input(b.harness, driver.Uint8, p.contents, p.bytes)
-			r.expect(b.recv[r.number].at(int64(i)*slotBytes), data)
+			r.expect(b.recv[r.number].addr(int64(i)*slotBytes), data)
 		}
 	}
 }

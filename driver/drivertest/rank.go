@@ -178,11 +178,11 @@ func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
-	r.ok(r.stream.Fill(b.at(0), value, count))
+	r.ok(r.stream.Fill(b.addr(0), value, count))
 	r.ok(r.launch(c, r.stream, r.onSupportedPath(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-		Path: driver.PathWindow, Send: b.at(0), Recv: b.at(count + 96),
+		Path: driver.PathWindow, Send: b.addr(0), Recv: b.addr(count + 96),
 		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
 	})))
-	r.expectAll(b.at(count+96), value, count)
+	r.expectAll(b.addr(count+96), value, count)
 }

@@ -76,7 +76,7 @@ func (x *exchange) part(h Harness, src, dst int) []byte {
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
-		Send: send.at(0), Recv: recv.at(margin), Digest: 5,
+		Send: send.addr(0), Recv: recv.addr(margin), Digest: 5,
 	}
 	if windowed {
 		call.SendWindow = send.window
@@ -88,9 +88,9 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
 	for dst := range x.counts {
-		r.write(send.at(x.sends[r.number][dst]*size), x.part(h, r.number, dst))
+		r.write(send.addr(x.sends[r.number][dst]*size), x.part(h, r.number, dst))
 	}
-	r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
+	r.ok(r.stream.Fill(recv.addr(0), canary, recv.segment.Bytes()))
 }
 
 func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
@@ -99,7 +99,7 @@ func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
 	for src := range x.counts {
 		copy(want[margin+x.recvs[r.number][src]*size:], x.part(h, src, r.number))
 	}
-	r.expect(recv.at(0), want)
+	r.expect(recv.addr(0), want)
 }
 
 func (x *exchange) perform(b *fixture, r *rank, windowed bool) {
@@ -165,7 +165,7 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 		})
 	}
 	for number, r := range b.ranks {
-		r.expectAll(b.recv[number].at(0), canary, b.recv[number].segment.Bytes())
+		r.expectAll(b.recv[number].addr(0), canary, b.recv[number].segment.Bytes())
 	}
 }
 

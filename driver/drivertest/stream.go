@@ -24,13 +24,13 @@ func testStreamOrder(t *testing.T, h Harness) {
 	g := r.block(r.stream)
 	const n = 100
 	for i := range byte(n) {
-		must(t, r.stream.Fill(b.at(0), i, 64))
-		must(t, r.stream.Copy(b.at(64*(int64(i)+1)), b.at(0), 64))
+		must(t, r.stream.Fill(b.addr(0), i, 64))
+		must(t, r.stream.Copy(b.addr(64*(int64(i)+1)), b.addr(0), 64))
 	}
 	g.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for i := range byte(n) {
-		r.expectAll(b.at(64*(int64(i)+1)), i, 64)
+		r.expectAll(b.addr(64*(int64(i)+1)), i, 64)
 	}
 }
 
@@ -102,7 +102,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
 	e := r.newEvent()
-	graph := r.capture(func() { must(t, r.stream.Fill(b.at(0), 1, 1)) })
+	graph := r.capture(func() { must(t, r.stream.Fill(b.addr(0), 1, 1)) })
 	plan, err := driver.Prepare(r.group, driver.Call{Operation: driver.Barrier})
 	must(t, err)
 	s, err := r.device.NewStream()
@@ -112,8 +112,8 @@ func testStreamClosed(t *testing.T, h Harness) {
 		t.Error("EndCapture succeeded, want an error")
 	}
 	for call, err := range map[string]error{
-		"Copy":              s.Copy(b.at(0), b.at(64), 64),
-		"Fill":              s.Fill(b.at(0), 1, 64),
+		"Copy":              s.Copy(b.addr(0), b.addr(64), 64),
+		"Fill":              s.Fill(b.addr(0), 1, 64),
 		"Host":              s.Host(func() { t.Error("a closed stream ran a function") }),
 		"Record":            s.Record(e),
 		"Wait":              s.Wait(e),
@@ -129,13 +129,13 @@ func testStreamClosed(t *testing.T, h Harness) {
 func testNegativeSize(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	if r.stream.Copy(b.at(0), b.at(64), -1) == nil {
+	if r.stream.Copy(b.addr(0), b.addr(64), -1) == nil {
 		t.Error("copying -1 bytes succeeded, want an error")
 	}
-	if r.stream.Fill(b.at(0), 1, -1) == nil {
+	if r.stream.Fill(b.addr(0), 1, -1) == nil {
 		t.Error("filling -1 bytes succeeded, want an error")
 	}
-	must(t, r.stream.Copy(b.at(0), b.at(64), 0))
-	must(t, r.stream.Fill(b.at(0), 1, 0))
-	r.expectAll(b.at(0), 0, 64)
+	must(t, r.stream.Copy(b.addr(0), b.addr(64), 0))
+	must(t, r.stream.Fill(b.addr(0), 1, 0))
+	r.expectAll(b.addr(0), 0, 64)
 }

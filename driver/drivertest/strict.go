@@ -88,7 +88,7 @@ func testMissingSend(t *testing.T, h Harness) {
 
 func testOutOfStep(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 1<<20, options{strict: true, expectFaults: true})
-	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
+	must(t, b.ranks[1].stream.Fill(b.recv[1].addr(0), canary, 256))
 	errs := b.outcomes(func(r *rank) error { return sendAcrossBarrier(b, r) })
 	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,

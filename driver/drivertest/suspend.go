@@ -49,17 +49,17 @@ func testResumedContents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for round := range byte(3) {
-		r.ok(r.stream.Fill(b.at(0), round+1, b.segment.Bytes()))
+		r.ok(r.stream.Fill(b.addr(0), round+1, b.segment.Bytes()))
 		r.ok(r.stream.Synchronize(r.world.ctx))
 		r.ok(suspendSegment(r, b.segment, true).Resume())
-		r.expectAll(b.at(0), round+1, b.segment.Bytes())
+		r.expectAll(b.addr(0), round+1, b.segment.Bytes())
 	}
 	// Resume of a mapped segment keeps what was written after PrepareSuspend saved the contents.
 	r.ok(suspendable(r, b.segment).PrepareSuspend(true))
-	r.ok(r.stream.Fill(b.at(0), 9, b.segment.Bytes()))
+	r.ok(r.stream.Fill(b.addr(0), 9, b.segment.Bytes()))
 	r.ok(r.stream.Synchronize(r.world.ctx))
 	r.ok(suspendable(r, b.segment).Resume())
-	r.expectAll(b.at(0), 9, b.segment.Bytes())
+	r.expectAll(b.addr(0), 9, b.segment.Bytes())
 }
 
 func testUnmapSuspended(t *testing.T, h Harness) {
@@ -114,7 +114,7 @@ func testSuspendCycles(t *testing.T, h Harness) {
 		b := r.newWindow(2*count + 96)
 		call := onCapturablePath(r, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-			Send: b.at(0), Recv: b.at(count + 96), SendWindow: b.window, RecvWindow: b.window,
+			Send: b.addr(0), Recv: b.addr(count + 96), SendWindow: b.window, RecvWindow: b.window,
 			Digest: 1,
 		})
 		plan, err := driver.Prepare(r.group, call)
@@ -124,10 +124,10 @@ func testSuspendCycles(t *testing.T, h Harness) {
 			r.setStep("cycle %d", round)
 			suspendWindow(r, b)
 			resumeWindow(r, b)
-			r.ok(r.stream.Fill(b.at(0), 10*round+byte(r.number), count))
+			r.ok(r.stream.Fill(b.addr(0), 10*round+byte(r.number), count))
 			r.ok(g.Launch(r.stream))
 			r.ok(r.stream.Synchronize(w.ctx))
-			r.expectAll(b.at(count+96), 10*round+2, count)
+			r.expectAll(b.addr(count+96), 10*round+2, count)
 		}
 		r.sumOver(r.group, b, 77)
 	})

@@ -157,7 +157,7 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	part := int64(r.number) * c.count * size
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Path: c.path, Root: c.root,
-		Send: send.at(margin + c.skew*size), Recv: recv.at(margin + c.skew*size),
+		Send: send.addr(margin + c.skew*size), Recv: recv.addr(margin + c.skew*size),
 		SendWindow: send.window, RecvWindow: recv.window,
 	}
 	if c.operation.Reduces() {

@@ -60,7 +60,7 @@ func testNoWindow(t *testing.T, h Harness) {
 	send, recv := b.send[0], b.recv[0]
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: 256, Path: driver.PathWindow,
-		Send: send.at(0), Recv: recv.at(0), SendWindow: send.window, RecvWindow: recv.window,
+		Send: send.addr(0), Recv: recv.addr(0), SendWindow: send.window, RecvWindow: recv.window,
 	}
 	for name, change := range map[string]func(*driver.Call){
 		"send":    func(c *driver.Call) { c.SendWindow = nil },
@@ -105,7 +105,7 @@ func testTwoGroups(t *testing.T, h Harness) {
 		r.sumOver(second, alias, 2)
 		if _, err := driver.Prepare(second, driver.Call{
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
-			Send: b.at(0), Recv: b.at(0), SendWindow: b.window, RecvWindow: b.window,
+			Send: b.addr(0), Recv: b.addr(0), SendWindow: b.window, RecvWindow: b.window,
 		}); err == nil {
 			r.failf("preparing a call with another group's window succeeded, want an error")
 		}

@@ -230,15 +230,16 @@ func (in *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&in.frameAt(next).posted) == next
 }
 
-// drain reads the frames that have arrived. It stops early once the Recv until is complete.
-func (in *recvPipe) drain(until *receive) error {
+// drain reads the frames that have arrived. It stops early once the wanted Recv, if any, is
+// complete.
+func (in *recvPipe) drain(wanted *receive) error {
 	if !in.arrived() {
 		return nil
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	box := in.box()
-	for in.arrived() && (until == nil || !until.complete.Load()) {
+	for in.arrived() && (wanted == nil || !wanted.complete.Load()) {
 		next := in.frame.Load() + 1
 		if err := in.readFrame(&box.frames[next%pairFrames]); err != nil {
 			return err

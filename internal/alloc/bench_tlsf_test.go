@@ -18,11 +18,11 @@ type tlsf struct {
 }
 
 type tlsfBlock struct {
-	at, units     uint64
-	prev, next    int32 // in the segment
-	before, after int32 // in the range
-	free          bool
-	_             [24]byte // pad to a cache line, as in Core
+	position, units uint64
+	prev, next      int32 // in the segment
+	before, after   int32 // in the range
+	free            bool
+	_               [24]byte // pad to a cache line, as in Core
 }
 
 func newTLSF(units uint64) *tlsf {
@@ -105,7 +105,7 @@ func (t *tlsf) alloc(size int64) int32 {
 		t.vacant = t.blocks[rest].next
 	}
 	b, r := &t.blocks[id], &t.blocks[rest]
-	r.at, r.units, r.prev, r.next = b.at+units, b.units-units, id, b.next
+	r.position, r.units, r.prev, r.next = b.position+units, b.units-units, id, b.next
 	t.blocks[b.next].prev = rest
 	b.next, b.units = rest, units
 	t.insert(rest)

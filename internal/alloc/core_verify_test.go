@@ -74,38 +74,38 @@ func (a *audit) verifySegment(ordinal int32) error {
 	return nil
 }
 
-// verifyRegion verifies region r, which must begin at position at, and returns the region's end.
-func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
+// verifyRegion verifies region r, which must begin at position, and returns the region's end.
+func (a *audit) verifyRegion(r uint32, position uint64) (uint64, error) {
 	g := &a.regions[r]
 	prev := g.ring
 	for id := a.blocks[g.ring].next; id != g.ring; id = a.blocks[id].next {
 		b := &a.blocks[id]
 		switch {
-		case b.position() != at || b.units() == 0:
-			return at, fmt.Errorf("block %d of %d bytes is at unit %d, want unit %d",
-				id, b.size(), b.position(), at)
+		case b.position() != position || b.units() == 0:
+			return position, fmt.Errorf("block %d of %d bytes is at unit %d, want unit %d",
+				id, b.size(), b.position(), position)
 		case b.region() != r || b.prev() != prev:
-			return at, fmt.Errorf("block %d has region %d and previous block %d, want %d and %d",
+			return position, fmt.Errorf("block %d has region %d and previous block %d, want %d and %d",
 				id, b.region(), b.prev(), r, prev)
 		case b.state() == Free && prev != g.ring && a.blocks[prev].state() == Free:
-			return at, fmt.Errorf("free blocks %d and %d are neighbors", prev, id)
-		case b.state() != Free && at+b.units() > g.high:
-			return at, fmt.Errorf("block %d ends above the high-water mark, %d", id, g.high)
+			return position, fmt.Errorf("free blocks %d and %d are neighbors", prev, id)
+		case b.state() != Free && position+b.units() > g.high:
+			return position, fmt.Errorf("block %d ends above the high-water mark, %d", id, g.high)
 		}
 		if err := a.countBlock(b, &a.sides[id], id); err != nil {
-			return at, err
+			return position, err
 		}
-		at, prev = at+b.units(), id
+		position, prev = position+b.units(), id
 	}
 	ring := &a.blocks[g.ring]
 	if ring.prev() != prev || ring.units() != 0 || ring.state() != vacant {
-		return at, fmt.Errorf("ring %d is %+v, want last block %d", g.ring, *ring, prev)
+		return position, fmt.Errorf("ring %d is %+v, want last block %d", g.ring, *ring, prev)
 	}
-	if g.floor > g.high || g.high > at {
-		return at, fmt.Errorf("floor %d, high-water mark %d and end %d are out of order",
-			g.floor, g.high, at)
+	if g.floor > g.high || g.high > position {
+		return position, fmt.Errorf("floor %d, high-water mark %d and end %d are out of order",
+			g.floor, g.high, position)
 	}
-	return at, nil
+	return position, nil
 }
 
 func (a *audit) countBlock(b *block, h *side, id uint32) error {

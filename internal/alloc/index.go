@@ -169,11 +169,11 @@ func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
 
 // reindex changes the place and size of a free block.
 func (f *freeBlocks) reindex(x *index, b *block, id uint32, place, units uint64) {
-	was := b.units()
-	if was > exactBins && f.resizeClass(x, b, id, place, units) {
+	oldUnits := b.units()
+	if oldUnits > exactBins && f.resizeClass(x, b, id, place, units) {
 		return
 	}
-	f.remove(x, b, was)
+	f.remove(x, b, oldUnits)
 	b.moveTo(place, units)
 	f.insert(x, b, id, units)
 }

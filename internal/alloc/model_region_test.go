@@ -203,15 +203,15 @@ func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 }
 
 // divide splits a region at an offset, unless the region begins there.
-func (s *modelSegment) divide(at int64) {
-	s.cut(at)
+func (s *modelSegment) divide(offset int64) {
+	s.cut(offset)
 	for i, b := range s.blocks {
-		if i == 0 || b.offset != at || s.blocks[i-1].region != b.region {
+		if i == 0 || b.offset != offset || s.blocks[i-1].region != b.region {
 			continue
 		}
 		low, upper := b.region, *b.region
-		low.high, low.floor = min(low.high, at), min(low.floor, at)
-		if upper.floor <= at {
+		low.high, low.floor = min(low.high, offset), min(low.floor, offset)
+		if upper.floor <= offset {
 			upper.floor = 0
 		}
 		for _, b := range s.blocks[i:] {
@@ -222,12 +222,12 @@ func (s *modelSegment) divide(at int64) {
 	}
 }
 
-func (s *modelSegment) cut(at int64) {
+func (s *modelSegment) cut(offset int64) {
 	for i, b := range s.blocks {
-		if b.offset < at && at < b.offset+b.size {
+		if b.offset < offset && offset < b.offset+b.size {
 			rest := *b
-			rest.offset, rest.size = at, b.offset+b.size-at
-			b.size = at - b.offset
+			rest.offset, rest.size = offset, b.offset+b.size-offset
+			b.size = offset - b.offset
 			s.blocks = slices.Insert(s.blocks, i+1, &rest)
 			return
 		}

@@ -158,8 +158,8 @@ func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 			g := &l.regions[r]
 			base, end := l.extent(r)
 			low := max(g.high, base)
-			if at, fits := g.lastSpan(low, end, units); fits && end-low < bestSize {
-				best, bestSize, start = r, end-low, at
+			if position, fits := g.lastSpan(low, end, units); fits && end-low < bestSize {
+				best, bestSize, start = r, end-low, position
 			}
 		}
 	}
@@ -176,12 +176,12 @@ func (l *layout) crowded() bool {
 
 // lastSpan returns the last span boundary in a range at which a request can start and still end
 // within the range. It reports whether there is one.
-func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
+func (r *region) lastSpan(low, end, units uint64) (position uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
 	}
-	at = r.origin + (end-units-r.origin)&^(spanUnits-1)
-	return at, at >= low
+	position = r.origin + (end-units-r.origin)&^(spanUnits-1)
+	return position, position >= low
 }
 
 // transferTail transfers the free memory of a region from position start on to a stream. If the
@@ -211,14 +211,14 @@ func (l *layout) assign(r, home, owner uint32) {
 
 // split divides a region at a position, which must be a block boundary or inside a free block. It
 // returns the upper part, which is a region of the same stream.
-func (l *layout) split(r uint32, at uint64) uint32 {
-	first := l.boundary(r, at)
+func (l *layout) split(r uint32, position uint64) uint32 {
+	first := l.boundary(r, position)
 	upper, ring := l.grabRegion(), l.grab()
 	g, u := &l.regions[r], &l.regions[upper]
 	*u = *g
 	u.ring = ring
-	g.next, g.high, g.floor = upper, min(g.high, at), min(g.floor, at)
-	if u.floor <= at {
+	g.next, g.high, g.floor = upper, min(g.high, position), min(g.floor, position)
+	if u.floor <= position {
 		u.floor = u.origin
 	}
 	lowRing, b := &l.blocks[g.ring], &l.blocks[first]
@@ -236,19 +236,19 @@ func (l *layout) split(r uint32, at uint64) uint32 {
 
 // boundary returns the block of a region that begins at a position above the region's start. If a
 // free block contains the position, boundary splits that block.
-func (l *layout) boundary(r uint32, at uint64) uint32 {
+func (l *layout) boundary(r uint32, position uint64) uint32 {
 	g := &l.regions[r]
 	id := l.blocks[g.ring].prev()
-	for l.blocks[id].position() > at {
+	for l.blocks[id].position() > position {
 		id = l.blocks[id].prev()
 	}
-	if l.blocks[id].position() == at {
+	if l.blocks[id].position() == position {
 		return id
 	}
 	rest := l.grab()
 	b, f, x := &l.blocks[id], &l.blocks[rest], l.homes[g.home]
 	units, after := b.units(), b.next
-	front := at - b.position()
+	front := position - b.position()
 	l.remove(x, b, units)
 	f.place, f.span, f.next = b.place+front<<idBits, (units-front)<<idBits|uint64(id), after
 	b.span, b.next = front<<idBits|b.span&idMask, rest

@@ -16,9 +16,9 @@ func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 			if end := s.base + uint64(s.bytes)>>unitShift; free.end < end {
 				free.end -= (free.end - s.base) & (spanUnits - 1)
 			}
-			at, fits := l.regions[free.region].lastSpan(free.start, free.end, units)
+			position, fits := l.regions[free.region].lastSpan(free.start, free.end, units)
 			if size := free.end - free.start; fits && size < bestSize {
-				best, bestSize = gap{free.region, at, free.end}, size
+				best, bestSize = gap{free.region, position, free.end}, size
 			}
 		}
 	}
