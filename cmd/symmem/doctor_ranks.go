@@ -51,7 +51,7 @@ func (f *doctorFlags) startTrial(
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
 	if interrupted(&result) {
-		return doctor.Join(ranks, nil, fmt.Errorf("the trial was ended by a signal: %v", result.Signal)),
+		return doctor.Join(ranks, nil, fmt.Errorf("a signal interrupted the trial: %v", result.Signal)),
 			exitWith(128+int(result.Signal), nil)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

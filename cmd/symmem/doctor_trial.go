@@ -168,7 +168,6 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
-// check counts the wrong elements of a sum.
 func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
 	sum, stream := workload.Transfer{
 		Pattern: workload.Pattern{

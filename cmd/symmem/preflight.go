@@ -105,7 +105,6 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
-// run runs the checks as one rank, or starts the ranks.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discover(cmd)
 	if err != nil {

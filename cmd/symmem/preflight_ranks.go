@@ -126,7 +126,6 @@ func (r *preflightRank) results() []preflight.RankResult {
 	return []preflight.RankResult{r.result}
 }
 
-// startRanks starts the ranks and reports their results.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	ranks, shared, err := f.machineRanks(cmd)
 	if err != nil {

@@ -216,7 +216,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 }
 
 // verdict returns an error with the overall exit code, or nil: 128 plus the signal's number if a
-// forwarded signal ended the ranks, and otherwise the largest exit code of any rank. A killed rank
+// forwarded signal killed the ranks, and otherwise the largest exit code of any rank. A killed rank
 // counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
@@ -235,9 +235,9 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether the ranks were ended by a signal to this process or because standard
-// output was closed. An interrupted rank may still exit with a code; a Go program, for example,
-// exits with code 2 after SIGQUIT.
+// interrupted reports whether the ranks were stopped by a signal to this process or because
+// standard output was closed. An interrupted rank may still exit with a code; a Go program, for
+// example, exits with code 2 after SIGQUIT.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
 }

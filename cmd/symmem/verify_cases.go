@@ -34,7 +34,6 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 // pathVariable is the environment variable that sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
-// runCases runs the cases as one rank. Only rank 0 writes the report.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
@@ -94,7 +93,7 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// exitOfCases prints the error that ended this rank's run and returns an error with the exit code.
+// exitOfCases prints this rank's error, if any, and returns an error with the exit code.
 func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

@@ -25,7 +25,6 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// runRandom runs random programs as one rank. Only rank 0 writes the report.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -56,7 +55,7 @@ func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 		random.Reproduce(&f.random, round))
 }
 
-// exitOfRandom prints the error that ended this rank's run and returns an error with the exit code.
+// exitOfRandom prints this rank's error, if any, and returns an error with the exit code.
 func (f *verifyFlags) exitOfRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {

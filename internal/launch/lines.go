@@ -69,7 +69,6 @@ func (s *sink) finishLine(writer *lines, next []byte) {
 	}
 }
 
-// sameFile reports whether two writers refer to the same file, such as a terminal.
 func sameFile(a, b io.Writer) bool {
 	f, isFileA := a.(interface{ Stat() (os.FileInfo, error) })
 	g, isFileB := b.(interface{ Stat() (os.FileInfo, error) })
@@ -91,7 +90,7 @@ type lines struct {
 	// pending holds the part of the current line that has not been written. An earlier part has been
 	// written if sink.unfinished is this output.
 	pending []byte
-	// progressBar is set once a carriage return has been written in the current line.
+	// progressBar is set once the current line contains a carriage return.
 	progressBar bool
 	timer       *time.Timer // runs while pending is not empty
 	piece       []byte      // collects the bytes of one write to the sink

@@ -57,7 +57,6 @@ func (j *job) reportAcceptError(err error) {
 		"ranks: %v: %s\n", err, raiseLimit))
 }
 
-// job runs the ranks of one Run.
 type job struct {
 	// Immutable after run.
 	spec        *Spec

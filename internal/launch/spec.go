@@ -61,7 +61,6 @@ var (
 	ErrNoCommand = errors.New("no command to start")
 )
 
-// prepare validates the Spec, fills in the defaults and returns the path of the program.
 func (s *Spec) prepare() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRanks, s.Ranks)

@@ -35,7 +35,6 @@ var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direc
 	return p.OtherUS(), p.DirectUS
 }}
 
-// compareTwoLevel compares the two-level path with the faster of the plain and the window path.
 var compareTwoLevel = comparison{Other, Other, TwoLevel, func(p Point) (other, twoLevel float64) {
 	return p.OtherUS(), p.TwoLevelUS
 }}

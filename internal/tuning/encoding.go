@@ -16,7 +16,6 @@ const formatText = "A collective whose larger buffer has up to up_to bytes takes
 	"their own, and other leaves the choice to the rules without memory. Everything else, such " +
 	"as the measured times, explains the rules. All ranks need the same table."
 
-// file is encoded as the contents of a file.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`

@@ -16,7 +16,7 @@ func (r *Rule) validate() error {
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
 	case r.Memory != "" && r.isGeneral():
 	case !slices.Contains(operations, r.Operation):
-		return fmt.Errorf("operation %q is none of %s",
+		return fmt.Errorf("unknown operation %q: want one of %s",
 			r.Operation, strings.Join(operations, ", "))
 	case r.Ranks < 1 || r.Ranks > maxRanks:
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", r.Ranks, maxRanks)

@@ -122,7 +122,7 @@ var hints = map[Code]string{
 	Divergence:  "ranks must make the same allocations and calls in the same order",
 	Timeout: "find out why those ranks are late, or raise the timeout: that of the process group " +
 		"in torch.distributed, symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
-	RankLost: "read the output of those ranks; their groups have ended",
+	RankLost: "read the output of those ranks; their groups have failed",
 	Panic:    "please report this, with the message",
 }
 

@@ -105,7 +105,7 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the fault that ended a group, or nil.
+// GroupError returns the fault that made a group fail, or nil.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.s.group(handle)
 	if err != nil {

@@ -51,7 +51,6 @@ func (o *Collective) newRunner(
 	return r, nil
 }
 
-// check runs the operation once with known data and checks its path and its result.
 func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.checkPath(o); err != nil {
 		return err

@@ -75,7 +75,6 @@ func CheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells returns the cells that identify a call.
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
 }

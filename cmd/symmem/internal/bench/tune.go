@@ -121,7 +121,6 @@ func medianError(sorted []float64) float64 {
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// baseOfRank0 returns rank 0's base table on all ranks.
 func (o *Tune) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error) {
 	var own *tuning.Table
 	if w.rt.Rank() == 0 {

@@ -54,7 +54,6 @@ func formatMicroseconds(us float64) string {
 	return report.Duration(us * 1e3)
 }
 
-// speedup returns the time on the alternative path divided by the time on the chosen one.
 func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:

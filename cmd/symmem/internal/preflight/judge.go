@@ -75,7 +75,6 @@ func (j *judge) addRank(rank int, advice, text string) {
 	j.add(f)
 }
 
-// machines judges doctor's findings on each node.
 func (j *judge) machines() {
 	for _, a := range j.results {
 		if a == nil {
@@ -163,7 +162,6 @@ func (j *judge) countOtherErrors(rank int) (n int) {
 	return n
 }
 
-// calls judges sums, paths and times.
 func (j *judge) calls() {
 	first := j.results[0]
 	if first == nil || slices.Contains(j.results, nil) || slices.ContainsFunc(j.results, hasError) {
@@ -177,7 +175,6 @@ func (j *judge) calls() {
 	}
 }
 
-// call judges the i-th call of all ranks.
 func (j *judge) call(i int) {
 	c := j.results[0].Calls[i]
 	call := Call{Operation: c.Operation, Bytes: c.Bytes, RequestedPath: c.RequestedPath, Path: c.Path}

@@ -100,7 +100,6 @@ func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	return pairs
 }
 
-// links measures one rank's links.
 type links struct {
 	ctx        context.Context
 	rt         *symmem.Runtime

@@ -79,11 +79,11 @@ func (r *Report) Code() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// Interrupt adds a fault that says that a signal ended the checks.
+// Interrupt adds a fault that says that a signal interrupted the checks.
 func (r *Report) Interrupt(signal string) {
 	r.OK = false
 	r.Faults = append(r.Faults, Fault{
-		Kind: KindJob, Text: "the checks were ended by a signal: " + signal, Advice: "run them again",
+		Kind: KindJob, Text: "a signal interrupted the checks: " + signal, Advice: "run them again",
 	})
 }
 

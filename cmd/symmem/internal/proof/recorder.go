@@ -43,7 +43,6 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// createFile creates the log's file unless the user has named one.
 func (r *Recorder) createFile(p *settings) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -131,7 +130,6 @@ const (
 // explain its choices.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC"
 
-// settings holds the changes to make to the environment.
 type settings struct {
 	set map[string]string
 	// pattern is the user's value of NCCL_DEBUG_FILE.
