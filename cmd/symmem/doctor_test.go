@@ -45,7 +45,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 	_ = cmd.Wait() // the exit code is checked below
 	code := cmd.ProcessState.ExitCode()
-	if code != 128+int(syscall.SIGINT) || !strings.Contains(stdout.String(), "signal interrupted the trial") {
+	if code != 128+int(syscall.SIGINT) || !strings.Contains(stdout.String(), "interrupted the trial") {
 		t.Errorf("exit code %d, standard output %q; want 130 and a report of the signal", code, &stdout)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {

@@ -98,8 +98,7 @@ func (ps *pools) Free(address uintptr, later bool) error {
 	return err
 }
 
-// Reserve maps memory in advance for a stream and, unless handle is 0, registers it with that
-// group.
+// Reserve maps memory in advance for a stream and, unless handle is 0, registers it with a group.
 func (ps *pools) Reserve(
 	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
 ) error {
