@@ -13,7 +13,14 @@ from symmem import errors
 from symmem._c.constants import Note
 from symmem._torch import places
 from symmem._torch.attach import Attachments, communicator
-from symmem._torch.cuda import NO_POOL, Captures, CudaPools, TorchHooks, ends_within, live_pools
+from symmem._torch.cuda import (
+    NO_POOL,
+    Captures,
+    CudaPools,
+    TorchHooks,
+    completes_within,
+    live_pools,
+)
 from symmem._torch.routing import EAGER
 
 
@@ -324,7 +331,7 @@ def test_a_forced_close_waits_for_the_device_but_not_for_long() -> None:
     def fails() -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    assert ends_within(60, lambda: None)
-    assert ends_within(60, fails), "a device that has failed has nothing under way"
-    assert not ends_within(0.01, hangs.wait)
+    assert completes_within(60, lambda: None)
+    assert completes_within(60, fails), "a device that has failed has nothing under way"
+    assert not completes_within(0.01, hangs.wait)
     hangs.set()

@@ -46,7 +46,7 @@ def test_a_store_that_does_not_answer_is_named_at_the_timeout(start: Start, tmp_
 def test_a_store_that_holds_nothing_is_named(start: Start, tmp_path: Path) -> None:
     (only,) = start(PROGRAM, 1, "fake", str(tmp_path))
     assert only.code == 0, only
-    assert "END the store of torch.distributed" in only.out, only
+    assert "END opening symmem: the store of torch.distributed" in only.out, only
 
 
 class Slow:

@@ -83,14 +83,14 @@ def what_names_no_world_is_refused() -> None:
         (b"0", "is not a group"),
         ({"a": 1}, "is not a group"),
         ([0.5], "is not a group"),
-        ([], "not different ranks"),
-        ([0, 0], "not different ranks"),
-        ([0, SIZE], "not different ranks"),
+        ([], "distinct global ranks"),
+        ([0, 0], "distinct global ranks"),
+        ([0, SIZE], "distinct global ranks"),
         ("no such", "PyTorch has no process group named 'no such'"),
         (grid, "a mesh with 2 dimensions"),
         ((grid, "pp"), "has no dimension 'pp'"),
         (gone, "it was destroyed"),
-        (closed, "is a group of symmem's"),
+        (closed, "needs a PyTorch process group"),
     ]
     for which, words in wrong:
         error = raises(symmem.InvalidError, lambda which=which: opened(which))
@@ -119,12 +119,12 @@ def options_are_followed_or_refused() -> None:
     pair, place = divmod(RANK, 2)
     options: dict[str, Any] = {"rank": place, "size": 2}
     wrong: list[tuple[Callable[[], Any], str]] = [
-        (lambda: opened(options=options), "no store for these ranks"),
-        (lambda: opened(EVERYONE, options=options), "give one"),
-        (lambda: opened(options={"size": 2}), "give both rank and size"),
-        (lambda: opened(options={"rank": 0}), "give both rank and size"),
-        (lambda: opened(options={"timeout_ms": 5}), "timeout_ms 60000, and 5 in its options"),
-        (lambda: opened(options={"backend": "nccl"}), "backend 'host', and 'nccl' in its options"),
+        (lambda: opened(options=options), "but no store"),
+        (lambda: opened(EVERYONE, options=options), "pass only one of them"),
+        (lambda: opened(options={"size": 2}), "pass both a rank and a size"),
+        (lambda: opened(options={"rank": 0}), "pass both a rank and a size"),
+        (lambda: opened(options={"timeout_ms": 5}), "timeout_ms 60000 as an argument, but 5"),
+        (lambda: opened(options={"backend": "nccl"}), "backend 'host' as an argument, but 'nccl'"),
         (lambda: opened(capacity=5, options={"pool": {"capacity": 6}}), "capacity 5"),
         (lambda: opened(options={"no_such": 5}), "no_such"),
     ]

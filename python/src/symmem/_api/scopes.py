@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from symmem._rank.group import Group
-from symmem._rank.scope import Nothing
+from symmem._rank.scope import NoScope
 from symmem._rank.session import find
 from symmem._torch.cuda import NO_POOL, live_pools
 from symmem._torch.pytorch import DYNAMO, compiling, modules
@@ -43,7 +43,7 @@ def use(
             Only one thread may allocate at a time, or the order would differ between ranks.
     """
     if DYNAMO in modules and compiling():
-        return Nothing()
+        return NoScope()
     found = group if group.__class__ is Group else find(group)
     if disabled:
         return found.scopes.disabled

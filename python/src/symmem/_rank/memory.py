@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Block:
     """A block of symmetric memory on the host backend, freed with its last view.
 
-    `view` is its bytes as a ctypes array, which exports the buffer protocol: memoryview(view),
-    numpy.frombuffer and torch.frombuffer all share the memory and keep it alive.
+    `view` is the block as a ctypes array, which exports the buffer protocol: memoryview(view),
+    numpy.frombuffer and torch.frombuffer all share its memory and keep it alive.
     """
 
     __slots__ = ("address", "nbytes", "view")
@@ -51,21 +51,24 @@ class _Owner:
 
     def __del__(self) -> None:
         if not self._runtime.forked:
-            # This includes memory that outlived a forced close. A failure is ignored, since the
-            # interpreter may be ending.
+            # The memory may have outlived a forced close. Failures are ignored because the
+            # interpreter may be shutting down.
             self._runtime.library.raw.symmem_free(self._address)
 
 
 def _owning(nbytes: int) -> Any:
-    """Make an array type whose instances have room for an attribute."""
+    """Return an array type whose instances can have attributes."""
     return type("Bytes", (c.c_char * nbytes,), {})
 
 
 def allocate(runtime: Runtime, group: Group | None, nbytes: int) -> Block:
-    """Allocate from a group's pool, else from that of the innermost scope, on the host backend."""
+    """Allocate a block on the host backend.
+
+    It comes from the group's pool or, if the group is None, from the pool of the innermost scope.
+    """
     runtime.require()
     if runtime.backend != "host":
-        raise errors.UnsupportedError("blocks are of the host backend; on GPUs make tensors")
+        raise errors.UnsupportedError("only the host backend has blocks; on GPUs, allocate tensors")
     return Block(runtime, _pool(runtime, group), nbytes)
 
 
@@ -82,9 +85,9 @@ def empty(
     dtype: torch.dtype | None,
     group: Group | None,
 ) -> torch.Tensor:
-    """Make an uninitialised tensor in a group's memory, else in that of the innermost scope.
+    """Allocate an uninitialized tensor from a group's pool or, without a group, from the scope's.
 
-    Without a group and a scope it is an ordinary tensor.
+    Outside all scopes, a tensor without a group is an ordinary one.
     """
     runtime.require()
     module = pytorch().module
@@ -92,20 +95,20 @@ def empty(
     if runtime.backend == "host":
         return _empty_on_host(runtime, shape, dtype, group)
     device = module.device("cuda", runtime.device)
-    made: torch.Tensor
+    tensor: torch.Tensor
     if group is None or group.router is None:
-        made = module.empty(shape, dtype=dtype, device=device)
-        return made
+        tensor = module.empty(shape, dtype=dtype, device=device)
+        return tensor
     group.router.enter()
     try:
-        made = module.empty(shape, dtype=dtype, device=device)
+        tensor = module.empty(shape, dtype=dtype, device=device)
     finally:
         group.router.leave()
-    return made
+    return tensor
 
 
-def made_inside(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Make a tensor that PyTorch makes inside of a scope on the host backend."""
+def empty_in_scope(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Allocate a tensor for a PyTorch function that is called in a scope on the host backend."""
     runtime, pool = CURRENT.pools[-1]
     return _on_host(runtime, pool, shape, dtype)
 
@@ -128,7 +131,7 @@ def _on_host(
     flat: torch.Tensor = module.frombuffer(block.view, dtype=dtype, count=count)
     if len(shape) == 1:
         return flat
-    # It is no view, so that autograd can let a buffer forget what it had before.
-    made = scratch((0,), flat)
-    made.set_(flat.untyped_storage(), 0, shape, flat.view(shape).stride())
-    return made
+    # The result must not be a view, so that autograd can discard the history of a buffer.
+    tensor = scratch((0,), flat)
+    tensor.set_(flat.untyped_storage(), 0, shape, flat.view(shape).stride())
+    return tensor

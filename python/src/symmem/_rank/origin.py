@@ -1,4 +1,4 @@
-"""Finds the ranks of a world: ranks of torch.distributed, or ranks that options name."""
+"""Determines the ranks of a world, from torch.distributed or from the options of `init`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from symmem._rank.groups import NotAMemberError, process_group_of, ranks_of
 from symmem._torch.pytorch import Torch
 
 DEFAULT_TIMEOUT = 600.0
-"""The default timeout in seconds, where neither the caller nor a process group has one."""
+"""The timeout in seconds if neither the caller nor the process group specifies one."""
 
 
 class Origin(NamedTuple):
     """The ranks of torch.distributed that become symmem's world.
 
     Attributes:
-        ranks: their numbers in torch.distributed, in the order of symmem's ranks.
-        rank: this process among them.
-        store: the store through which they exchange addresses.
-        timeout: their timeout in torch.distributed, in seconds, or None.
+        ranks: the global ranks, in the order of symmem's ranks.
+        rank: the rank of this process in symmem's world.
+        store: the store through which the ranks exchange addresses.
+        timeout: the timeout of the process group, in seconds, or None.
     """
 
     ranks: tuple[int, ...]
@@ -32,7 +32,10 @@ class Origin(NamedTuple):
 
 
 def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Join the arguments of `symmem.init` with its `options`, or raise if they contradict."""
+    """Merge the arguments of `symmem.init` with its `options`.
+
+    Raise `InvalidError` if an argument and an option conflict.
+    """
     found = {name: value for name, value in given.items() if value is not None}
     for name, value in options.items():
         had = found.get(name)
@@ -40,7 +43,8 @@ def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
             found[name] = merged(had, value)
         elif had is not None and value is not None and had != value:
             raise errors.InvalidError(
-                f"symmem.init was given {name} {had!r}, and {value!r} in its options: give one"
+                f"symmem.init has {name} {had!r} as an argument, but {value!r} in its options; "
+                "pass only one of them"
             )
         elif value is not None:
             found[name] = value
@@ -48,20 +52,20 @@ def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def origin(found: Torch, which: Any) -> Origin:
-    """Find the ranks of a process group, a mesh, a sequence of ranks or a name.
+    """Return the ranks of a process group, given as itself, a mesh, a sequence of ranks or a name.
 
-    None is the default process group.
+    None means the default process group.
     """
     if not found.initialized():
         raise errors.InvalidError(
-            f"process_group {which!r} names ranks of torch.distributed, which is not initialised: "
-            "call init_process_group before symmem.init, or leave process_group out where a "
-            "launcher has set RANK and WORLD_SIZE"
+            f"process_group is {which!r}, but torch.distributed is not initialized; call "
+            "init_process_group before symmem.init, or omit process_group if a launcher has set "
+            "RANK and WORLD_SIZE"
         )
     if isinstance(which, Group):
         raise errors.InvalidError(
-            f"{which!r} is a group of symmem's: symmem.init takes a process group or a mesh of "
-            "PyTorch, or a sequence of ranks"
+            f"process_group is {which!r}, but symmem.init needs a PyTorch process group or mesh, "
+            "or a sequence of ranks"
         )
     dist = found.distributed
     group = dist.group.WORLD if which is None else process_group_of(which)
@@ -74,12 +78,12 @@ def origin(found: Torch, which: Any) -> Origin:
 
 
 def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
-    """Find some ranks of torch.distributed, which use the store of all ranks under a prefix."""
+    """Return the given global ranks, which use the default group's store under a prefix."""
     dist = found.distributed
     size, mine = dist.get_world_size(), dist.get_rank()
     if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(size)):
         raise errors.InvalidError(
-            f"process_group {list(ranks)}: not different ranks of the {size} of torch.distributed"
+            f"process_group is {list(ranks)}, but needs distinct global ranks from 0 to {size - 1}"
         )
     if mine not in ranks:
         raise NotAMemberError(f"this rank, {mine}, is not in process_group {list(ranks)}")
@@ -90,7 +94,7 @@ def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
 
 
 def meet(of: Origin, options: dict[str, Any]) -> None:
-    """Add a store and a token to the options, the same on all ranks. Collective."""
+    """Add the ranks' common store and token to the options. Collective."""
     if "timeout_ms" not in options:
         seconds = of.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
@@ -101,38 +105,43 @@ def meet(of: Origin, options: dict[str, Any]) -> None:
 
 
 def names_ranks(options: dict[str, Any], which: Any, initialized: bool) -> bool:
-    """Report whether the options name this rank, or raise if they are incomplete or ambiguous.
+    """Return whether the options contain the rank and size.
+
+    Raise `InvalidError` if they are incomplete or invalid, or conflict with `process_group`.
 
     Args:
-        options: those of `symmem_open`.
-        which: the process group that `symmem.init` was given.
-        initialized: whether torch.distributed is.
+        options: the options of `symmem_open`.
+        which: the `process_group` argument of `symmem.init`.
+        initialized: whether torch.distributed is initialized.
     """
     rank, size = options.get("rank"), options.get("size")
     if rank is None and size is None:
         return False
     if which is not None:
         raise errors.InvalidError(
-            f"options name rank {rank} of {size}, and process_group names ranks, too: give one"
+            f"the options contain rank {rank} and size {size}, but process_group also determines "
+            "the ranks; pass only one of them"
         )
     if size is None or (rank is None and size != 1):
-        raise errors.InvalidError(f"options name rank {rank} of {size}: give both rank and size")
+        raise errors.InvalidError(
+            f"the options contain rank {rank} and size {size}; pass both a rank and a size"
+        )
     if not (isinstance(size, int) and isinstance(rank, int | None) and 0 <= (rank or 0) < size):
         raise errors.InvalidError(
-            f"options name rank {rank!r} of {size!r}: the size must be a number above 0, and the "
-            "rank a number from 0 to the size - 1"
+            f"the options contain rank {rank!r} and size {size!r}; the size must be an integer "
+            "above 0, and the rank an integer from 0 to size - 1"
         )
     if initialized and size != 1 and not options.get("store"):
         raise errors.InvalidError(
-            f"options name rank {rank} of {size} and no store for these ranks; the store of "
-            "torch.distributed is for others: pass process_group, such as the list of their ranks "
-            "in torch.distributed, instead of options; or add a store and a token"
+            f"the options contain rank {rank} and size {size}, but no store, and the store of "
+            "torch.distributed serves other ranks; pass process_group instead, for example a list "
+            "of global ranks, or add a store and a token to the options"
         )
     return True
 
 
 def on_one_machine(options: dict[str, Any]) -> bool:
-    """Report whether all ranks are known to be on one machine."""
+    """Return whether all ranks are known to be on one machine."""
     if (size := options.get("size")) is not None:
         return bool(options.get("local_size", size) == size)
     count = os.environ.get("WORLD_SIZE")

@@ -1,4 +1,4 @@
-"""A rank of an open world, as its groups, scopes and calls use it."""
+"""This process as a rank of an open world."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from symmem._c.sites import program, text, wanted
 from symmem._rank.streams import HostStreams
 from symmem._rank.work import SideStream
 from symmem._torch.attach import Attachments
-from symmem._torch.cuda import FORCED_WAIT, CudaPools, ends_within
+from symmem._torch.cuda import FORCED_WAIT, CudaPools, completes_within
 from symmem._torch.routing import Router
 
 ORDINARY = -1
-"""In place of a pool's number: memory that is not symmetric."""
+"""Stands for ordinary memory where a pool number is expected."""
 
 
 class Current(threading.local):
-    """The pools that this thread's open scopes on the host backend allocate from, innermost last.
+    """The open scopes of this thread.
 
-    `pools` are ranks and numbers of pools, ORDINARY for a disabled scope. `sites` are the call
-    sites that scopes will restore, on any backend. `factories` intercepts what PyTorch makes
-    meanwhile; None if PyTorch was not loaded when the outermost scope began.
+    Attributes:
+        pools: the runtime and pool number of each scope on the host backend, innermost last. The
+            number is ORDINARY for a disabled scope.
+        sites: the call sites that the scopes restore when they end, on either backend.
+        factories: intercepts PyTorch's factory functions on the host backend. It is None if
+            PyTorch was not loaded when the outermost scope began.
     """
 
     def __init__(self) -> None:
@@ -37,12 +40,12 @@ class Current(threading.local):
 
 
 CURRENT = Current()
-"""That of all worlds: scopes of several worlds can be nested."""
+"""The open scopes of all worlds, because scopes of different worlds can be nested."""
 
 
 @cache
 def _streams(library: Library) -> HostStreams:
-    """Return the host backend's streams of all worlds, whose calls may share memory."""
+    """Return the host backend's streams, which all worlds share because calls may share memory."""
     return HostStreams(library)
 
 
@@ -52,21 +55,21 @@ class Runtime:
     Attributes:
         library: the loaded library.
         world: the handle of the world.
-        main: whether `symmem.init` opened it, not `symmem.open_world`.
-        rank, size: this rank and the number of ranks, in the world of symmem.
+        main: whether `symmem.init` opened the world, rather than `symmem.open_world`.
+        rank, size: the rank of this process in the world, and the number of ranks.
         backend: "nccl" or "host".
-        cuda: PyTorch's side of the pools, None on the host backend.
-        device: the ordinal of the CUDA device, None on the host backend.
-        faults: the shared word that counts groups that have failed, as it was before.
-        streams: the host backend's, of all worlds.
-        callsites: how many lines of Python are noted with what they do, 0 if none.
-        current: what this thread's scopes allocate from.
-        attachments: communicators of PyTorch's that get windows, too.
-        torch_ranks: the numbers that torch.distributed gives the ranks of the world, None where
-            symmem was not opened from it.
-        asked: what `symmem.init` or `symmem.open_world` was given.
-        sites: the numbers of call sites, by files and lines: see `site`.
-        closed, forked: whether the rank was closed, and whether this is a child of fork.
+        cuda: PyTorch's side of the pools, or None on the host backend.
+        device: the ordinal of the CUDA device, or None on the host backend.
+        faults: the number of failed groups when the fault counter was last checked.
+        streams: the host backend's streams of all worlds.
+        callsites: the number of stack frames recorded for each call; 0 if none.
+        current: the open scopes of the calling thread.
+        attachments: PyTorch's communicators for which windows are registered as well.
+        torch_ranks: the global ranks of the world's ranks, or None if symmem was not initialized
+            from torch.distributed.
+        asked: the arguments of `symmem.init` or `symmem.open_world`.
+        sites: the numbers of call sites by file and line; see `site`.
+        closed, forked: whether the world was closed, and whether this is a forked child.
     """
 
     def __init__(
@@ -101,25 +104,25 @@ class Runtime:
         self._routers: dict[int, Router] = {}
 
     def require(self) -> None:
-        """Raise if the world is closed, or in a child of fork."""
+        """Raise `ClosedError` if the world is closed, and `ForkedError` in a forked child."""
         if self.forked:
             raise errors.ForkedError(
-                "symmem was opened before this process was forked, and only the parent has its "
-                "memory and threads. Start workers with the spawn or forkserver method"
+                "symmem was initialized before this process was forked, and only the parent has "
+                "its memory and threads; start workers with the spawn or forkserver method"
             )
         if self.closed:
             opener = "symmem.init" if self.main else "symmem.open_world"
-            raise errors.ClosedError(f"symmem was closed: call {opener} first")
+            raise errors.ClosedError(f"symmem was closed; call {opener} first")
 
     def router(self, pool: int) -> Router | None:
-        """Find what diverts PyTorch's allocations to a pool; None on the host backend."""
+        """Return the router of PyTorch's allocations to a pool, or None on the host backend."""
         if self.cuda is None:
             return None
         found = self._routers[pool] = self.cuda.router(pool)
         return found
 
     def diverted(self) -> bool:
-        """Report whether this thread is inside a scope on GPUs."""
+        """Return whether this thread is inside a scope on GPUs."""
         return self.cuda is not None and self.cuda.inside()
 
     def stream(self) -> int:
@@ -129,9 +132,11 @@ class Runtime:
         return int(self.cuda.torch.raw_stream(self.device))
 
     def side_stream(self, group: int, lane: str = "") -> SideStream:
-        """Find the stream of a group's asynchronous collectives, or of its messages one way.
+        """Return the stream of a group's asynchronous collectives or of its messages.
 
-        The group is given by its handle.
+        Args:
+            group: the handle of the group.
+            lane: the direction of the messages; empty for collectives.
         """
         found = self._sides.get((group, lane))
         if found is None:
@@ -140,11 +145,11 @@ class Runtime:
         return found
 
     def set_site(self) -> int:
-        """Make the caller's line the site of what this thread does, and return the one before."""
+        """Make the caller's line this thread's call site, and return the previous site."""
         return int(self.library.raw.symmem_set_site(self.site(sys._getframe(1))))
 
     def site(self, frame: FrameType) -> int:
-        """Number the line of the program that leads to a frame, with its callers if wanted."""
+        """Return the number of the call site of a frame: the program's lines that led to it."""
         frames = program(frame, max(1, self.callsites))
         lines = tuple((f.f_code.co_filename, f.f_lineno) for f in frames)
         found = self.sites.get(lines)
@@ -155,7 +160,7 @@ class Runtime:
         return found
 
     def close(self, force: bool) -> None:
-        """Close the world. Later calls that use it raise."""
+        """Close the world. Later calls that use it raise `ClosedError`."""
         self.attachments.detach_all()
         if self.cuda is not None:
             waited = self._give_back(force)
@@ -167,22 +172,23 @@ class Runtime:
                 self.library.call("symmem_world_close", self.world, int(force))
         finally:
             if self.cuda is not None:
-                # Other worlds continue. Without any, the call has no effect.
+                # Other worlds continue to use the streams. Without other worlds, the call has no
+                # effect.
                 self.library.raw.symmem_streams_idle(0)
         self.closed = True
 
     def _give_back(self, force: bool) -> bool:
-        """Make PyTorch free the segments of this world that contain no tensors.
+        """Make PyTorch free this world's segments that contain no tensors.
 
-        It reports whether it has waited for the device. After a fault a kernel may hang, so a
-        forced close does not call PyTorch's empty_cache, which waits for the device.
+        Return whether the device is idle. A forced close does not call PyTorch's empty_cache,
+        because it waits for the device, and after a fault a kernel may hang.
         """
         assert self.cuda is not None
         cuda = self.cuda.torch.module.cuda
         waited = True
         if force:
             device = self.cuda.device
-            waited = ends_within(FORCED_WAIT, lambda: cuda.synchronize(device))
+            waited = completes_within(FORCED_WAIT, lambda: cuda.synchronize(device))
         else:
             cuda.synchronize()
         for router in self._routers.values():

@@ -7,7 +7,7 @@ from types import TracebackType
 from symmem import errors
 from symmem._c.sites import warn
 from symmem._rank.group import Group, Scopes
-from symmem._rank.memory import made_inside
+from symmem._rank.memory import empty_in_scope
 from symmem._rank.runtime import ORDINARY
 from symmem._torch.factories import factories
 from symmem._torch.places import note_layout
@@ -16,10 +16,10 @@ from symmem._torch.routing import Router
 
 
 class Scope:
-    """A scope of a group, on GPUs. Open scopes are kept for each thread, so one object serves all.
+    """A scope of a group on GPUs.
 
-    Entering and leaving are written out here, rather than in Router, because they are on the path
-    of every layer of a model.
+    A group needs only one Scope object, because each thread has its own stack of open scopes.
+    Router's `enter` and `leave` are inlined here because a model may enter a scope in every layer.
     """
 
     __slots__ = ("_capturing", "_group", "_nesting", "_router", "_words")
@@ -68,13 +68,13 @@ class Scope:
             lane.end()
             lane.drop()
             lane.token.append(None)
-        # After an exception, the other ranks may not reach this point.
+        # After an exception, the other ranks might not reach the end of their scopes.
         if self._words[0] != self._group.seen and kind is None:  # Word.PENDING
             end(self._group)
 
 
 class ThreadsScope(Scope):
-    """A scope on GPUs that counts for all threads."""
+    """A scope on GPUs that applies to all threads."""
 
     __slots__ = ()
 
@@ -85,7 +85,7 @@ class ThreadsScope(Scope):
 
 
 class HostScope:
-    """A scope on the host backend, of a group or disabled."""
+    """A scope on the host backend, possibly a disabled one."""
 
     __slots__ = ("_group", "_pool")
 
@@ -98,7 +98,7 @@ class HostScope:
         runtime.require()
         current = runtime.current
         if not current.pools and loaded():
-            current.factories = factories(made_inside)
+            current.factories = factories(empty_in_scope)
             current.factories.__enter__()
         current.pools.append((runtime, self._pool))
         return self._group
@@ -118,8 +118,8 @@ class HostScope:
             end(group)
 
 
-class Disabled:
-    """A scope on GPUs whose tensors are ordinary, also inside of one where they are symmetric."""
+class DisabledScope:
+    """A disabled scope on GPUs: its tensors are ordinary, even inside another scope."""
 
     __slots__ = ("_group", "_router")
 
@@ -140,8 +140,8 @@ class Disabled:
         self._router.unpause()
 
 
-class Sited:
-    """Another scope, with the line of Python that opens it as the call site of what is inside."""
+class SiteScope:
+    """Wraps a scope and makes the line that opens it the call site of what happens inside."""
 
     __slots__ = ("_group", "_inner")
 
@@ -166,32 +166,32 @@ class Sited:
     ) -> None:
         runtime = self._group.runtime
         try:
-            # Ranks need not share disabled scopes, so these are not noted.
+            # DisabledScope scopes are excluded because ranks may enter them independently.
             if kind is None and runtime.cuda is not None and isinstance(self._inner, Scope):
-                # The library does not see PyTorch's tensors. To find the line at which ranks begin
-                # to differ, their places are noted after every scope.
+                # The library does not see PyTorch's tensors, so record their addresses after every
+                # scope to find the line at which ranks start to differ.
                 note_layout(runtime.cuda, runtime.library, self._group.pool)
             self._inner.__exit__(kind, error, trace)
         finally:
             runtime.library.raw.symmem_set_site(runtime.current.sites.pop())
 
 
-AnyScope = Scope | HostScope | Disabled | Sited
+AnyScope = Scope | HostScope | DisabledScope | SiteScope
 
 
 def scopes_of(group: Group) -> Scopes:
-    """Make the scopes of a group."""
+    """Return new scopes of a group."""
     host, router = HostScope(group, False), group.router
-    made: list[AnyScope] = [host, HostScope(group, True), host]
+    scopes: list[AnyScope] = [host, HostScope(group, True), host]
     if router is not None:
-        made = [Scope(group, router), Disabled(group, router), ThreadsScope(group, router)]
+        scopes = [Scope(group, router), DisabledScope(group, router), ThreadsScope(group, router)]
     if group.runtime.callsites:
-        made = [Sited(group, one) for one in made]
-    return Scopes(*made)
+        scopes = [SiteScope(group, scope) for scope in scopes]
+    return Scopes(*scopes)
 
 
-class Nothing:
-    """A scope without effect, while PyTorch compiles: the compiler places allocations itself."""
+class NoScope:
+    """A scope without effect, for torch.compile, which places allocations itself."""
 
     __slots__ = ()
 
@@ -208,7 +208,7 @@ class Nothing:
 
 
 def end(group: Group) -> None:
-    """Register new segments at the end of a scope, or warn that a capture prevents it."""
+    """Register new segments at the end of a scope, or warn if a capture prevents it."""
     runtime = group.runtime
     runtime.require()
     runtime.attachments.wait_idle(group.handle)
@@ -219,16 +219,16 @@ def end(group: Group) -> None:
 
 
 def _warn_of_growth(group: Group) -> None:
-    """Warn of unregistered memory in a capture, once for each number of pending segments."""
+    """Warn about unregistered memory in a capture, once for each number of pending segments."""
     word = group.library.words[0]
     if group.warned == word:
         return
     group.warned = word
     warn(
         errors.GrowthInCaptureWarning(
-            f"memory of {group!r} had to grow while a CUDA graph was captured. It cannot be "
-            "registered now, so the captured collectives use the path of ordinary tensors of their "
-            "size on every rank (direct or plain), and no path that needs windows. Reserve more "
-            "before the capture: symmem.reserve(bytes, group)"
+            f"the memory of {group!r} had to grow while a CUDA graph was captured. New memory "
+            "cannot be registered during a capture, so the captured collectives treat its tensors "
+            "as ordinary ones on every rank and use the direct or plain path, not one that needs "
+            "windows. To avoid this, call symmem.reserve(bytes, group) before the capture"
         )
     )

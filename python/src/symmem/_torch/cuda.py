@@ -22,7 +22,7 @@ FORCED_WAIT = 2.0
 """How many seconds a forced close waits for the device, which may have a kernel that hangs."""
 
 
-def ends_within(seconds: float, wait: Callable[[], object]) -> bool:
+def completes_within(seconds: float, wait: Callable[[], object]) -> bool:
     """Wait on another thread, and report whether that ended in time, with or without an error."""
     ended = threading.Event()
 
