@@ -13,11 +13,13 @@ import (
 // so the caller must do so, for example with Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed, or until the buffer has been freed
-// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then.
+// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. While the
+// pool is suspended, nothing is mapped at the addresses; Resume maps memory there again.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
 // with the group; see Pool.Register and Scope. If some ranks cannot map each other's memory, it
-// returns ErrUnsupported on every rank.
+// returns ErrUnsupported on every rank. If the pool is suspended on this rank, it returns
+// ErrSuspended.
 func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
@@ -33,6 +35,9 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	if !ok {
 		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
 			"group, or call Pool.Register", bytes, address, g.id)
+	}
+	if err := entry.pool.usable(); err != nil {
+		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
 	mapper, ok := entry.window.(driver.PeerMapper)
 	if !ok {

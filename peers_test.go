@@ -2,6 +2,8 @@ package symmem_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -62,5 +64,30 @@ func TestPeerAddressesInOneRank(t *testing.T) {
 			r.failf("PeerAddresses in a nil group = %v; want ErrInvalid", err)
 		}
 		r.ok(b.Free())
+	})
+}
+
+// TestPeerAddressesOfSuspendedPool checks that the addresses of unmapped memory are refused.
+func TestPeerAddressesOfSuspendedPool(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		p := r.pool()
+		b := r.window(p, 4096)
+		want, err := b.PeerAddresses(r.World())
+		if errors.Is(err, symmem.ErrUnsupported) {
+			return
+		}
+		r.ok(err)
+		r.suspend(p, symmem.DiscardContents)
+		_, err = b.PeerAddresses(r.World())
+		_, rawErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), 8)
+		for _, err := range []error{err, rawErr} {
+			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Pool.Resume") {
+				r.failf("PeerAddresses = %v, want an ErrSuspended that advises Pool.Resume", err)
+			}
+		}
+		r.resume(p)
+		if got, err := b.PeerAddresses(r.World()); err != nil || !slices.Equal(got, want) {
+			r.failf("PeerAddresses after Resume = %#x, %v, want %#x", got, err, want)
+		}
 	})
 }
