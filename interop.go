@@ -227,7 +227,8 @@ type Call struct {
 	// More lists further calls that run together with this one, as one call. The ranks order and
 	// compare the calls as a whole, and NCCL gets them as one group. The calls may run in any order,
 	// so none may use the result of another. Messages, AllReduceRMSNorm and nested lists are refused.
-	// The Wait and Path of the first call apply to all.
+	// The Wait and Path of the first call apply to all. Do refuses a list in which another call asks
+	// for a different path.
 	More []Call
 	// Path chooses the path of this call: PathPlain, PathWindow, PathDirect or PathTwoLevel. For any
 	// other value, the group's choice applies. Path must be the same on all ranks.
@@ -275,16 +276,31 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 }
 
 func (c *Call) queueAll(ctx context.Context, g *Group, s *Stream, site uint32) error {
+	list, err := c.list(g, site)
+	if err != nil {
+		return err
+	}
+	return queueList(ctx, g, s, list)
+}
+
+// list returns the call and those of More, attributed to a call site.
+func (c *Call) list(g *Group, site uint32) ([]*collective, error) {
 	first := c.collective(g.rank, site)
 	list := []*collective{&first}
 	for i := range c.More {
 		next := c.More[i].collective(g.rank, site)
-		if next.choice = first.choice; len(c.More[i].More) > 0 {
-			return invalid("%v on group %s: a list in a list of calls", next.operation, g.id)
+		switch {
+		case len(c.More[i].More) > 0:
+			return nil, invalid("%v on group %s: a list in a list of calls", next.operation, g.id)
+		case next.choice > PathAuto && next.choice != first.choice:
+			return nil, invalid("%v on group %s: the call asks for the %v path, and the first call of its "+
+				"list for %v: set Path in the first call only", next.operation, g.id, next.choice,
+				first.choice)
 		}
+		next.choice = first.choice
 		list = append(list, &next)
 	}
-	return queueList(ctx, g, s, list)
+	return list, nil
 }
 
 // collective returns the call for a rank, attributed to a call site.

@@ -95,8 +95,12 @@ func planList(
 }
 
 // choosePath makes all calls of a list of AllGatherV take the path of the largest call, so that one
-// launch can run them. Otherwise, small and large calls would take different paths.
+// launch can run them. Otherwise, small and large calls would take different paths. If the caller
+// has chosen a path, choosePath changes nothing.
 func choosePath(pl *planner, list []*collective) error {
+	if list[0].choice != PathDefault {
+		return nil
+	}
 	largest, most := list[0], uint64(0)
 	for _, c := range list {
 		if c.operation != OpAllGatherV || len(list) == 1 || c.splits == nil {

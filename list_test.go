@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,5 +127,38 @@ func TestInvalidListsAreRefused(t *testing.T) {
 		}
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil)) // nothing was queued
 		r.synchronize()
+	})
+}
+
+// TestPathOfListIsKept makes lists of a small and a large gather. Only the small one can take the
+// direct path.
+func TestPathOfListIsKept(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+		g := symmem.Narrowed(r.World(), nil, smallExchange)
+		gather := func(bytes int64) symmem.Call {
+			recv := r.unregistered(2 * bytes)
+			send, err := recv.Slice(int64(r.Rank())*bytes, bytes)
+			r.ok(err)
+			return symmem.Call{
+				Operation: symmem.OpAllGatherV, Type: symmem.Uint8, Send: send, Recv: recv,
+				Splits: &symmem.Splits{RecvCounts: []int64{bytes, bytes}},
+			}
+		}
+		for _, row := range []struct {
+			choice symmem.PathChoice
+			want   []string
+		}{
+			{symmem.PathDefault, []string{"plain", "plain"}}, // the path of the large call
+			{symmem.PathPlain, []string{"plain", "plain"}},
+			{symmem.PathDirect, []string{"direct", "plain"}},
+		} {
+			call := gather(1 << 10)
+			call.Path, call.More = row.choice, []symmem.Call{gather(32 << 10)}
+			if paths, err := symmem.ListPaths(g, call); err != nil || !slices.Equal(paths, row.want) {
+				r.failf("paths of a list with path %v = %v, %v, want %v", row.choice, paths, err, row.want)
+			}
+			call.More[0].Path = symmem.PathWindow
+			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
+		}
 	})
 }

@@ -1,6 +1,10 @@
 package symmem
 
-import "symmem/driver"
+import (
+	"errors"
+
+	"symmem/driver"
+)
 
 // narrow is a Communicator whose functions determine which paths can take a call. Its plans cannot
 // be launched.
@@ -77,4 +81,20 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 		return prepared.Path.String() + " with the windows of another path", reason.String(), 0
 	}
 	return prepared.Path.String(), reason.String(), prepared.Digest
+}
+
+// ListPaths returns the paths of a list of calls.
+func ListPaths(g *Group, c Call) (paths []string, err error) {
+	list, err := c.list(g, 0)
+	if err == nil {
+		err = choosePath(&g.calls, list)
+	}
+	for _, next := range list {
+		call := next.call()
+		if _, _, routeErr := g.router.route(next.choice, &call, ""); routeErr != nil {
+			err = errors.Join(err, routeErr)
+		}
+		paths = append(paths, call.Path.String())
+	}
+	return paths, err
 }
