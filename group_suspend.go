@@ -118,7 +118,8 @@ func (s *groupSuspender) prepare(
 	if capturing {
 		return ErrCapturing
 	}
-	if err := unfinishedWork(ctx, s.group.rt); err != nil {
+	limit := workLimit(s.group.limit.Get())
+	if err := unfinishedWork(ctx, s.group.rt, limit); err != nil {
 		return err
 	}
 	return comm.PrepareSuspend()

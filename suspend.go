@@ -106,34 +106,44 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 		s.state.Store(poolOpen)
 	}()
 	s.setRefusing(true)
-	if err := s.refuseCalls(ctx); err != nil {
-		return Suspension{}, err
-	}
+	busy := s.refuseCalls(ctx)
 	held := s.hold()
 	defer s.segments.releaseAll(held)
-	return s.release(ctx, held, &committed)
+	return s.release(ctx, held, busy, &committed)
 }
 
-// refuseCalls makes the pool refuse calls and waits for the calls in progress. The caller must open
-// Pool.calls again, even if refuseCalls returns an error.
+// refuseCalls makes the pool refuse calls and waits for the calls in progress. It returns ErrBusy
+// if they do not end in time. The caller must open Pool.calls again, also after an error.
 func (s *suspender) refuseCalls(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.pool.rt.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, workLimit(s.timeout()))
 	defer cancel()
-	err := refuse(ctx, &s.pool.calls)
-	if err != nil {
-		s.pool.calls.Close()
+	s.pool.calls.Close()
+	if poll(ctx, s.pool.calls.Empty) == nil {
+		return nil
 	}
-	return asTimeoutError(err, s.pool.rt.opts.Timeout)
+	return &refusalError{"a call on another goroutine uses the pool: let it return first", ErrBusy}
 }
 
-// release agrees with the other ranks and then releases memory. It sets committed once the ranks
-// have agreed.
+// timeout returns how long the other ranks wait for this rank.
+func (s *suspender) timeout() time.Duration {
+	if g := s.pool.domain; g != nil {
+		return g.limit.Get()
+	}
+	return s.pool.rt.opts.Timeout
+}
+
+// release agrees with the other ranks and then releases memory. A rank with calls in progress
+// passes ErrBusy, which becomes the result of all ranks. release sets committed once the ranks have
+// agreed on the suspension.
 func (s *suspender) release(
-	ctx context.Context, held []*segment, committed *bool,
+	ctx context.Context, held []*segment, busy error, committed *bool,
 ) (released Suspension, err error) {
 	capturing, permitCaptures := s.pool.rt.captures.hold()
 	defer permitCaptures()
-	refusal := s.prepare(ctx, held, capturing)
+	refusal := busy
+	if refusal == nil {
+		refusal = s.prepare(ctx, held, capturing)
+	}
 	g := s.pool.domain
 	if g == nil && refusal != nil {
 		return released, errors.Join(refusal, resumeSegments(held))
@@ -175,10 +185,11 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 	return agreeOnRefusal(ctx, g, refusal)
 }
 
-// workLimit limits how long Suspend waits for unfinished work on streams. The wait lets Suspend
-// succeed if the work is about to complete, and is needed even for idle streams, because CUDA takes
-// some time to reach an event there.
-const workLimit = time.Second
+// workLimit limits how long Suspend waits for calls in progress, and then for unfinished work on
+// streams. The waits let Suspend succeed if the work is about to complete, and are needed even for
+// idle streams, because CUDA takes some time to reach an event there. The limit is a small part of
+// the timeout, because meanwhile the other ranks wait for this rank's answer.
+func workLimit(timeout time.Duration) time.Duration { return min(time.Second, timeout/4) }
 
 // prepare prepares the segments and windows. It returns an error if work, a capture or a lack of
 // memory prevents the suspension.
@@ -186,7 +197,7 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool
 	if capturing {
 		return ErrCapturing
 	}
-	if err := unfinishedWork(ctx, s.pool.rt); err != nil {
+	if err := unfinishedWork(ctx, s.pool.rt, workLimit(s.timeout())); err != nil {
 		return err
 	}
 	windows := s.windows()

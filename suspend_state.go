@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"symmem/driver"
 )
@@ -58,10 +59,10 @@ func (s *suspender) awaitRest(ctx context.Context) error {
 	return poll(ctx, func() bool { return !moving() })
 }
 
-// unfinishedWork returns ErrBusy if the work on a stream does not end within workLimit, and
+// unfinishedWork returns ErrBusy if the work on a stream does not end within the limit, and
 // ErrCapturing if a stream is being captured.
-func unfinishedWork(ctx context.Context, rt *Runtime) error {
-	ctx, cancel := context.WithTimeout(ctx, workLimit)
+func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, s := range rt.streams.all() {
 		err := s.drain(ctx)
@@ -151,7 +152,11 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 			continue
 		}
 		var m refusalMessage
-		if err := json.Unmarshal(reply, &m); err != nil || m.Kind >= len(refusalKinds) || m.Kind < 0 {
+		err := json.Unmarshal(reply, &m)
+		if err == nil && (m.Kind < 0 || m.Kind >= len(refusalKinds)) {
+			err = fmt.Errorf("unknown kind %d", m.Kind)
+		}
+		if err != nil {
 			return fmt.Errorf("decoding the refusal of rank %d: %w", g.ranks[r], err)
 		}
 		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[r]}, g.ranks), m.Text)

@@ -148,6 +148,9 @@ func TestSuspendRefusalIsSameOnAllRanks(t *testing.T) {
 				r.ok(g.Close())
 			}
 		}, symmem.ErrCapturing, "rank 1: "},
+		"call in progress": {func(_ *rank, b symmem.Buffer) func() {
+			return symmem.EnterPool(b.Pool())
+		}, symmem.ErrBusy, "rank 1: a call on another goroutine uses the pool"},
 		"communicator of another library": {func(r *rank, b symmem.Buffer) func() {
 			a := symmem.AdoptFake(r.World())
 			symmem.HoldWindow(a, b)
@@ -330,4 +333,15 @@ func TestSuspendNamesAbsentRank(t *testing.T) {
 		r.fill(b, 2)
 		r.checkAll(b, 2)
 	})
+}
+
+// TestRefusalPrecedesTimeout checks that a rank has waited for its calls and for its streams long
+// before the other ranks stop waiting for the answer.
+func TestRefusalPrecedesTimeout(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Millisecond, time.Second, 10 * time.Minute} {
+		if waits := 2 * symmem.WorkLimit(timeout); waits > timeout/2 {
+			t.Errorf("Suspend waits for work for %v, want at most %v for a timeout of %v", waits, timeout/2,
+				timeout)
+		}
+	}
 }

@@ -1,0 +1,141 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"symmem"
+)
+
+// yieldRandomly lets other goroutines run for a random number of times.
+func yieldRandomly() {
+	for range rand.IntN(300) {
+		runtime.Gosched()
+	}
+}
+
+// cycle suspends and resumes until a call fails.
+func cycle(suspend, resume func(context.Context) error) error {
+	for {
+		if err := suspend(context.Background()); err != nil {
+			return err
+		}
+		if err := resume(context.Background()); err != nil {
+			return err
+		}
+	}
+}
+
+// TestCloseDuringSuspensionOfPool closes a pool at random moments, while another goroutine suspends
+// and resumes the pool.
+func TestCloseDuringSuspensionOfPool(t *testing.T) {
+	runRanks(t, 1, suspendOptions(), func(r *rank) {
+		for range 200 {
+			p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
+			b := r.alloc(p, mib)
+			var ended sync.WaitGroup
+			ended.Go(func() {
+				err := cycle(func(ctx context.Context) error {
+					_, err := p.Suspend(ctx, symmem.KeepContents)
+					return err
+				}, p.Resume)
+				if !errors.Is(err, symmem.ErrClosed) {
+					t.Errorf("Suspend or Resume = %v while the pool is closed, want ErrClosed", err)
+				}
+			})
+			yieldRandomly()
+			r.ok(b.Free())
+			r.ok(p.Close())
+			ended.Wait()
+			_, err := p.Alloc(1)
+			r.wantErr(err, symmem.ErrClosed)
+			if left := slices.Collect(p.Segments()); len(left) > 0 || p.Suspended() {
+				r.failf("%d segments are mapped after Close, and Suspended() = %v; want none and false",
+					len(left), p.Suspended())
+			}
+		}
+	})
+}
+
+// TestCloseWaitsForSuspension closes a pool on every rank while Suspend or Resume is in progress on
+// this rank. Both must succeed, because the other ranks take part in them.
+func TestCloseWaitsForSuspension(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		for i := range 40 {
+			p := r.pool()
+			b := r.window(p, mib)
+			r.checkSum(r.World(), b)
+			r.ok(b.Free())
+			call := func() error {
+				_, err := p.Suspend(r.ctx, symmem.DiscardContents)
+				return err
+			}
+			if i%2 == 1 {
+				r.ok(call())
+				call = func() error { return p.Resume(r.ctx) }
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- call() }()
+			for !symmem.ChangesSuspension(p) && len(ended) == 0 {
+				runtime.Gosched()
+			}
+			yieldRandomly()
+			r.ok(p.Close())
+			r.ok(<-ended)
+			r.ok(r.World().Barrier(r.ctx, nil))
+		}
+	})
+}
+
+// TestFailedCloseKeepsPoolSuspended lets Close fail while the pool is suspended. The pool must
+// still refuse calls, and Resume must make it usable.
+func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		r.suspend(p, symmem.DiscardContents)
+		r.wantErr(symmem.CloseAfter(p, func(context.Context) error { return symmem.ErrBusy }),
+			symmem.ErrBusy)
+		r.wantErr(r.DefaultStream().Fill(b.Memory(), 1), symmem.ErrSuspended)
+		r.resume(p)
+		r.checkSum(r.World(), b)
+	})
+}
+
+// TestCloseDuringSuspensionOfGroup closes a group at random moments on each rank, while another
+// goroutine suspends and resumes the group. That goroutine gets ErrClosed, or the fault that
+// another rank has left the group.
+func TestCloseDuringSuspensionOfGroup(t *testing.T) {
+	runRanks(t, 2, suspendOptions(), func(r *rank) {
+		for range 20 {
+			g, p := r.split(r.World(), 0), r.pool()
+			b := r.window(p, mib)
+			r.checkSum(g, b)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- cycle(func(ctx context.Context) error {
+					_, err := g.Suspend(ctx)
+					return err
+				}, g.Resume)
+			}()
+			yieldRandomly()
+			r.ok(g.Close())
+			err := <-ended
+			if errors.Is(err, symmem.ErrUnsupported) {
+				return
+			}
+			if !errors.Is(err, symmem.ErrClosed) && !errors.As(err, new(*symmem.DeadlockError)) &&
+				!errors.As(err, new(*symmem.RankLostError)) {
+				r.failf("Suspend or Resume = %v while a rank closes the group; want ErrClosed or the fault", err)
+			}
+			r.ok(r.World().Barrier(r.ctx, nil))
+			r.synchronize()
+			r.checkSum(r.World(), b)
+		}
+	})
+}
