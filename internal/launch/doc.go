@@ -14,12 +14,7 @@
 // the group ID cannot be reused until the rank is reaped. If the launcher dies for any reason, the
 // kernel kills the ranks, but not their children.
 //
-// If the launcher gets a SIGTERM, it forwards the signal and kills ranks that have not exited after
-// 10 s, because a batch system may send no second signal.
-//
-// After the first failure, the other ranks get a grace period, then SIGTERM, then SIGKILL, which
-// takes at most 15 s in all. A stopped process cannot exit, so the launcher sends SIGCONT after
-// every signal. After 2 s, a message on standard error names the ranks that are still running.
+// After the first failure, the other ranks get a grace period, then SIGTERM, then SIGKILL.
 //
 // The launcher does not control a process that leaves its group (setsid). Such a process delays the
 // launcher by two seconds if it keeps the rank's output open.

@@ -15,7 +15,6 @@ import (
 // orphanWait is the maximum wait for output that processes outside the rank's group keep open.
 const orphanWait = 2 * time.Second
 
-// rank is a rank's process, from start until cleanUp returns.
 type rank struct {
 	// Immutable after start.
 	number   int
@@ -56,7 +55,7 @@ func (r *rank) start(stdin io.Reader) error {
 	return nil
 }
 
-// signal sends a signal to the rank's process group unless the rank has been reaped.
+// signal sends a signal to the rank's process group.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

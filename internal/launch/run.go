@@ -51,7 +51,6 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 
 const raiseLimit = "raise the limit of open files (ulimit -n)"
 
-// reportAcceptError prints an error of the store's listener, which may keep ranks from connecting.
 func (j *job) reportAcceptError(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
 		"ranks: %v: %s\n", err, raiseLimit))

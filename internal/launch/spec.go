@@ -39,7 +39,8 @@ type Spec struct {
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means no time.
 	TermWait time.Duration
 	// KillAfter is the time after which a received SIGTERM, which is forwarded immediately, is
-	// followed by SIGKILL. 0 means 10 s; a negative value means no SIGKILL.
+	// followed by SIGKILL, because a batch system may send no second signal. 0 means 10 s; a negative
+	// value means no SIGKILL.
 	KillAfter time.Duration
 	// Signals delivers signals to forward to all ranks. If it is nil, Run handles this process's
 	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.

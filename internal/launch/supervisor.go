@@ -98,7 +98,6 @@ func (s *supervisor) announce() order {
 		s.exits[s.first], rest, max(s.termWait, 0))}
 }
 
-// expired is called after the wait of the latest order.
 func (s *supervisor) expired() order {
 	switch s.phase {
 	case grace, announced:

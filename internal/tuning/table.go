@@ -51,7 +51,7 @@ func (s Shape) String() string {
 // while it is in use.
 type Table struct {
 	// Device, Library, Date, Source and DataType document what was measured, with which library,
-	// when, how, and with which element type. They do not affect choices.
+	// when, how, and with which element type.
 	Device   string `json:"device"`
 	Library  string `json:"library"`
 	Date     string `json:"date"`
@@ -184,7 +184,6 @@ func (t *Table) TakesTwoLevels(group Shape) bool {
 	})
 }
 
-// find returns the rule that covers the given calls, and its step for a size, as a Reason.
 func (t *Table) find(call Calls, bytes int64) Reason {
 	reason := Reason{table: t, call: call, step: -1}
 	for i := range t.Rules {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Choice describes the kernel that NCCL chose for a launch.
+// Choice is the kernel that NCCL chose for a launch.
 type Choice struct {
 	// Collective identifies the call. If the launch combines several calls, Bytes is the sum of
 	// their sizes and Works is their number.

@@ -161,8 +161,7 @@ func plan(getenv func(string) string) settings {
 	return p
 }
 
-// enablesTuning reports whether a list of subsystems enables TUNING. If the list starts with ^, it
-// lists excluded subsystems.
+// enablesTuning reports whether a list of subsystems, which ^ inverts, enables TUNING.
 func enablesTuning(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {

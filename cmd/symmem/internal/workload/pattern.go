@@ -33,7 +33,7 @@ const period = 1021
 // maxSum is the maximum of sums, which int8 and bfloat16 represent exactly.
 const maxSum = 120
 
-// hash returns a hash of its arguments, computed with the finalizer of SplitMix64.
+// hash uses the finalizer of SplitMix64.
 func hash(element, rank, tag uint64) uint64 {
 	x := element*0x9e3779b97f4a7c15 + rank*0xbf58476d1ce4e5b9 + tag*0x94d049bb133111eb
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
