@@ -54,8 +54,8 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// This comes first, because the other ranks wait here for rank 0 and must not wait in vain if
-	// rank 0 cannot open its GPU.
+	// This comes first because the other ranks wait here for rank 0, which would not arrive if it
+	// could not open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err

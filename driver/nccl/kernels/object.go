@@ -51,10 +51,10 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// KernelsWait reports whether the kernels for a GPU generation wait for earlier kernels in the
-// stream (griddepcontrol.wait). Kernels that do not wait must not be launched to overlap, because
+// CanOverlap reports whether the kernels for a GPU generation may be launched before earlier
+// kernels of the stream have completed. They must wait for these kernels (griddepcontrol.wait), or
 // they would read data that has not been written yet.
-func KernelsWait(major int) bool { return architecture(major) != "sm_80" }
+func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
 // unpackers maps an object's name to a function that unpacks the object at its first call. All
 // ranks of a process share the result, because unpacking takes 20 ms, and twelve times as long

@@ -258,7 +258,7 @@ func checkWaits(t *testing.T, major int, object []byte) {
 				launches++
 			}
 		}
-		if overlaps(kernel) && KernelsWait(major) != (waits > 0) || launches > 0 && waits == 0 {
+		if overlaps(kernel) && CanOverlap(major) != (waits > 0) || launches > 0 && waits == 0 {
 			t.Errorf("%s of %s has %d waits and %d launch_dependents, want waits if and only if it needs "+
 				"them", kernel, architecture(major), waits, launches)
 		}

@@ -10,6 +10,7 @@ import (
 type Fault uint32
 
 const (
+	// None means that no kernel has failed.
 	None Fault = iota
 	// Aborted means that the host stopped the kernel (see Report.End).
 	Aborted

@@ -50,6 +50,7 @@ func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	return nil
 }
 
+// Zero fills device memory with zeros and waits until this is done.
 func (a *Aside) Zero(g *GPU, address uintptr, bytes int64) error {
 	return a.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)

@@ -42,7 +42,7 @@ func (k *Code) Load(g *GPU) error {
 	if k.Overlaps, err = g.LaunchesOverlap(); err != nil {
 		return err
 	}
-	k.Overlaps = k.Overlaps && kernels.KernelsWait(major)
+	k.Overlaps = k.Overlaps && kernels.CanOverlap(major)
 	k.functions = map[string]cuda.Function{}
 	for _, object := range k.Objects {
 		if err := k.load(g, object, major, minor); err != nil {

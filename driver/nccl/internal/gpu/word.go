@@ -5,8 +5,10 @@ import "sync/atomic"
 // Word is a value in page-locked host memory that streams can wait for and write.
 type Word uint32
 
+// Set writes the value atomically.
 func (w *Word) Set(value uint32) { atomic.StoreUint32((*uint32)(w), value) }
 
+// Value reads the value atomically.
 func (w *Word) Value() uint32 { return atomic.LoadUint32((*uint32)(w)) }
 
 // Address returns the address at which the device accesses the word.
