@@ -47,7 +47,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence tells, for a report, how the deviant ranks differ from the usual ones.
+// sentence describes, for a report, how the deviant ranks differ from the usual ones.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)

@@ -13,7 +13,7 @@ type World struct {
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
-	// Source tells, for use in messages, where Rank and the other numbers come from.
+	// Source is where Rank and the other numbers come from, for use in messages.
 	Source Source
 	// RunID is the launcher's name for the job, or "". Restart is the number of times that the
 	// launcher has restarted the ranks. Connect uses both to keep the keys of different jobs and

@@ -72,7 +72,7 @@ func WantAbsence(t testing.TB, err error, late int) int {
 }
 
 // WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
-// one must be a DeadlockError that tells what the other ranks were doing, and the rest must be
+// one must be a DeadlockError that shows what the other ranks were doing, and the rest must be
 // faults of peers. Nothing except deadlock detection ends such waits before the test times out.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
@@ -81,7 +81,7 @@ func WantDeadlock(t testing.TB, errs []error) {
 		if deadlock, ok := errors.AsType[*driver.DeadlockError](err); ok {
 			deadlocks++
 			if len(deadlock.Elsewhere) == 0 || deadlock.Doing == "" {
-				t.Errorf("%#v does not tell what the other ranks were doing", deadlock)
+				t.Errorf("%#v does not show what the other ranks were doing", deadlock)
 			}
 		} else if !errors.Is(err, driver.ErrFault) {
 			t.Errorf("got %v, want a DeadlockError or ErrFault", err)

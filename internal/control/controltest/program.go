@@ -17,7 +17,7 @@ import (
 
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program tells a process which rank it is and which wait to repeat until a fault ends it.
+// program assigns a process its rank and the wait to repeat until a fault ends it.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
@@ -33,7 +33,7 @@ type output struct {
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present tells, by rank, whether a report arrived on the fault lane.
+	// Present shows, by rank, whether a report arrived on the fault lane.
 	Present []bool
 	// Lost holds the lost ranks that Departed returns after the exchange of reports.
 	Lost []int

@@ -186,7 +186,7 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket, because that tells peers most reliably
+// publishLatest publishes the wait with the highest ticket, because that shows peers most reliably
 // whether this rank can still reach their collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.me.status, &slowWait{}

@@ -56,7 +56,7 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue. status tells whether to send a status, and last whether the last frame
+// drain empties the queue. status reports whether to send a status, and last whether the last frame
 // is among those returned.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
