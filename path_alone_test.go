@@ -98,7 +98,7 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	for number, c := range processes {
 		err := c.Wait()
 		reports = append(reports, c.Stdout.(*bytes.Buffer).String())
-		if err != nil || !strings.Contains(reports[number], "this process does not see GPU") {
+		if err != nil || !strings.Contains(reports[number], "this process cannot see GPU") {
 			t.Errorf("rank %d: got error %v and report %q, want a report that names a GPU", number, err,
 				reports[number])
 		}
