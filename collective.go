@@ -323,12 +323,12 @@ func (g *Group) Scatter(
 // bits, which for a row do not depend on the number of rows. Quantized holds the quantized elements
 // of Output, even if Output is unset.
 //
-// AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an
-// ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
-// are a backend without kernels, ranks that cannot access each other's memory, an Input or Output
-// that is not symmetric and has more rows than fit into exchange memory, and a different path
-// selected by Options.Path or SetPath. Other errors are those of all collectives. After a fault,
-// all outputs are undefined.
+// On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
+// an ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
+// are ranks that cannot access each other's memory, an Input or Output that is not symmetric and
+// has more rows than fit into exchange memory, and a different path selected by Options.Path or
+// SetPath. The host backend has no such limits and returns the same bits. Other errors are those of
+// all collectives. After a fault, all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }

@@ -123,21 +123,23 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod runs a norm through Do and through its method, and compares the errors.
-// Both fail on the host, which has no kernels for norms.
+// TestNormCallMatchesMethod makes a valid and an invalid norm as a Call and as a method, and
+// compares the errors.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)
-		a := symmem.NormArgs{
-			Input: m, Output: m, Residual: r.unregistered(16), Weight: r.unregistered(16),
-			Rows: 1, Hidden: 8,
-		}
-		want := r.World().AllReduceRMSNorm(r.ctx, a, nil)
-		got := r.Interop().Do(r.ctx, r.World(), symmem.Call{
-			Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
-		}, nil)
-		if (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
-			r.failf("Do = %v, want %v as from AllReduceRMSNorm", got, want)
+		for _, hidden := range []int64{8, 7} {
+			a := symmem.NormArgs{
+				Input: m, Output: m, Residual: r.unregistered(16), Weight: r.unregistered(16),
+				Rows: 1, Hidden: hidden,
+			}
+			want := r.World().AllReduceRMSNorm(r.ctx, a, nil)
+			got := r.Interop().Do(r.ctx, r.World(), symmem.Call{
+				Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
+			}, nil)
+			if (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
+				r.failf("rows of %d: Do = %v, want %v as from the method", hidden, got, want)
+			}
 		}
 		r.synchronize()
 	})

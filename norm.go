@@ -4,8 +4,8 @@ import "symmem/driver"
 
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
 // to 16 bytes. They may be in any device memory. If Input and Output are symmetric memory, the call
-// first registers them, and they must have the same place on all ranks, as for AllReduce. If the
-// rows do not fit into exchange memory (about 7 MiB), Input and Output must be symmetric.
+// first registers them, and they must have the same place on all ranks, as for AllReduce. On GPUs,
+// Input and Output must be symmetric if the rows do not fit into exchange memory (about 7 MiB).
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. Type and all other
 	// fields that are not tensors must be the same on all ranks.

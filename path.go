@@ -133,11 +133,6 @@ func (r *router) route(
 		choice, requester = PathChoice(r.choice.Load()), "the group is set to"
 	}
 	offer = r.comm.Offer(*call)
-	if !call.Operation.Takes(driver.PathPlain) {
-		call.Path = driver.PathDirect
-		why = reason{text: "the operation requires the direct path"}
-		return offer, why, requireDirect(offer, choice, requester)
-	}
 	direct, decided := r.direct(choice, call, offer, requester)
 	if direct {
 		call.Path, decided.where = driver.PathDirect, where
@@ -172,17 +167,9 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// requireDirect returns an error if an operation that requires the direct path cannot take it.
-func requireDirect(offer driver.Offer, choice PathChoice, requester string) error {
-	if choice == PathPlain || choice == PathWindow {
-		return fmt.Errorf("%s the %v path: %w", requester, choice, ErrUnsupported)
-	}
-	return offer.Refusal(driver.PathDirect)
-}
-
 // direct reports whether a call takes the direct path, and why. The reason is nil if the direct
 // path was neither requested nor possible, or if the path choice or the operation excludes it.
-// Among calls without data, only barriers can take the direct path.
+// Among calls without data, only barriers and norms can take the direct path.
 //
 // A barrier takes the direct path whenever it can. The tuning table cannot decide, because a
 // barrier has no size, and the direct path is faster, because symmem's kernel only waits for its
@@ -192,7 +179,7 @@ func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
-		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier {
+		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier && call.Norm == nil {
 		return false, nil
 	}
 	refusal := offer.Refusal(driver.PathDirect)
@@ -231,7 +218,7 @@ func (r *router) direct(
 // ruleOf returns the path that the tuning table prefers to the plain and the window path.
 func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 	return r.tuning.ChooseDirect(
-		evenName(call.Operation), bytesOf(call, r.ranks),
+		ruleName(call.Operation), bytesOf(call, r.ranks),
 		call.SendWindow != nil || call.RecvWindow != nil, r.shape)
 }
 
@@ -248,10 +235,12 @@ func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Off
 	return offer.Refusal(driver.PathTwoLevel) == nil
 }
 
-// evenName returns an operation's name in the tuning table. AllGatherV and ReduceScatterV use the
-// rules of AllGather and ReduceScatter.
-func evenName(o driver.Operation) string {
+// ruleName returns an operation's name in the tuning table. AllGatherV and ReduceScatterV use the
+// rules of AllGather and ReduceScatter, and a norm uses those of AllReduce.
+func ruleName(o driver.Operation) string {
 	switch o {
+	case driver.AllReduceRMSNorm:
+		return driver.AllReduce.String()
 	case driver.AllGatherV:
 		return driver.AllGather.String()
 	case driver.ReduceScatterV:
@@ -285,7 +274,7 @@ func (r *router) chooseWindow(
 	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + requester + " the window path"}
 	}
-	path, why := r.tuning.Choose(call.Operation.String(), bytesOf(call, r.ranks), r.shape)
+	path, why := r.tuning.Choose(ruleName(call.Operation), bytesOf(call, r.ranks), r.shape)
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

@@ -8,10 +8,11 @@ import "fmt"
 // mean square of its row. It may also be quantized. Package formula defines the bits of all
 // results.
 //
-// The Call has Count Rows*Hidden, DataType BFloat16 or Float16, ReduceOp Sum and Path PathDirect.
-// Send is the input and Recv the output; they may be the same memory. Both must lie in windows if
-// the rows do not fit into exchange memory, because the all-reduce then reads the peers' buffers. A
-// rank whose call has failed writes poison to the output.
+// The Call has Count Rows*Hidden, DataType BFloat16 or Float16 and ReduceOp Sum. Send is the input
+// and Recv the output; they may be the same memory. On the direct path, both must be in windows if
+// the rows do not fit into exchange memory, because the all-reduce then reads the peers' buffers.
+// There, a rank whose call has failed writes poison. On other paths, such a rank leaves the
+// residual and the quantized output unchanged.
 //
 // The other buffers must not overlap one another, the input or the output. All addresses must be
 // multiples of NormAlign.

@@ -32,7 +32,7 @@ const (
 	// Scatter sends a part of the root's buffer to each rank, so other ranks need no send buffer.
 	Scatter
 	// AllReduceRMSNorm combines an AllReduce, a residual addition and a norm in one call; see Norm.
-	// Only GPUs support it, and symmem.h has a function for it instead of a number.
+	// symmem.h has a function for it instead of a number.
 	AllReduceRMSNorm
 	// Operations counts the operations.
 	Operations = iota
@@ -119,7 +119,7 @@ var operationTraits = [Operations]traits{
 	},
 	AllReduceRMSNorm: {
 		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, windows: true,
-		together: true, paths: []Path{PathDirect},
+		together: true, paths: anyPath,
 	},
 }
 
@@ -152,8 +152,11 @@ func (o Operation) Rooted() bool { return o.traits().rooted }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
-// Tuned reports whether a tuning table chooses the operation's path by size.
-func (o Operation) Tuned() bool { return o.traits().windows && len(o.traits().paths) > 1 }
+// Tuned reports whether a tuning table has rules that choose the operation's path by size. A norm
+// follows the rules of AllReduce.
+func (o Operation) Tuned() bool {
+	return o.traits().windows && len(o.traits().paths) > 1 && o.Numbered()
+}
 
 // Together reports whether no rank can complete the operation before all have started it.
 func (o Operation) Together() bool { return o.traits().together }

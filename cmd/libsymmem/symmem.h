@@ -779,9 +779,9 @@ struct symmem_norm {
  * The first three are rounded to type; the mean is over a row. A computed scale is the largest
  * magnitude of its elements, at least 1e-10, divided by 448. input, residual, output and quantized
  * have rows * hidden elements, weight has hidden. Only input and output may overlap. All ranks pass
- * the same residual and get the same bits. It requires the direct path and, for more than about
- * 7 MiB of rows, symmetric input and output. Otherwise all ranks get SYMMEM_ERR_UNSUPPORTED, and
- * callers make the steps separately. */
+ * the same residual and get the same bits. On GPUs, it requires the direct path and, for more than
+ * about 7 MiB of rows, symmetric input and output. Otherwise all ranks get SYMMEM_ERR_UNSUPPORTED,
+ * and callers make the steps separately. */
 int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
 
 /* Does the same for bfloat16 without quantization. */

@@ -128,6 +128,7 @@ func Run(t *testing.T, h Harness) {
 		{"capture", captureClauses, ""},
 		{"collectives", collectiveClauses, ""},
 		{"formulas", formulaClauses, ""},
+		{"norms", normClauses, ""},
 		{"groups", groupClauses, ""},
 		{"pairs", pairClauses, Messages},
 		{"messages", messageClauses, Messages},

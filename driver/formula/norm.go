@@ -19,9 +19,15 @@ type NormRow struct {
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, static float32,
 ) NormRow {
-	decode, encode := reduce.BFloat16Value, reduce.BFloat16Bits
+	decode, round := reduce.BFloat16Value, reduce.BFloat16Bits
 	if t == driver.Float16 {
-		decode, encode = reduce.Float16Value, reduce.Float16Bits
+		decode, round = reduce.Float16Value, reduce.Float16Bits
+	}
+	encode := func(v float32) uint16 {
+		if v != v {
+			v = canonicalNaN
+		}
+		return round(v)
 	}
 	size := len(sums)
 	r := NormRow{Residual: make([]uint16, size), Output: make([]uint16, size)}
@@ -93,7 +99,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
 		}
 		factor := 1 / scale
 		for _, v := range part {
-			r.Quantized = append(r.Quantized, E4M3(v*factor))
+			r.Quantized = append(r.Quantized, reduce.Float8Bits(v*factor))
 		}
 	}
 }
@@ -102,31 +108,9 @@ func quantScale(part []float32) float32 {
 	largest := float32(0)
 	for _, v := range part {
 		if v != v {
-			return v
+			return canonicalNaN
 		}
 		largest = max(largest, float32(math.Abs(float64(v))))
 	}
 	return max(largest, float32(driver.QuantLeast)) / driver.QuantMost
-}
-
-// E4M3 rounds a number to the nearest float8 (e4m3), with ties to even, and returns its bits. The
-// format has no infinities, so numbers whose magnitude exceeds 448 become 448 or -448. Every NaN
-// becomes 0x7f.
-func E4M3(v float32) uint8 {
-	const (
-		largestBits = 0x43e00000 // 448
-		normalBits  = 0x3c800000 // 2^-6, the smallest normal number
-		biasBits    = 120 << 3   // the difference between the exponents' biases
-	)
-	bits := math.Float32bits(v)
-	sign, size := uint8(bits>>24&0x80), bits&0x7fffffff
-	switch {
-	case v != v:
-		return 0x7f
-	case size >= largestBits:
-		return sign | 0x7e
-	case size < normalBits: // in units of 2^-9
-		return sign | uint8(math.RoundToEven(math.Abs(float64(v))*512))
-	}
-	return sign | uint8((size+0x7ffff+(size>>20&1))>>20-biasBits)
 }

@@ -12,8 +12,8 @@ import (
 // synchronize the ranks and whose states it shares.
 //
 // Launch issues a ticket to each collective. Collectives run one at a time, in the order of their
-// tickets. Only the collective whose turn it is may use the steps, the mover and the split
-// exchange.
+// tickets. Only the collective whose turn it is may use the steps, the mover, the split exchange
+// and the normalizer.
 type communicator struct {
 	shm.Group
 
@@ -29,9 +29,10 @@ type communicator struct {
 	tuning   tuning
 	messages messages
 	registry
-	pipes unsafe.Pointer
-	mover mover
-	split splitExchange
+	pipes      unsafe.Pointer
+	mover      mover
+	split      splitExchange
+	normalizer normalizer
 }
 
 // Launched returns the number of calls on each path.

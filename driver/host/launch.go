@@ -207,6 +207,15 @@ func (c *communicator) finishOne(call *plan, ticket uint64) error {
 	if c.PeerFailedBefore() {
 		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
+	err := c.moveAll(call, ticket)
+	if err == nil && call.Norm != nil {
+		c.normalizer.finish(call)
+	}
+	return err
+}
+
+// moveAll moves and reduces the data of a collective after the first step.
+func (c *communicator) moveAll(call *plan, ticket uint64) error {
 	if call.pairwise {
 		return c.split.finish(call, ticket)
 	}

@@ -133,7 +133,7 @@ func (m *mover) compute(call *plan, first int64) {
 		m.unpack()
 	}
 	switch call.Operation {
-	case driver.AllReduce:
+	case driver.AllReduce, driver.AllReduceRMSNorm:
 		m.reduceStaged(call, recv, 0, count)
 	case driver.Reduce:
 		if call.Root == m.rank {
@@ -154,7 +154,7 @@ func (m *mover) compute(call *plan, first int64) {
 		}
 	case driver.AllToAll:
 		m.collectStaged(call, recv, int64(m.rank)*stride*size, first, stride)
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
 	}
 }
 
@@ -189,7 +189,7 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 func (m *mover) move(call *plan) {
 	size := call.size
 	switch call.Operation {
-	case driver.AllReduce:
+	case driver.AllReduce, driver.AllReduceRMSNorm:
 		if call.oneShot {
 			m.reduceAll(call)
 		} else {
@@ -218,7 +218,7 @@ func (m *mover) move(call *plan) {
 				part*int64(len(m.stages)))
 		}
 	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter: // never use windows
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
 	}
 }
 

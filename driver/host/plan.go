@@ -71,7 +71,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.yields = p.bytes > p.c.tuning.polled
 	if path == driver.PathWindow && p.bytes > p.c.tuning.eager && !p.overwrites() {
 		p.windowed = true
-		p.oneShot = p.Operation == driver.AllReduce && p.bytes <= p.c.tuning.oneShot && p.Send != p.Recv
+		sums := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
+		p.oneShot = sums && p.bytes <= p.c.tuning.oneShot && p.Send != p.Recv
 	}
 	return p, nil
 }

@@ -80,6 +80,9 @@ func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathTwoLevel {
 		return p.c.twoLevel.refusal(p)
 	}
+	if p.Norm != nil {
+		return errNoNorm
+	}
 	if err := checkTypes(&p.Call); err != nil {
 		return err
 	}
@@ -94,6 +97,10 @@ func (p *plan) Refusal(path driver.Path) error {
 	}
 	return nil
 }
+
+// errNoNorm explains why a norm cannot take NCCL's paths.
+var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
+	"direct): %w", driver.ErrUnsupported)
 
 // refuseFormula returns an error for a reduction in a group with a formula, because NCCL's order of
 // additions depends on the size and on many other things. A group of one rank can use NCCL, because

@@ -59,3 +59,25 @@ func BFloat16Bits(f float32) uint16 {
 	}
 	return uint16((bits + 0x7FFF + bits>>16&1) >> 16)
 }
+
+// Float8Bits rounds f to the nearest float8 (e4m3), with ties to even, and returns its bits. The
+// format has no infinities, so numbers whose magnitude exceeds 448 become 448 or -448. Every NaN
+// becomes 0x7f.
+func Float8Bits(f float32) uint8 {
+	const (
+		largest  = 0x43e00000 // 448
+		smallest = 0x3c800000 // 2^-6, the smallest normal number
+		rebias   = 120 << 3   // the difference of the exponents' biases
+	)
+	bits := math.Float32bits(f)
+	sign, magnitude := uint8(bits>>24&0x80), bits&0x7FFFFFFF
+	switch {
+	case f != f:
+		return 0x7F
+	case magnitude >= largest:
+		return sign | 0x7E
+	case magnitude < smallest: // in units of 2^-9
+		return sign | uint8(math.RoundToEven(math.Abs(float64(f))*512))
+	}
+	return sign | uint8((magnitude+0x7FFFF+magnitude>>20&1)>>20-rebias)
+}

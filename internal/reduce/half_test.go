@@ -60,3 +60,45 @@ func turningPoints(h uint16) []uint32 {
 		brain, brain + 1, brain - 1, brain + 0x7FFF, brain + 0x8000, brain + 0x8001,
 	}
 }
+
+// float8Value returns the number that the bits of a float8 (e4m3) represent.
+func float8Value(bits uint8) float32 {
+	exponent, fraction := int(bits>>3&15), float64(bits&7)
+	if exponent == 0 {
+		return float32(math.Ldexp(fraction, -9))
+	}
+	return float32(math.Ldexp(8+fraction, exponent-10))
+}
+
+// TestFloat8RoundsToNearestEven rounds every number in the format, and every midpoint between two
+// neighboring numbers.
+func TestFloat8RoundsToNearestEven(t *testing.T) {
+	const largest = 0x7e // 448
+	for bits := uint8(0); bits <= largest; bits++ {
+		v := float8Value(bits)
+		if got := Float8Bits(v); got != bits {
+			t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, bits)
+		}
+		if got := Float8Bits(-v); v > 0 && got != bits|0x80 {
+			t.Errorf("Float8Bits(%g) = %#x, want %#x", -v, got, bits|0x80)
+		}
+		if bits == largest {
+			break
+		}
+		middle := (v + float8Value(bits+1)) / 2
+		if got, want := Float8Bits(middle), bits+bits&1; got != want {
+			t.Errorf("Float8Bits(%g) = %#x, want %#x", middle, got, want)
+		}
+	}
+	inf := float32(math.Inf(1))
+	for v, want := range map[float32]uint8{
+		449: largest, 1e30: largest, inf: largest, -inf: largest | 0x80,
+	} {
+		if got := Float8Bits(v); got != want {
+			t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, want)
+		}
+	}
+	if got := Float8Bits(float32(math.NaN())); got != 0x7f {
+		t.Errorf("Float8Bits(NaN) = %#x, want 0x7f", got)
+	}
+}

@@ -81,8 +81,8 @@ void misuse(void) {
 	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce_rms_norm(world, INT64_MAX, 8, 0, at, at, at, at, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));
 	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce_rms_norm(world, 1, 4096, 0, at, at, at, at, 0));
-	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_all_reduce_rms_norm(world, 1, 8, 0, at, (char *)at + 16,
-	                                                        (char *)at + 32, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce_rms_norm(world, 1, 8, 0, at, (char *)at + 8,
+	                                                    (char *)at + 32, at, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_set_check(99));
 	WANT(SYMMEM_ERR_INVALID, symmem_note(0, -1, 0));
 	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_attach(world, 1234, 1, "c", &group));

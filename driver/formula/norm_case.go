@@ -1,0 +1,172 @@
+package formula
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// NormCase holds the inputs of an AllReduceRMSNorm on all ranks, and the outputs that every rank
+// must get. 16-bit elements are stored as raw bits. The embedded Norm has no addresses.
+type NormCase struct {
+	driver.Norm
+	DataType driver.DataType
+	// InPlace is set if the output replaces the input. It is always set if OnlyQuantized is.
+	InPlace bool
+	// Inputs holds the rows of each rank. OldResidual and Weights are the same on all ranks.
+	Inputs               [][]uint16
+	OldResidual, Weights []uint16
+	// Scale is the given scale of QuantStatic.
+	Scale float32
+	// Want holds the outputs, one row after the other. Its scales have ScaleStrides.
+	Want NormRow
+}
+
+// UnwrittenScale must be the value of all scales before a call. Gaps between scales keep it.
+const UnwrittenScale = -1
+
+// DrawNorm draws a case with the given shape, type and quantization, for a group without a formula.
+func DrawNorm(
+	random *rand.Rand, ranks, rows, hidden int, t driver.DataType, quant driver.Quant,
+) *NormCase {
+	c := &NormCase{
+		Norm: driver.Norm{
+			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(random.Float64() * 1e-5),
+			WeightBias: float32(random.IntN(2)), Quant: quant,
+			OnlyQuantized: quant != driver.QuantNone && random.IntN(2) == 0,
+		},
+		DataType: t, Scale: float32(random.Float64()),
+	}
+	c.InPlace = c.OnlyQuantized || random.IntN(2) == 0
+	c.drawStrides(random)
+	for range ranks {
+		c.Inputs = append(c.Inputs, c.draw(random, rows*hidden))
+	}
+	c.OldResidual, c.Weights = c.draw(random, rows*hidden), c.draw(random, hidden)
+	c.Expect(driver.RankOrder)
+	return c
+}
+
+// RandomNorm draws a case with a random shape of at most mostRows rows.
+func RandomNorm(random *rand.Rand, ranks, mostRows int) *NormCase {
+	hidden := driver.NormUnit * (1 + random.IntN(600))
+	switch random.IntN(4) {
+	case 0:
+		hidden = driver.MaxHidden >> random.IntN(5)
+	case 1:
+		hidden = driver.NormUnit * (1 + random.IntN(driver.MaxHidden/driver.NormUnit))
+	case 2:
+		hidden = driver.QuantGroup * (1 + random.IntN(64))
+	}
+	t, quant := driver.BFloat16, driver.Quant(random.IntN(4))
+	if random.IntN(3) == 0 {
+		t = driver.Float16
+	}
+	if quant == driver.QuantPerGroup && hidden%driver.QuantGroup != 0 {
+		quant = driver.QuantPerRow
+	}
+	rows := min(random.IntN(1<<random.IntN(8)+1), mostRows)
+	return DrawNorm(random, ranks, rows, hidden, t, quant)
+}
+
+// String describes the case.
+func (c *NormCase) String() string {
+	return fmt.Sprintf("%d rows of %d %v on %d ranks, in place: %v, %s", c.Rows, c.Hidden, c.DataType,
+		len(c.Inputs), c.InPlace, c.Describe())
+}
+
+// drawStrides stores scales row by row or, for groups, also column by column with gaps.
+func (c *NormCase) drawStrides(random *rand.Rand) {
+	if c.Quant.Computes() {
+		c.ScaleStrides = c.DefaultScaleStrides()
+	}
+	if c.Quant == driver.QuantPerGroup && random.IntN(2) == 0 {
+		c.ScaleStrides = [2]int64{1, (c.Rows + 3) / 4 * 4}
+	}
+}
+
+func (c *NormCase) draw(random *rand.Rand, n int) []uint16 {
+	encode := reduce.BFloat16Bits
+	if c.DataType == driver.Float16 {
+		encode = reduce.Float16Bits
+	}
+	values := make([]uint16, n)
+	for i := range values {
+		values[i] = encode(float32(random.NormFloat64()))
+	}
+	return values
+}
+
+// DrawSpecials replaces one element in eight of the inputs and the residual by a special value such
+// as NaN. Every fourth row keeps its elements.
+func (c *NormCase) DrawSpecials(random *rand.Rand) {
+	values := specials[c.DataType]
+	for _, rows := range append(c.Inputs, c.OldResidual) {
+		for i := range rows {
+			if int64(i)/c.Hidden%4 != 0 && random.IntN(8) == 0 {
+				rows[i] = uint16(values[random.IntN(len(values))])
+			}
+		}
+	}
+	c.Expect(driver.RankOrder)
+}
+
+// Expect sets Want to the outputs in a group with a formula for sums.
+func (c *NormCase) Expect(f driver.Formula) {
+	c.Want = NormRow{}
+	var inputs [][]byte
+	for _, rows := range c.Inputs {
+		inputs = append(inputs, Bytes(rows))
+	}
+	all := view[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
+	for row := range int(c.Rows) {
+		from, to := row*int(c.Hidden), (row+1)*int(c.Hidden)
+		r := Norm(&c.Norm, c.DataType, all[from:to], c.OldResidual[from:to], c.Weights, c.Scale)
+		c.Want.Residual = append(c.Want.Residual, r.Residual...)
+		c.Want.Output = append(c.Want.Output, r.Output...)
+		c.Want.Quantized = append(c.Want.Quantized, r.Quantized...)
+		for g, scale := range r.Scales {
+			at := row*int(c.ScaleStrides[0]) + g*int(c.ScaleStrides[1])
+			for len(c.Want.Scales) <= at {
+				c.Want.Scales = append(c.Want.Scales, UnwrittenScale)
+			}
+			c.Want.Scales[at] = scale
+		}
+	}
+	if c.Quant == driver.QuantStatic {
+		c.Want.Scales = []float32{c.Scale}
+	}
+}
+
+// OldScales returns the contents of the scales before the call.
+func (c *NormCase) OldScales() []float32 {
+	scales := make([]float32, len(c.Want.Scales))
+	for i := range scales {
+		scales[i] = UnwrittenScale
+	}
+	if c.Quant == driver.QuantStatic {
+		scales[0] = c.Scale
+	}
+	return scales
+}
+
+// Bytes returns the bytes of elements, without a copy.
+func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
+	var one T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(elements))),
+		len(elements)*int(unsafe.Sizeof(one)))
+}
+
+// SetCanonicalNaNs replaces each NaN of float32 values by the NaN that Norm returns. The hardware
+// determines the bits of a NaN that results from a division.
+func SetCanonicalNaNs(values []byte) {
+	elements := view[float32](values)
+	for i, v := range elements {
+		if v != v {
+			elements[i] = canonicalNaN
+		}
+	}
+}
