@@ -29,6 +29,7 @@ type rankResult struct {
 	Text       string                  `json:"text"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
+	Norms      normFindings            `json:"norms"`
 	// Paths maps each path that an all-reduce took to the reason why the first such call took it.
 	Paths map[string]string `json:"paths"`
 }

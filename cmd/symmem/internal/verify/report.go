@@ -19,6 +19,8 @@ type Report struct {
 	Failed int `json:"failed"`
 	// NotRun counts the cases whose all-reduce did not complete.
 	NotRun int `json:"not_run"`
+	// Norms counts the norms, which are not among the cases.
+	Norms NormReport `json:"norms"`
 	// Cases lists the all-reduces in order.
 	Cases []Case `json:"cases"`
 	// Divergence describes the difference between ranks, or is nil.
@@ -79,7 +81,8 @@ type Case struct {
 
 // OK reports whether every case passed and the run did not end early.
 func (r *Report) OK() bool {
-	return r.Failed == 0 && r.NotRun == 0 && r.Divergence == nil && r.Fault == ""
+	return r.Failed == 0 && r.NotRun == 0 && r.Norms.Failed == 0 && r.Divergence == nil &&
+		r.Fault == ""
 }
 
 func newReport(rt *symmem.Runtime, c *Config) Report {
@@ -110,6 +113,7 @@ func merge(r Report, p *program, results []rankResult) *Report {
 		r.Fault = faultText(worst, results)
 	}
 	r.recordPaths(results)
+	r.Norms = normReport(results, r.Ranks)
 	r.Cases = make([]Case, 0, len(p.rows))
 	for i := range p.rows {
 		r.add(caseOf(&p.rows[i], i, r.Ranks, results), missing)

@@ -20,6 +20,7 @@ type runner struct {
 	slots    []symmem.Buffer
 	noise    *workload.Noise
 	findings []finding
+	norms    normFindings
 	paths    map[string]string // see rankResult
 	// progress, if set, is called with the number of completed steps and the number of all steps.
 	progress func(done, all int)
@@ -86,7 +87,7 @@ func (r *runner) rankResult(ctx context.Context) rankResult {
 	a := rankResult{Rank: r.rt.Rank()}
 	err := r.run(ctx)
 	a.setOutcome(err)
-	a.Findings, a.Paths = r.findings, r.paths
+	a.Findings, a.Paths, a.Norms = r.findings, r.paths, r.norms
 	if err != nil {
 		// Abort, so that ranks outside the failed group do not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
@@ -105,6 +106,9 @@ func (r *runner) run(ctx context.Context) error {
 		if r.progress != nil {
 			r.progress(i+1, len(r.program.steps))
 		}
+	}
+	if err := r.normalize(ctx); err != nil {
+		return fmt.Errorf("computing norms: %w", err)
 	}
 	return r.rt.World().Check(ctx)
 }

@@ -17,6 +17,7 @@ var steps = []step{
 	{"allocating in a disabled scope", 2, (*round).allocateDisabled},
 	{"a collective", 24, func(r *round, c context.Context) error { return r.calls.collective(c) }},
 	{"concurrent collectives", 6, func(r *round, c context.Context) error { return r.calls.burst(c) }},
+	{"a norm", 4, (*round).normalize},
 	{"capturing", 4, func(r *round, c context.Context) error { return r.graphs.capture(c) }},
 	{"replaying", 8, func(r *round, c context.Context) error { return r.graphs.replay(c) }},
 	{"replaying several graphs", 4, func(r *round, c context.Context) error {

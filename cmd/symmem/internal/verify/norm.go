@@ -1,0 +1,153 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+	"symmem/driver"
+	"symmem/driver/formula"
+)
+
+// NormReport counts the fused norms. After the cases, each group computes a norm for each type and
+// each kind of quantization.
+type NormReport struct {
+	// Passed counts the norms whose outputs match the formula bit by bit on all ranks, and Failed
+	// those with a wrong output.
+	Passed int `json:"passed"`
+	Failed int `json:"failed"`
+	// Refused is the reason why the backend cannot compute norms here, or "".
+	Refused string `json:"refused,omitempty"`
+}
+
+// normFindings holds the findings of one rank about norms.
+type normFindings struct {
+	// Outcomes has an element for each norm of each group.
+	Outcomes []normOutcome `json:"outcomes"`
+	Refused  string        `json:"refused,omitempty"`
+}
+
+type normOutcome int
+
+const (
+	normNotRun normOutcome = iota
+	normRight
+	normWrong
+)
+
+// The shape of a norm, the number of norms of a group, and the size of each of their buffers.
+const (
+	normRows, normHidden = 5, 1024
+	normForms            = 8
+	normBytes            = 8 * normRows * normHidden
+)
+
+// drawNorm draws norm number i of a group.
+func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
+	t := driver.BFloat16
+	if i%2 == 1 {
+		t = driver.Float16
+	}
+	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normForms*group+i)))
+	c := formula.DrawNorm(random, ranks, normRows, normHidden, t, driver.Quant(i/2))
+	if r.config.Deterministic > symmem.FormulaAny {
+		c.Expect(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
+	}
+	return &workload.Norm{NormCase: c}
+}
+
+// normalize computes the norms of all groups in three new buffers.
+func (r *runner) normalize(ctx context.Context) error {
+	scope := r.pool.Begin(r.rt.World())
+	defer scope.Abandon()
+	var buffers [3]symmem.Buffer
+	for i := range buffers {
+		var err error
+		if buffers[i], err = scope.Alloc(normBytes); err != nil {
+			return err
+		}
+	}
+	if err := scope.End(ctx); err != nil {
+		return err
+	}
+	r.norms.Outcomes = make([]normOutcome, normForms*len(r.groups))
+	for group, g := range r.groups {
+		for i := range normForms {
+			if g == nil || r.norms.Refused != "" {
+				continue
+			}
+			n := r.drawNorm(group, i, g.Size())
+			err := n.Place(buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory())
+			if err == nil {
+				err = r.norm(ctx, g, n, &r.norms.Outcomes[normForms*group+i])
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
+}
+
+// norm computes a norm and compares its outputs.
+func (r *runner) norm(
+	ctx context.Context, g *symmem.Group, n *workload.Norm, outcome *normOutcome,
+) error {
+	s, path := r.rt.DefaultStream(), r.config.Path
+	if path == symmem.PathWindow {
+		path = symmem.PathDirect // NCCL's window path has no norm
+	}
+	if err := n.Fill(g.Rank(), s); err != nil {
+		return err
+	}
+	err := r.rt.Interop().Do(ctx, g, symmem.Call{
+		Operation: symmem.OpAllReduceRMSNorm, Norm: &n.Args, Path: path,
+	}, s)
+	if errors.Is(err, symmem.ErrUnsupported) {
+		r.norms.Refused = err.Error()
+		return s.Synchronize(ctx)
+	}
+	if err := errors.Join(err, n.Read(s), s.Synchronize(ctx)); err != nil {
+		return err
+	}
+	*outcome = normRight
+	if wrong, _ := n.Wrong(); wrong > 0 {
+		*outcome = normWrong
+	}
+	return nil
+}
+
+// normReport combines the findings of all ranks.
+func normReport(results []rankResult, ranks int) (report NormReport) {
+	outcomes := map[int]normOutcome{} // the outcomes of the norms that all members have computed
+	for a := range results {
+		findings := &results[a].Norms
+		if report.Refused == "" {
+			report.Refused = findings.Refused
+		}
+		for i, outcome := range findings.Outcomes {
+			if !inGroup(i/normForms, results[a].Rank, ranks) {
+				continue
+			}
+			known, ok := outcomes[i]
+			switch {
+			case ok && known == normNotRun, outcome == normNotRun:
+				outcomes[i] = normNotRun
+			default:
+				outcomes[i] = max(known, outcome)
+			}
+		}
+	}
+	for _, outcome := range outcomes {
+		switch outcome {
+		case normRight:
+			report.Passed++
+		case normWrong:
+			report.Failed++
+		case normNotRun:
+		}
+	}
+	return report
+}

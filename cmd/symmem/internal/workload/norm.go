@@ -1,0 +1,119 @@
+package workload
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/driver"
+	"symmem/driver/formula"
+)
+
+// Norm is an AllReduceRMSNorm on one rank, with its expected outputs.
+type Norm struct {
+	*formula.NormCase
+	// Args holds the arguments of the call, which Place sets.
+	Args    symmem.NormArgs
+	outputs []normOutput
+}
+
+// normOutput holds an output of a norm. got is a copy of the memory, made by Read.
+type normOutput struct {
+	name      string
+	memory    symmem.Memory
+	want, got []byte
+	size      int // of an element
+}
+
+// Place sets the arguments to the beginnings of three buffers. The third buffer has all tensors
+// besides the input and the output. Each buffer needs at most 8 bytes for each element of the rows.
+func (n *Norm) Place(input, output, others symmem.Memory) error {
+	n.Args = symmem.NormArgs{
+		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
+		WeightBias: n.WeightBias, Quant: n.Quant, ScaleStrides: n.ScaleStrides,
+	}
+	a, bytes := &n.Args, 2*n.Rows*n.Hidden
+	var errs [6]error
+	a.Input, errs[0] = input.Slice(0, bytes)
+	a.Output, errs[1] = output.Slice(0, bytes)
+	if n.InPlace {
+		a.Output = a.Input
+	}
+	used := int64(0)
+	next := func(size int64) (symmem.Memory, error) {
+		m, err := others.Slice(used, size)
+		used += (size + driver.NormAlign - 1) / driver.NormAlign * driver.NormAlign
+		return m, err
+	}
+	a.Residual, errs[2] = next(bytes)
+	a.Weight, errs[3] = next(2 * n.Hidden)
+	n.outputs = []normOutput{
+		{name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual), size: 2},
+	}
+	if n.Quant != driver.QuantNone {
+		a.Quantized, errs[4] = next(n.Rows * n.Hidden)
+		a.Scales, errs[5] = next(4 * int64(len(n.Want.Scales)))
+		n.outputs = append(n.outputs,
+			normOutput{name: "quantized output", memory: a.Quantized, want: n.Want.Quantized, size: 1},
+			normOutput{name: "scales", memory: a.Scales, want: formula.Bytes(n.Want.Scales), size: 4})
+	}
+	if n.OnlyQuantized {
+		a.Output = symmem.Memory{}
+	} else {
+		n.outputs = append(n.outputs,
+			normOutput{name: "output", memory: a.Output, want: formula.Bytes(n.Want.Output), size: 2})
+	}
+	return errors.Join(errs[:]...)
+}
+
+// Fill queues work that writes the inputs of a group rank.
+func (n *Norm) Fill(rank int, s *symmem.Stream) error {
+	a := &n.Args
+	errs := []error{
+		s.Copy(a.Input, symmem.Host(n.Inputs[rank])),
+		s.Copy(a.Residual, symmem.Host(n.OldResidual)),
+		s.Copy(a.Weight, symmem.Host(n.Weights)),
+	}
+	if n.Quant != driver.QuantNone {
+		errs = append(errs, s.Copy(a.Scales, symmem.Host(n.OldScales())))
+	}
+	return errors.Join(errs...)
+}
+
+// Read queues copies of the outputs.
+func (n *Norm) Read(s *symmem.Stream) error {
+	for i := range n.outputs {
+		o := &n.outputs[i]
+		o.got = make([]byte, len(o.want))
+		if err := s.Copy(symmem.Host(o.got), o.memory); err != nil {
+			return fmt.Errorf("reading the %s of a norm: %w", o.name, err)
+		}
+	}
+	return nil
+}
+
+// Bytes returns the size of all outputs.
+func (n *Norm) Bytes() (sum int64) {
+	for i := range n.outputs {
+		sum += int64(len(n.outputs[i].want))
+	}
+	return sum
+}
+
+// Wrong returns the number of wrong elements of the outputs that Read has copied, and describes the
+// first one.
+func (n *Norm) Wrong() (wrong int64, first string) {
+	for _, o := range n.outputs {
+		for i := 0; i < len(o.want); i += o.size {
+			got, want := o.got[i:i+o.size], o.want[i:i+o.size]
+			if bytes.Equal(got, want) {
+				continue
+			}
+			if wrong++; wrong == 1 {
+				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.size, o.name, got, want)
+			}
+		}
+	}
+	return wrong, first
+}
