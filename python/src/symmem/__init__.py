@@ -47,7 +47,7 @@ from symmem._api.collectives import (
 from symmem._api.lists import all_gather_v_list
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.messages import irecv, isend, recv, send
-from symmem._api.norms import all_reduce_rms_norm
+from symmem._api.norms import all_reduce_rms_norm, all_reduce_rms_norm_fp8
 from symmem._api.opening import (
     finalize,
     group,
@@ -141,6 +141,7 @@ __all__ = [
     "all_gather_v_list",
     "all_reduce",
     "all_reduce_rms_norm",
+    "all_reduce_rms_norm_fp8",
     "all_to_all_single",
     "alloc",
     "attach",

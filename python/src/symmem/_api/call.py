@@ -113,6 +113,11 @@ class Call:
         self._used.append(tensor)
         return pytorch().module.view_as_real(tensor) if tensor.is_complex() else tensor
 
+    def use(self, name: str, tensor: torch.Tensor) -> None:
+        """Take a tensor with the strides that it has."""
+        require_memory(name, tensor, self._runtime.device)
+        self._used.append(tensor)
+
     def write(self, name: str, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
         """Add an output, which is also an input if `reads` is set; return the tensor to write."""
         self._output.append(tensor)

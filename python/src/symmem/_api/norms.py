@@ -1,12 +1,16 @@
-"""The all-reduce that also adds to a residual and normalizes."""
+"""The all-reduce that also adds to a residual, normalizes and quantizes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ctypes as c
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from symmem import errors
 from symmem._api import compiled
 from symmem._api.call import Call, checked
+from symmem._c.arguments import NormArguments
 from symmem._rank.session import find
 from symmem._torch.autograd import refuse
 from symmem._torch.pytorch import compiling, modules, pytorch
@@ -16,6 +20,18 @@ if TYPE_CHECKING:
 
     from symmem._api.terms import GroupLike
 
+GROUP = 128
+"""The number of elements that share a scale, if a row has several scales."""
+
+
+class Quant(IntEnum):
+    """Kinds of quantization, with the numbers of symmem.h."""
+
+    NONE = 0
+    STATIC = 1
+    PER_ROW = 2
+    PER_GROUP = 3
+
 
 def all_reduce_rms_norm(
     tensor: torch.Tensor,
@@ -24,63 +40,343 @@ def all_reduce_rms_norm(
     eps: float,
     group: GroupLike = None,
     out: torch.Tensor | None = None,
+    weight_bias: float = 0.0,
 ) -> torch.Tensor:
     """Combine rows over all ranks, add them to a residual and normalize it.
 
-    It does what these lines do. The residual is the same to the bit; the norm up to the order of
-    its sum and the rounding of products:
+    The call does what these lines do. The residual has the same bits. The norm may differ in its
+    last bit, because it adds in another order and rounds some products.
 
         y = all_reduce(tensor)
         residual += y
         r = residual.float()
-        return (r * torch.rsqrt(r.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).bfloat16()
+        scaled = r * torch.rsqrt(r.pow(2).mean(-1, keepdim=True) + eps)
+        return (scaled * (weight.float() + weight_bias)).to(tensor.dtype)
 
     Args:
-        tensor: [..., hidden] of bfloat16, contiguous, symmetric or not; hidden is a multiple of 8
-            up to 16384. The addresses of this and of all other tensors are multiples of 16.
-        residual: of the same shape, the same on all ranks; it is written.
-        weight: [hidden].
-        eps: what is added to the mean of squares.
+        tensor: rows [..., hidden] of bfloat16 or float16, contiguous, symmetric or not; hidden is a
+            multiple of 8 up to 16384. Addresses of all tensors are multiples of 16.
+        residual: of the shape and type of `tensor`, the same on all ranks. It is written.
+        weight: [hidden], of the type of `tensor`.
+        eps: is added to the mean of squares.
         group: any argument that `symmem.group` accepts; the default is the world.
-        out: where the result goes, which may be `tensor`; a new tensor unless given.
+        out: receives the result, and may be `tensor`; a new tensor unless given.
+        weight_bias: is added to each weight. Gemma's norm has 1.
 
     Raises:
-        UnsupportedError: on all ranks, where there is no direct path, or where more than about
-            7 MiB of rows are not symmetric, both `tensor` and `out`: then use these lines.
+        UnsupportedError: on all ranks of GPUs without access to each other's memory, or if more
+            than about 7 MiB of rows are not symmetric, both `tensor` and `out`: use these lines.
+        InvalidError: if tensors do not fit together. The call has then done nothing.
     """
     if compiling():
         output = modules["torch"].empty_like(tensor) if out is None else out
         name = compiled.group_name(group)
-        compiled.operators().all_reduce_rms_norm_(output, residual, tensor, weight, eps, name)
+        compiled.operators().all_reduce_rms_norm_(
+            output, residual, tensor, weight, eps, name, weight_bias
+        )
         compiled.finished(False, "symmem.all_reduce_rms_norm", [output, residual], [tensor, weight])
         return output
-    call = Call(find(group), False)
     output = pytorch().module.empty_like(tensor) if out is None else out
-    named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}
-    for name, each in named.items():
-        _require_bfloat16(call, name, each)
-    hidden = weight.numel()
-    if tensor.dim() == 0 or tensor.shape[-1] != hidden or weight.dim() != 1:
-        raise errors.InvalidError(
-            f"weight is {tuple(weight.shape)}, which are no rows of {tuple(tensor.shape)}"
-        )
-    for name in ("residual", "out"):
-        if named[name].shape != tensor.shape:
-            raise errors.InvalidError(
-                f"{name} is {tuple(named[name].shape)}, tensor is {tuple(tensor.shape)}"
-            )
-    rows = tensor.numel() // max(hidden, 1)
-    places = [t.data_ptr() for t in (tensor, residual, weight, output)]
-    call.run("symmem_all_reduce_rms_norm", rows, hidden, eps, *places)
-    if any(t.requires_grad for t in named.values()):
-        refuse("symmem.all_reduce_rms_norm", [output, residual])
+    tensors = NormTensors(tensor, residual, weight, output)
+    _run("symmem.all_reduce_rms_norm", tensors, Quant.NONE, eps, weight_bias, group)
     return output
 
 
-def _require_bfloat16(call: Call, name: str, tensor: torch.Tensor) -> None:
-    """Take a tensor for a call, unless it would have to be copied or is of another type."""
-    if not checked(call.group, name, tensor):
-        raise errors.InvalidError(f"{name} is not contiguous: pass {name}.contiguous()")
-    call.read(name, tensor)
-    if tensor.dtype is not pytorch().module.bfloat16:
-        raise errors.InvalidError(f"{name} is of {tensor.dtype}: only bfloat16 can be normalized")
+def all_reduce_rms_norm_fp8(
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: GroupLike = None,
+    scale: torch.Tensor | None = None,
+    group_size: int | None = None,
+    out: torch.Tensor | None = None,
+    quantized: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+    weight_bias: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do what `all_reduce_rms_norm` does, and quantize the result to float8 (e4m3).
+
+    An element is divided by its scale and rounded. A computed scale is the largest magnitude of
+    the elements that share it, at least 1e-10, divided by 448.
+
+    Args:
+        tensor: as for `all_reduce_rms_norm`. The call may overwrite it, unless `out` is given.
+        residual: as for `all_reduce_rms_norm`.
+        weight: as for `all_reduce_rms_norm`.
+        eps: as for `all_reduce_rms_norm`.
+        group: as for `all_reduce_rms_norm`.
+        scale: the scale of all elements, one float32. Without it, scales are computed.
+        group_size: 128 computes a scale for each 128 elements of a row, None one for each row.
+        out: receives the rows before they are quantized; they are not stored unless given.
+        quantized: receives the float8 rows; a new tensor unless given.
+        scales: receives computed scales in float32, [..., 1] or [..., hidden / 128], at any
+            strides: `torch.empty(groups, rows).t()` has column-major scales. A new tensor unless
+            given.
+        weight_bias: as for `all_reduce_rms_norm`.
+
+    Returns:
+        The float8 rows, and the scales or `scale`.
+    """
+    torch = modules["torch"] if compiling() else pytorch().module
+    quant = _quant(scale, group_size, scales)
+    if quantized is None:
+        quantized = torch.empty_like(tensor, dtype=torch.float8_e4m3fn)
+    if scale is not None:
+        scales = scale
+    elif scales is None:
+        groups = tensor.shape[-1] // GROUP if group_size else 1
+        scales = torch.empty(*tensor.shape[:-1], groups, dtype=torch.float32, device=tensor.device)
+    if not compiling():
+        tensors = NormTensors(tensor, residual, weight, out, quantized, scales)
+        _run("symmem.all_reduce_rms_norm_fp8", tensors, quant, eps, weight_bias, group)
+        return quantized, scales
+    name, operators = compiled.group_name(group), compiled.operators()
+    writes, reads = [quantized, residual, tensor if out is None else out], [tensor, weight]
+    if scale is not None:
+        operators.all_reduce_rms_norm_static_fp8_(
+            quantized, residual, tensor, weight, scale, eps, name, weight_bias, out
+        )
+    else:
+        operators.all_reduce_rms_norm_dynamic_fp8_(
+            quantized, scales, residual, tensor, weight, group_size, eps, name, weight_bias, out
+        )
+        writes.append(scales)
+    compiled.finished(False, "symmem.all_reduce_rms_norm_fp8", writes, reads)
+    return quantized, scales
+
+
+def _quant(
+    scale: torch.Tensor | None, group_size: int | None, scales: torch.Tensor | None
+) -> Quant:
+    """Choose the kind of quantization."""
+    if group_size not in (None, GROUP):
+        raise errors.InvalidError(f"group_size is {group_size}: pass {GROUP}, or None for rows")
+    if scale is None:
+        return Quant.PER_ROW if group_size is None else Quant.PER_GROUP
+    if group_size is not None or scales is not None:
+        raise errors.InvalidError(
+            "with a scale, no scales are computed: omit group_size and scales"
+        )
+    return Quant.STATIC
+
+
+class NormTensors(NamedTuple):
+    """Holds the tensors of a norm. Their names are those of the arguments."""
+
+    tensor: torch.Tensor
+    residual: torch.Tensor
+    weight: torch.Tensor
+    out: torch.Tensor | None
+    quantized: torch.Tensor | None = None
+    scales: torch.Tensor | None = None
+
+    def named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """List the tensors that are given, except for the scales."""
+        for name, tensor in zip(self._fields[:-1], self[:-1], strict=True):
+            if tensor is not None:
+                yield name, tensor
+
+    def check(self, quant: Quant) -> None:
+        """Raise `InvalidError` unless types and shapes fit together."""
+        module = pytorch().module
+        tensor, weight = self.tensor, self.weight
+        if tensor.dtype not in (module.bfloat16, module.float16):
+            raise errors.InvalidError(
+                f"tensor is of {tensor.dtype}: only bfloat16 and float16 can be normalized"
+            )
+        for name, each in self.named():
+            dtype = module.float8_e4m3fn if name == "quantized" else tensor.dtype
+            if each.dtype is not dtype:
+                raise errors.InvalidError(f"{name} is of {each.dtype}, but must be of {dtype}")
+            if not each.is_contiguous():
+                raise errors.InvalidError(f"{name} is not contiguous: pass {name}.contiguous()")
+            if name != "weight" and each.shape != tensor.shape:
+                raise errors.InvalidError(
+                    f"{name} is {tuple(each.shape)}, tensor is {tuple(tensor.shape)}"
+                )
+        if tensor.dim() == 0 or weight.dim() != 1 or tensor.shape[-1] != weight.shape[0]:
+            raise errors.InvalidError(
+                f"weight is {tuple(weight.shape)}, which are no rows of {tuple(tensor.shape)}"
+            )
+        if self.scales is not None:
+            self._check_scales(self.scales, quant)
+
+    def _check_scales(self, scales: torch.Tensor, quant: Quant) -> None:
+        name = "scale" if quant is Quant.STATIC else "scales"
+        if scales.dtype is not pytorch().module.float32:
+            raise errors.InvalidError(f"{name} is of {scales.dtype}, but must be of torch.float32")
+        if quant is Quant.STATIC:
+            if scales.numel() != 1:
+                raise errors.InvalidError(f"scale has {scales.numel()} elements, but must have one")
+            return
+        lead, hidden = self.tensor.shape[:-1], self.tensor.shape[-1]
+        if quant is Quant.PER_GROUP and hidden % GROUP:
+            raise errors.InvalidError(
+                f"rows of {hidden} elements have no whole groups of {GROUP}: omit group_size"
+            )
+        want = (*lead, hidden // GROUP if quant is Quant.PER_GROUP else 1)
+        if tuple(scales.shape) != want:
+            raise errors.InvalidError(f"scales is {tuple(scales.shape)}, but must be {want}")
+
+
+def _strides(scales: torch.Tensor) -> tuple[int, int]:
+    """Return the distances between the scales of neighboring rows, and groups of a row."""
+    row, block = 0, 0  # block is the extent of the dimensions of rows so far
+    lead = zip(reversed(scales.shape[:-1]), reversed(scales.stride()[:-1]), strict=True)
+    for size, stride in lead:
+        if size == 1:
+            continue
+        if stride == 0:
+            raise errors.InvalidError("scales stores several scales in one place: it was expanded")
+        if block and stride != block:
+            raise errors.InvalidError(
+                f"scales is {tuple(scales.shape)} with strides {scales.stride()}: its rows must be "
+                "equally far apart, as those of a matrix"
+            )
+        row, block = row or stride, stride * size
+    return row, scales.stride(-1) if scales.shape[-1] > 1 else 0
+
+
+def _run(
+    name: str,
+    tensors: NormTensors,
+    quant: Quant,
+    eps: float,
+    weight_bias: float,
+    group: GroupLike,
+) -> None:
+    """Check the tensors and make the call."""
+    call = Call(find(group), False)
+    for each, tensor in tensors.named():
+        if not checked(call.group, each, tensor):
+            raise errors.InvalidError(f"{each} is not contiguous: pass {each}.contiguous()")
+    tensors.check(quant)
+    rows = tensors.tensor.numel() // max(tensors.weight.numel(), 1)
+    n = NormArguments(
+        size=c.sizeof(NormArguments),
+        rows=rows,
+        hidden=tensors.weight.numel(),
+        type=pytorch().element(tensors.tensor.dtype),
+        quant=quant,
+        epsilon=eps,
+        weight_bias=weight_bias,
+    )
+    for each, tensor in tensors.named():
+        call.use(each, tensor)
+        field = {"tensor": "input", "out": "output"}.get(each, each)
+        setattr(n, field, tensor.data_ptr())
+    if tensors.scales is not None:
+        call.use("scales", tensors.scales)
+        n.scales = tensors.scales.data_ptr()
+        if quant is not Quant.STATIC:
+            n.scale_strides[:] = _strides(tensors.scales)
+    call.run("symmem_norm", c.byref(n))
+    if any(t.requires_grad for _, t in tensors.named()):
+        written = [t for each, t in tensors.named() if each not in ("tensor", "weight")]
+        if tensors.out is None:
+            written.append(tensors.tensor)
+        refuse(name, written)
+
+
+# The operators of torch.ops.symmem, and what they check while a compiler traces them.
+
+
+def run_plain(
+    output: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: str,
+    weight_bias: float = 0.0,
+) -> None:
+    """Run `all_reduce_rms_norm_`."""
+    all_reduce_rms_norm(input, residual, weight, eps, group, output, weight_bias)
+
+
+def check_plain(
+    output: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *_: object,
+) -> None:
+    """Check the arguments of `all_reduce_rms_norm_`."""
+    NormTensors(input, residual, weight, output).check(Quant.NONE)
+
+
+def run_static(
+    quantized: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    eps: float,
+    group: str,
+    weight_bias: float = 0.0,
+    output: torch.Tensor | None = None,
+) -> None:
+    """Run `all_reduce_rms_norm_static_fp8_`."""
+    all_reduce_rms_norm_fp8(
+        *(input, residual, weight, eps, group),
+        scale=scale,
+        out=output,
+        quantized=quantized,
+        weight_bias=weight_bias,
+    )
+
+
+def check_static(
+    quantized: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    eps: float,
+    group: str,
+    weight_bias: float = 0.0,
+    output: torch.Tensor | None = None,
+) -> None:
+    """Check the arguments of `all_reduce_rms_norm_static_fp8_`."""
+    NormTensors(input, residual, weight, output, quantized, scale).check(Quant.STATIC)
+
+
+def run_dynamic(
+    quantized: torch.Tensor,
+    scales: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    group_size: int | None,
+    eps: float,
+    group: str,
+    weight_bias: float = 0.0,
+    output: torch.Tensor | None = None,
+) -> None:
+    """Run `all_reduce_rms_norm_dynamic_fp8_`."""
+    all_reduce_rms_norm_fp8(
+        *(input, residual, weight, eps, group),
+        group_size=group_size,
+        out=output,
+        quantized=quantized,
+        scales=scales,
+        weight_bias=weight_bias,
+    )
+
+
+def check_dynamic(
+    quantized: torch.Tensor,
+    scales: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    group_size: int | None,
+    eps: float,
+    group: str,
+    weight_bias: float = 0.0,
+    output: torch.Tensor | None = None,
+) -> None:
+    """Check the arguments of `all_reduce_rms_norm_dynamic_fp8_`."""
+    quant = _quant(None, group_size, scales)
+    NormTensors(input, residual, weight, output, quantized, scales).check(quant)

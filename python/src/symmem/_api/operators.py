@@ -12,8 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, formulas, lists, rooted
-from symmem._api.norms import all_reduce_rms_norm
+from symmem._api import collectives, formulas, lists, norms, rooted
 from symmem._rank import memory
 from symmem._rank.groups import Place
 from symmem._rank.session import find, session
@@ -34,12 +33,14 @@ class Operator(NamedTuple):
         shape: the shape of a new tensor, for this rank's place in the group and the arguments.
         formula: the gradient of the first argument, for that of the output, the first argument's
             shape and the other arguments.
+        check: raises while a compiler traces the operator, if its arguments do not fit together.
     """
 
     schema: str
     run: Callable[..., Any]
     shape: Callable[..., Shape] | None = None
     formula: Callable[..., Any] | None = None
+    check: Callable[..., None] | None = None
 
 
 def _same(_: Place, tensor: torch.Tensor, *others: Any) -> Shape:
@@ -86,17 +87,6 @@ def _own_part(place: Place, tensor: torch.Tensor, sizes: Sequence[int], *others:
     return (sizes[place.rank], *tensor.shape[1:])
 
 
-def _rms_norm(
-    output: torch.Tensor,
-    residual: torch.Tensor,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    group: str,
-) -> None:
-    all_reduce_rms_norm(input, residual, weight, eps, group, output)
-
-
 def _broadcast(tensor: torch.Tensor, group_src: int, group: str) -> None:
     collectives.broadcast(tensor, group=group, group_src=group_src)
 
@@ -127,8 +117,22 @@ IN_PLACE = {
     "all_reduce_": Operator("(Tensor(a!) tensor, str op, str group) -> ()", collectives.all_reduce),
     "all_reduce_rms_norm_": Operator(
         "(Tensor(a!) output, Tensor(b!) residual, Tensor input, Tensor weight, float eps, "
-        "str group) -> ()",
-        _rms_norm,
+        "str group, float weight_bias=0.0) -> ()",
+        norms.run_plain,
+        check=norms.check_plain,
+    ),
+    "all_reduce_rms_norm_static_fp8_": Operator(
+        "(Tensor(a!) quantized, Tensor(b!) residual, Tensor(c!) input, Tensor weight, "
+        "Tensor scale, float eps, str group, float weight_bias=0.0, Tensor(d!)? output=None) -> ()",
+        norms.run_static,
+        check=norms.check_static,
+    ),
+    "all_reduce_rms_norm_dynamic_fp8_": Operator(
+        "(Tensor(a!) quantized, Tensor(b!) scales, Tensor(c!) residual, Tensor(d!) input, "
+        "Tensor weight, int? group_size, float eps, str group, float weight_bias=0.0, "
+        "Tensor(e!)? output=None) -> ()",
+        norms.run_dynamic,
+        check=norms.check_dynamic,
     ),
     "all_gather_into_tensor_": Operator(
         "(Tensor(a!) output, Tensor input, str group) -> ()", collectives.all_gather_into_tensor
@@ -254,7 +258,7 @@ def register() -> Any:
         lib=made,
     )
     for name, operator in IN_PLACE.items():
-        define(name, operator.schema, _in_place(operator.run), _nothing)
+        define(name, operator.schema, _in_place(operator.run), operator.check or _nothing)
         made.impl(name, module.library.fallthrough_kernel, "Autograd")
     for name, operator in FUNCTIONAL.items():
         define(name, operator.schema, *_functional(operator))

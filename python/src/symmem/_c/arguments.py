@@ -1,4 +1,4 @@
-"""The arguments of `symmem_call`, as a structure of ctypes."""
+"""The arguments of `symmem_call` and `symmem_norm`, as structures of ctypes."""
 
 from __future__ import annotations
 
@@ -36,3 +36,24 @@ Arguments._fields_ = [
     ("more_count", c.c_size_t),
     ("more", c.POINTER(Arguments)),
 ]
+
+
+class NormArguments(c.Structure):
+    """Has the layout of `struct symmem_norm` in symmem.h. Fields that are not set are 0."""
+
+    _fields_ = (
+        ("size", c.c_size_t),
+        ("rows", c.c_int64),
+        ("hidden", c.c_int64),
+        ("type", c.c_int32),
+        ("quant", c.c_int32),
+        ("epsilon", c.c_float),
+        ("weight_bias", c.c_float),
+        ("input", c.c_void_p),
+        ("residual", c.c_void_p),
+        ("weight", c.c_void_p),
+        ("output", c.c_void_p),
+        ("quantized", c.c_void_p),
+        ("scales", c.c_void_p),
+        ("scale_strides", c.c_int64 * 2),
+    )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from symmem import errors
-from symmem._c.arguments import Arguments
+from symmem._c.arguments import Arguments, NormArguments
 from symmem._c.constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
 from symmem._c.interrupt import Answers
 
@@ -119,8 +119,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_reduce_scatter": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_broadcast": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_all_to_all": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],
-    "symmem_norm": [_u64, _ptr, _u64],
-    "symmem_all_reduce_rms_norm": [_u64, _i64, _i64, c.c_float, _ptr, _ptr, _ptr, _ptr, _u64],
+    "symmem_norm": [_u64, c.POINTER(NormArguments), _u64],
     "symmem_all_to_all_v": [_u64, _size, *[c.POINTER(_i64)] * 4, _int, _ptr, _ptr, _u64],
     "symmem_all_gather_v": [_u64, _size, *[c.POINTER(_i64)] * 2, _int, _ptr, _ptr, _u64],
     "symmem_reduce_scatter_v": [_u64, _size, *[c.POINTER(_i64)] * 2, _int, _int, _ptr, _ptr, _u64],
