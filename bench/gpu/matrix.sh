@@ -87,7 +87,7 @@ seen() {
 		awk '/^ *--- PASS/ { passed++ } /^ *--- FAIL/ { failed++ } /^ *--- SKIP/ { skipped++ }
 			END { printf "%d passed, %d failed, %d skipped", passed, failed, skipped }' "$log"
 		;;
-	graphs) grep -m1 ' checked calls, ' "$log" | cut -d, -f2-4 | sed 's/^ //' || echo "no report" ;;
+	graphs) grep -m1 ' checked calls, ' "$log" | cut -d, -f2-5 | sed 's/^ //' || echo "no report" ;;
 	torch)
 		awk '/^PASS/ { passed++ } /^FAIL/ { failed++ }
 			END { printf "%d passed, %d failed", passed, failed }' "$log"

@@ -119,34 +119,29 @@ func (r *runner) norm(
 	return nil
 }
 
-// normReport combines the findings of all ranks.
+// normReport combines the findings of all ranks. A norm that some rank has not run counts only if
+// another rank found a wrong output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	outcomes := map[int]normOutcome{} // the outcomes of the norms that all members have computed
+	found := map[int][normWrong + 1]bool{} // the outcomes of each norm on its ranks
 	for a := range results {
 		findings := &results[a].Norms
 		if report.Refused == "" {
 			report.Refused = findings.Refused
 		}
 		for i, outcome := range findings.Outcomes {
-			if !inGroup(i/normForms, results[a].Rank, ranks) {
-				continue
-			}
-			known, ok := outcomes[i]
-			switch {
-			case ok && known == normNotRun, outcome == normNotRun:
-				outcomes[i] = normNotRun
-			default:
-				outcomes[i] = max(known, outcome)
+			if inGroup(i/normForms, results[a].Rank, ranks) {
+				outcomes := found[i]
+				outcomes[outcome] = true
+				found[i] = outcomes
 			}
 		}
 	}
-	for _, outcome := range outcomes {
-		switch outcome {
-		case normRight:
-			report.Passed++
-		case normWrong:
+	for _, outcomes := range found {
+		switch {
+		case outcomes[normWrong]:
 			report.Failed++
-		case normNotRun:
+		case !outcomes[normNotRun]:
+			report.Passed++
 		}
 	}
 	return report

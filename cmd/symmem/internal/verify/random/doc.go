@@ -6,7 +6,7 @@
 // creates its own pools and groups, so it can be repeated without the earlier rounds. Rounds cycle
 // through the check levels, and each rank also makes unrelated allocations (skew).
 //
-// Every element of every result is checked (see workload.Pattern). At the end of each round, no
-// memory may be in use. The first rounds are a warm-up: at the end of the run, the resources in use
-// are compared with those that were in use after the warm-up (see [Resource]).
+// Every element of every result is checked (see workload.Pattern and workload.Norm). At the end of
+// each round, no memory may be in use. The first rounds are a warm-up: at the end of the run, the
+// resources in use are compared with those that were in use after the warm-up (see [Resource]).
 package random

@@ -76,6 +76,7 @@ func (r *round) drawNorm(g *symmem.Group, picked []liveBuffer) *workload.Norm {
 // verifyNorm checks the outputs of a completed norm.
 func (r *round) verifyNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
+	r.tally.Norms++
 	r.tally.Bytes += n.Bytes()
 	wrong, first := n.Wrong()
 	if wrong == 0 {

@@ -58,9 +58,10 @@ func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) 
 func (r *Report) WriteText(w io.Writer) error {
 	count := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+
-		"%s, %s, %s of %s, %s, %s, %s checked, %s mapped at most\n",
+		"%s, %s, %s, %s of %s, %s, %s, %s checked, %s mapped at most\n",
 		count(int64(r.Rounds), "round"), r.From, r.Seed, count(int64(r.Ranks), "rank"), r.Backend,
 		r.ElapsedMS/1000, count(r.Steps, "step"), count(r.Calls, "checked call"),
+		count(r.Norms, "norm"),
 		count(r.Replays, "replay"), count(r.Graphs, "graph"), count(r.Groups, "group"),
 		count(r.Aborts, "abort"), bytesText(r.Bytes), bytesText(r.Peak))
 	for _, resource := range r.Resources {

@@ -4,7 +4,9 @@ package random
 type Tally struct {
 	Steps int64 `json:"steps"`
 	// Calls is the number of checked calls, including replayed ones.
-	Calls   int64 `json:"calls"`
+	Calls int64 `json:"calls"`
+	// Norms is the number of fused norms among Calls.
+	Norms   int64 `json:"norms"`
 	Replays int64 `json:"replays"`
 	Graphs  int64 `json:"graphs"`
 	Groups  int64 `json:"groups"`
