@@ -163,14 +163,20 @@ def mismatched_tensors_are_refused() -> None:
         (good.t(), good.t(), weight[:2], "pass tensor.contiguous()"),
         (good, good, weight, "overlaps the input"),
         (good, good.clone(), weight.float(), "weight is of torch.float32"),
+        (good, good.clone(), None, "weight is a NoneType"),
     ):
         e = raises(symmem.InvalidError, lambda t=tensor, r=residual, s=scale: norm(t, r, s, EPS))
         assert text in str(e), e
+    for hidden in (0, 12, 20000):
+        rows = draw(2, hidden, own=False)
+        e = raises(symmem.InvalidError, lambda r=rows: norm(r, r.clone(), r[0].clone(), EPS))
+        assert f"rows have {hidden} elements" in str(e), e
     full, options = torch.full, {"device": DEVICE}
     for more, text in (
         ({"scale": full((2,), 1.0, **options)}, "scale has 2 elements"),
         ({"scale": full((1,), 1.0, **options), "group_size": GROUP}, "omit group_size"),
         ({"scale": full((1,), 1.0, **options).half()}, "scale is of torch.float16"),
+        ({"scale": 0.5}, "scale is a float"),
         ({"group_size": 64}, "group_size is 64"),
         ({"scales": torch.empty(2, **options)}, "scales is (2,), but must be (2, 1)"),
         ({"scales": torch.empty(2, 1, **options).half()}, "scales is of torch.float16"),

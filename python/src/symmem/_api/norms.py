@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from symmem import errors
 from symmem._api import compiled
@@ -174,8 +174,8 @@ class NormTensors(NamedTuple):
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
         """List the tensors that are given, except for the scales."""
         for name, tensor in zip(self._fields[:-1], self[:-1], strict=True):
-            if tensor is not None:
-                yield name, tensor
+            if tensor is not None or name not in ("out", "quantized"):
+                yield name, cast("torch.Tensor", tensor)
 
     def check(self, quant: Quant) -> None:
         """Raise `InvalidError` unless types and shapes fit together."""
@@ -251,6 +251,9 @@ def _run(
     for each, tensor in tensors.named():
         if not checked(call.group, each, tensor):
             raise errors.InvalidError(f"{each} is not contiguous: pass {each}.contiguous()")
+        call.use(each, tensor)
+    if tensors.scales is not None:
+        call.use("scale" if quant is Quant.STATIC else "scales", tensors.scales)
     tensors.check(quant)
     rows = tensors.tensor.numel() // max(tensors.weight.numel(), 1)
     n = NormArguments(
@@ -263,11 +266,9 @@ def _run(
         weight_bias=weight_bias,
     )
     for each, tensor in tensors.named():
-        call.use(each, tensor)
         field = {"tensor": "input", "out": "output"}.get(each, each)
         setattr(n, field, tensor.data_ptr())
     if tensors.scales is not None:
-        call.use("scales", tensors.scales)
         n.scales = tensors.scales.data_ptr()
         if quant is not Quant.STATIC:
             n.scale_strides[:] = _strides(tensors.scales)
