@@ -138,6 +138,7 @@ func (c *communicator) initParts(j *connector) {
 	c.suspender = suspender{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, comm: c.comm,
 		exchange: &c.direct.exchange, messages: p2p.Suspender{Messages: &c.messages},
+		others: c.twoLevel.suspended,
 	}
 	c.owner = owner{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, history: &c.history, direct: &c.direct,

@@ -15,7 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases a group's memory until the group is resumed.
+// suspender releases a communicator's memory until the communicator is resumed. The suspender of a
+// group on two levels also does so for the levels.
 type suspender struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -24,6 +25,25 @@ type suspender struct {
 	comm     *ncclComm
 	exchange *direct.Exchange
 	messages p2p.Suspender
+	// others returns the communicators of the two-level path, if there are any.
+	others func() []suspended
+}
+
+// suspended is a communicator whose memory is released together with that of its group: the group's
+// own communicator or one of its levels.
+type suspended struct {
+	*suspender
+	// members lists the group ranks of the communicator's ranks.
+	members []int
+}
+
+// all returns the group's own communicator and its levels, in the same order on all ranks.
+func (s *suspender) all() []suspended {
+	members := make([]int, len(s.cfg.Ranks))
+	for r := range members {
+		members[r] = r
+	}
+	return append([]suspended{{s, members}}, s.others()...)
 }
 
 // PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if abandoned
@@ -35,21 +55,26 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory and the staging memory of messages. If NCCL supports it,
-// Suspend also releases the memory of NCCL's communicator, which Released does not include.
+// Suspend releases the exchange memory and the staging memory of messages, also those of the
+// levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators, which
+// Released does not include.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
 	defer cancel()
-	exchanged, err := s.exchange.Suspend()
-	staged, stagingErr := s.messages.Suspend()
-	released := driver.Suspension{Released: exchanged + staged}
-	err = errors.Join(err, stagingErr)
+	var released driver.Suspension
+	var errs []error
+	all := s.all()
+	for _, c := range all {
+		exchanged, err := c.exchange.Suspend()
+		staged, stagingErr := c.messages.Suspend()
+		released.Released += exchanged + staged
+		errs = append(errs, err, stagingErr)
+	}
+	err := errors.Join(errs...)
 	if !s.comm.library.Suspends() {
-		_, text := s.comm.library.Version()
-		released.Kept = append(released.Kept, fmt.Sprintf("memory of the communicator of NCCL %s, which "+
-			"cannot release it (ncclCommSuspend needs %s)", text, nccl.VersionText(nccl.VersionSuspend)))
+		released.Kept = append(released.Kept, s.keptByNCCL(len(all)))
 	} else if err == nil {
-		err = s.callNCCL(ctx, s.comm.suspend)
+		err = s.callNCCL(ctx, all, (*ncclComm).suspend)
 	}
 	if err != nil {
 		return released, s.plane.Fail(fmt.Errorf("suspending group %s: %w", s.cfg.Name(), err))
@@ -57,52 +82,78 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	return released, nil
 }
 
-// callNCCL makes a call to NCCL with the group's lock held, because NCCL permits only one thread at
-// a time. NCCL may wait for other ranks without a deadline, so callNCCL fails the group when ctx is
-// done, and the teardown then makes the call return.
-func (s *suspender) callNCCL(ctx context.Context, call func() error) error {
+// keptByNCCL describes the memory of communicators that NCCL cannot suspend.
+func (s *suspender) keptByNCCL(communicators int) string {
+	_, text := s.comm.library.Version()
+	what := "the communicator"
+	if communicators > 1 {
+		what = fmt.Sprintf("the %d communicators", communicators)
+	}
+	return fmt.Sprintf("memory of %s of NCCL %s, which cannot release it (ncclCommSuspend needs %s)",
+		what, text, nccl.VersionText(nccl.VersionSuspend))
+}
+
+// callNCCL calls NCCL for each communicator, with the communicator's lock held, because NCCL
+// permits only one thread at a time. NCCL may wait for other ranks without a deadline, so callNCCL
+// fails the group when ctx is done, and the teardown then makes the call return.
+func (s *suspender) callNCCL(
+	ctx context.Context, all []suspended, call func(*ncclComm) error,
+) error {
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.plane.Fail(waitError(ctx, "suspending or resuming NCCL in group "+s.cfg.Name(), begin))
 	})
 	defer stop()
+	for _, c := range all {
+		if err := c.locked(func() error { return call(c.comm) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// locked calls do with the communicator's lock held, unless the communicator has failed or has been
+// closed. While the lock is held, the teardown does not free addresses.
+func (s *suspender) locked(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.plane.Cause(); err != nil {
 		return err
 	}
-	return call()
+	return do()
 }
 
 // resumption is the message that a rank sends to the other ranks when a group resumes.
 type resumption struct {
 	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
-	// Exchange describes the rank's exchange memory, so that the other ranks can map it.
-	Exchange []byte `json:"exchange,omitempty"`
+	// Exchange describes the exchange memory of each of the rank's communicators, so that the other
+	// ranks can map it.
+	Exchange [][]byte `json:"exchange,omitempty"`
 }
 
 // Resume allocates this rank's memory and maps the peers' memory, all at the old addresses.
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
 	defer cancel()
-	exchange, err := s.allocate()
-	defer exchange.Withdraw()
-	messages, refusal, agreeErr := s.exchangeResumptions(ctx, exchange, err)
-	if agreeErr != nil {
-		return agreeErr
+	all := s.all()
+	memory, err := allocate(all)
+	if errors.Is(err, driver.ErrClosed) {
+		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
 	}
-	if refusal != nil {
-		if err == nil {
-			err = errors.Join(exchange.Discard(), s.messages.Deallocate())
-		} else {
-			err = nil
-		}
-		return errors.Join(refusal, err)
+	defer memory.withdraw()
+	messages, refusal, agreeErr := s.exchangeResumptions(ctx, memory, err)
+	switch {
+	case agreeErr != nil:
+		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), agreeErr))
+	case refusal != nil && err == nil:
+		return errors.Join(refusal, memory.discard())
+	case refusal != nil:
+		return refusal
 	}
-	err = s.mapPeers(ctx, exchange, messages)
+	err = memory.mapPeers(ctx, messages)
 	if err == nil && s.comm.library.Suspends() {
-		err = s.callNCCL(ctx, s.comm.resume)
+		err = s.callNCCL(ctx, all, (*ncclComm).resume)
 	}
 	if err == nil { // wait, because exports must last until all ranks have mapped the memory
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -113,54 +164,33 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// mapPeers maps the memory of the peers. It holds the lock so that the teardown cannot free the
-// addresses in the meantime, and it does nothing after a fault, because they may then be free.
-func (s *suspender) mapPeers(
-	ctx context.Context, exchange *direct.Allocation, messages [][]byte,
-) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.plane.Cause(); err != nil {
-		return err
-	}
-	if err := exchange.MapPeers(ctx, messages); err != nil {
-		return err
-	}
-	return s.messages.MapAgain(ctx)
-}
-
-// allocate allocates this rank's memory. If it fails, nothing stays allocated.
-func (s *suspender) allocate() (*direct.Allocation, error) {
-	if err := s.messages.Allocate(); err != nil {
-		return nil, err
-	}
-	exchange, err := s.exchange.Allocate()
-	if err != nil {
-		err = errors.Join(err, s.messages.Deallocate())
-	}
-	return exchange, err
-}
-
 // exchangeResumptions sends this rank's resumption to the other ranks. It returns the Exchange
-// field of every rank's resumption, or the refusal of the first rank that cannot resume.
+// field of every rank's resumption, or the refusal of the first rank that cannot resume. An error
+// fails the group.
 func (s *suspender) exchangeResumptions(
-	ctx context.Context, exchange *direct.Allocation, allocateErr error,
-) (messages [][]byte, refusal, err error) {
-	own := resumption{Exchange: exchange.Message()}
+	ctx context.Context, memory resumedMemory, allocateErr error,
+) (messages [][][]byte, refusal, err error) {
+	own := resumption{Exchange: memory.messages()}
 	if allocateErr != nil {
 		own.Refusal = allocateErr.Error()
+		own.Refusal = own.Refusal[:min(len(own.Refusal), driver.MaxPayload/8)]
 	}
 	encoded, err := json.Marshal(own)
 	if err != nil {
 		return nil, nil, err
 	}
-	all, err := s.plane.Exchange(ctx, driver.LaneControl, encoded)
+	received, err := s.plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, nil, err
 	}
-	for r, encoded := range all {
+	for r, encoded := range received {
 		var message resumption
-		if err := json.Unmarshal(encoded, &message); err != nil {
+		err := json.Unmarshal(encoded, &message)
+		if err == nil && message.Refusal == "" && len(message.Exchange) != len(s.all()) {
+			err = fmt.Errorf("it describes %d communicators instead of %d", len(message.Exchange),
+				len(s.all()))
+		}
+		if err != nil {
 			return nil, nil, fmt.Errorf("decoding the message of rank %d: %w", s.cfg.Ranks[r], err)
 		}
 		if message.Refusal != "" && refusal == nil {
@@ -170,4 +200,75 @@ func (s *suspender) exchangeResumptions(
 		messages = append(messages, message.Exchange)
 	}
 	return messages, refusal, nil
+}
+
+// resumedMemory lists the memory that this rank has allocated for its communicators.
+type resumedMemory []resumedPart
+
+// resumedPart holds the memory of one communicator. exchange is nil if it has no exchange memory.
+type resumedPart struct {
+	suspended
+	exchange *direct.Allocation
+}
+
+// allocate allocates this rank's memory. If it returns an error, nothing stays allocated.
+func allocate(all []suspended) (resumedMemory, error) {
+	var memory resumedMemory
+	for _, c := range all {
+		err := c.messages.Allocate()
+		if err == nil {
+			part := resumedPart{suspended: c}
+			if part.exchange, err = c.exchange.Allocate(); err == nil {
+				memory = append(memory, part)
+				continue
+			}
+			err = errors.Join(err, c.messages.Deallocate())
+		}
+		return nil, errors.Join(err, memory.discard())
+	}
+	return memory, nil
+}
+
+// messages returns the messages from which the other ranks map the exchange memory.
+func (m resumedMemory) messages() (messages [][]byte) {
+	for _, part := range m {
+		messages = append(messages, part.exchange.Message())
+	}
+	return messages
+}
+
+// mapPeers maps the memory of the peers. messages holds the messages of each rank of the group.
+func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error {
+	for i, part := range m {
+		var ofMembers [][]byte
+		for _, r := range part.members {
+			ofMembers = append(ofMembers, messages[r][i])
+		}
+		err := part.locked(func() error {
+			if err := part.exchange.MapPeers(ctx, ofMembers); err != nil {
+				return err
+			}
+			return part.suspended.messages.MapAgain(ctx)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discard frees the memory, because another communicator or another rank has too little.
+func (m resumedMemory) discard() error {
+	var errs []error
+	for _, part := range m {
+		errs = append(errs, part.exchange.Discard(), part.suspended.messages.Deallocate())
+	}
+	return errors.Join(errs...)
+}
+
+// withdraw stops exporting the memory.
+func (m resumedMemory) withdraw() {
+	for _, part := range m {
+		part.exchange.Withdraw()
+	}
 }

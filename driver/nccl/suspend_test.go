@@ -2,33 +2,42 @@ package nccl
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"symmem/driver"
 )
 
+// suspend suspends the group, and returns the bytes that each rank has released.
+func (w *testGroup) suspend() (released []int64) {
+	w.t.Helper()
+	released = make([]int64, len(w.ranks))
+	w.must(func(m *testRank) error {
+		return m.group.(*communicator).suspender.PrepareSuspend()
+	})
+	w.must(func(m *testRank) error {
+		got, err := m.group.(*communicator).suspender.Suspend(w.t.Context())
+		released[m.rank] = got.Released
+		return err
+	})
+	return released
+}
+
 // TestGroupThatFailsInResumeFreesItsMemory aborts a group on one rank during Resume, after both
 // ranks have allocated the group's memory.
 func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup()
-	w.must(func(m *testRank) error {
-		c := m.group.(*communicator)
-		needDirect(t, c)
-		if err := c.suspender.PrepareSuspend(); err != nil {
-			return err
-		}
-		_, err := c.suspender.Suspend(t.Context())
-		return err
-	})
+	needDirect(t, w.ranks[0].group)
+	w.suspend()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
 		if m.rank == 1 {
 			defer c.Abort(nil)
-			exchange, err := c.suspender.allocate()
-			defer exchange.Withdraw()
-			_, refusal, agreeErr := c.suspender.exchangeResumptions(t.Context(), exchange, err)
+			memory, err := allocate(c.suspender.all())
+			defer memory.withdraw()
+			_, refusal, agreeErr := c.suspender.exchangeResumptions(t.Context(), memory, err)
 			return errors.Join(refusal, agreeErr)
 		}
 		if err := c.suspender.Resume(t.Context()); err == nil {
@@ -89,5 +98,42 @@ func TestWindowsThatWereNotMappedAreSuspended(t *testing.T) {
 			_, err := window.PeerAddresses()
 			return err
 		})
+	}
+}
+
+// TestMalformedResumptionNamesRank lets rank 1 send a malformed message while rank 0 resumes the
+// group. The error must name rank 1, and rank 0 must keep no memory.
+func TestMalformedResumptionNamesRank(t *testing.T) {
+	w := newTestGroup(t, 2, time.Minute)
+	for _, message := range []string{
+		"", "{", "null", `{"exchange": 1}`, `{"exchange": ["AQ==", "AQ=="]}`, `{"exchange": [null]}`,
+	} {
+		w.regroup()
+		needDirect(t, w.ranks[0].group)
+		w.suspend()
+		free := w.freeMemory()
+		w.must(func(m *testRank) error {
+			c := m.group.(*communicator)
+			if m.rank == 1 {
+				_, _ = c.plane.Exchange(t.Context(), driver.LaneControl, []byte(message))
+				return nil // rank 0 may fail the group before the exchange ends here
+			}
+			err := c.suspender.Resume(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "rank 1") || c.Cause() == nil {
+				return failuref("Resume = %v with message %q, want a fault that names rank 1", err, message)
+			}
+			return nil
+		})
+		w.must(func(m *testRank) error {
+			c := m.group.(*communicator)
+			c.Abort(errAborted)
+			<-c.stages.tornDown
+			return c.teardown.err
+		})
+		for r, now := range w.freeMemory() {
+			if now < free[r] {
+				t.Errorf("rank %d keeps %d bytes after message %q, want 0", r, free[r]-now, message)
+			}
+		}
 	}
 }

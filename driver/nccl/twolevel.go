@@ -72,22 +72,33 @@ func (l *machineLayout) config(
 // intraConfig returns the configuration of levels.intra. It selects a formula, so that sums do not
 // depend on which kernel computes them.
 func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
-	ranks := make([]int, l.ranksPerMachine)
-	for i := range ranks {
-		ranks[i] = l.machine*l.ranksPerMachine + i
-	}
-	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, ranks)
+	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, l.intraRanks())
 	cfg.Formula = driver.RankOrder
 	return cfg
 }
 
+// intraRanks lists the group ranks on this machine.
+func (l *machineLayout) intraRanks() []int {
+	ranks := make([]int, l.ranksPerMachine)
+	for i := range ranks {
+		ranks[i] = l.machine*l.ranksPerMachine + i
+	}
+	return ranks
+}
+
 // interConfig returns the configuration of levels.inter.
 func (l *machineLayout) interConfig(parent *driver.GroupConfig) driver.GroupConfig {
+	name := fmt.Sprintf(", rank %d of each machine", l.local)
+	return l.config(parent, name, l.machine, l.interRanks())
+}
+
+// interRanks lists the group ranks with this rank's index on their machines.
+func (l *machineLayout) interRanks() []int {
 	ranks := make([]int, l.machines)
 	for i := range ranks {
 		ranks[i] = i*l.ranksPerMachine + l.local
 	}
-	return l.config(parent, fmt.Sprintf(", rank %d of each machine", l.local), l.machine, ranks)
+	return ranks
 }
 
 // twoLevel creates the levels of a group on demand.
@@ -189,6 +200,17 @@ func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 		return t.group.plane.Fail(err)
 	}
 	return nil
+}
+
+// suspended returns the levels for a suspension of the group.
+func (t *twoLevel) suspended() []suspended {
+	l := t.levels.Load()
+	if l == nil {
+		return nil
+	}
+	return []suspended{
+		{&l.intra.suspender, l.intraRanks()}, {&l.inter.suspender, l.interRanks()},
+	}
 }
 
 func (t *twoLevel) close() error {

@@ -1,0 +1,79 @@
+package nccl
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+)
+
+// checkBoth makes an AllReduce and an AllGather on two levels.
+func (w *twoLevelGroup) checkBoth() {
+	w.t.Helper()
+	const bytes = 1 << 10
+	var prefix [][]byte
+	for _, input := range w.inputs {
+		prefix = append(prefix, input[:bytes])
+	}
+	w.checkCall(driver.AllReduce, driver.Int32, bytes/4, twoLevelSum(driver.Int32, prefix))
+	w.checkCall(driver.AllGather, driver.Int32, bytes/4, slices.Concat(prefix...))
+}
+
+// TestSuspendReleasesLevels suspends a group on two levels. The memory of the levels must be
+// released and counted, and Resume must restore it.
+func TestSuspendReleasesLevels(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	w.fill(driver.Int32)
+	w.checkBoth()
+	for range 2 {
+		active := w.freeMemory()
+		released := w.suspend()
+		for r, now := range w.freeMemory() {
+			if now-active[r] != released[r] || released[r] < kernels.ExchangeBytes {
+				t.Errorf("rank %d: Suspend has released %d bytes and reports %d, want the same number, at "+
+					"least %d", r, now-active[r], released[r], kernels.ExchangeBytes)
+			}
+		}
+		w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
+		if now := w.freeMemory(); !slices.Equal(now, active) {
+			t.Errorf("free memory after Resume = %d, want %d", now, active)
+		}
+		w.checkBoth()
+	}
+}
+
+// TestResumeOfLevelsIsRefusedOnAllRanks lets one rank have too little memory for a level.
+func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	w.fill(driver.Int32)
+	released := w.suspend()
+	suspended := w.freeMemory()
+	var occupied *region
+	w.must(func(m *testRank) (err error) {
+		if m.rank == 2 { // leave too little for all communicators
+			occupied, err = m.mapRegion(suspended[m.rank] - released[m.rank]/2)
+		}
+		return err
+	})
+	w.must(func(m *testRank) error {
+		err := m.group.(*communicator).suspender.Resume(t.Context())
+		if !errors.Is(err, driver.ErrOutOfMemory) || m.group.Cause() != nil {
+			return failuref("Resume = %v, want an ErrOutOfMemory that is no fault", err)
+		}
+		return nil
+	})
+	w.must(func(m *testRank) error {
+		if m.rank == 2 {
+			m.regions = m.regions[:len(m.regions)-1]
+			return occupied.segment.Unmap()
+		}
+		return nil
+	})
+	if now := w.freeMemory(); !slices.Equal(now, suspended) {
+		t.Errorf("free memory after a refused Resume = %d, want %d", now, suspended)
+	}
+	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
+	w.checkBoth()
+}
