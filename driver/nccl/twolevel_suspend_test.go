@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
@@ -75,5 +76,43 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 		t.Errorf("free memory after a refused Resume = %d, want %d", now, suspended)
 	}
 	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
+	w.checkBoth()
+}
+
+// TestLevelsAreConnectedWhileWindowIsSuspended connects the levels while a window is suspended. The
+// levels must be able to use the window after it has resumed.
+func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
+	simulateTwoMachines(t, 4)
+	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}
+	w.regroup()
+	w.must(func(m *testRank) error {
+		for name := range uint32(2) {
+			s, err := m.mapRegion(twoLevelBytes)
+			if err == nil {
+				err = m.register(w.testGroup, s, name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		s := m.regions[0]
+		return errors.Join(s.window.(*window).Suspend(),
+			s.segment.(driver.SuspendableSegment).Suspend())
+	})
+	w.must(func(m *testRank) error { return m.group.(driver.TwoLevels).UseTwoLevels(t.Context()) })
+	w.must(func(m *testRank) error {
+		return m.regions[0].segment.(driver.SuspendableSegment).Resume()
+	})
+	w.must(func(m *testRank) error {
+		window := m.regions[0].window.(*window)
+		if err := window.Resume(t.Context()); err != nil {
+			return err
+		}
+		if window.twin == nil || !window.twin.mappedByAll {
+			return failuref("the levels cannot use the resumed window: %+v", window.twin)
+		}
+		return nil
+	})
+	w.fill(driver.Int32)
 	w.checkBoth()
 }
