@@ -1,7 +1,10 @@
 package nccl
 
 import (
+	"context"
 	"errors"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -136,4 +139,52 @@ func TestMalformedResumptionNamesRank(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCloseDuringSuspensionFreesMemory closes groups at random moments on each rank, while another
+// goroutine suspends and resumes them.
+func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
+	w := newTestGroup(t, 2, time.Minute)
+	closeGroups := func(n int) {
+		for range n {
+			w.regroup()
+			w.must((*testRank).closeDuringSuspension)
+		}
+	}
+	closeGroups(1) // the first group also allocates memory that is kept
+	files, free := openDescriptors(t), w.freeMemory()
+	const groups = 20
+	closeGroups(groups)
+	if now := openDescriptors(t); now-files >= groups {
+		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
+	}
+	for r, now := range w.freeMemory() {
+		if leaked := free[r] - now; leaked >= groups<<20 {
+			t.Errorf("rank %d: %d bytes have leaked", r, leaked)
+		}
+	}
+}
+
+// closeDuringSuspension closes the rank's group, which is being suspended and resumed. These calls
+// must end with an error.
+func (m *testRank) closeDuringSuspension() error {
+	s := &m.group.(*communicator).suspender
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx := context.Background(); ; {
+			if _, err := s.Suspend(ctx); err != nil || s.Resume(ctx) != nil {
+				return
+			}
+		}
+	}()
+	for range rand.IntN(2000) {
+		runtime.Gosched()
+	}
+	err := m.closeGroup()
+	<-ended
+	if errors.As(err, new(*driver.DeadlockError)) || errors.As(err, new(*driver.RankLostError)) {
+		return nil // the other rank has left the group first
+	}
+	return err
 }
