@@ -3,6 +3,7 @@ package symmem_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -22,6 +23,9 @@ type round struct {
 	killsVictim bool
 	// direct reports whether the round needs the direct path.
 	direct bool
+	// unmaps reports whether the survivors must have unmapped everything after Close. NCCL's aborted
+	// window kernels keep memory mapped until the process ends.
+	unmaps bool
 }
 
 var rounds = map[string]round{
@@ -49,13 +53,22 @@ var rounds = map[string]round{
 		}
 		return errors.Join(p.Register(ctx, rt.World()), b.Free(), p.Trim(ctx, 0))
 	}},
-	"a suspension": {do: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
-		if err := collectiveRound(symmem.PathAuto, few)(ctx, rt, p); err != nil {
-			return err
-		}
-		_, err := p.Suspend(ctx, symmem.KeepContents)
-		return errors.Join(err, p.Resume(ctx))
-	}},
+	"a suspension of its pool": {
+		do:          suspensionRound(symmem.PathAuto, symmem.SuspendingPool),
+		killsVictim: true, unmaps: true,
+	},
+	"a resumption of its pool": {
+		do:          suspensionRound(symmem.PathAuto, symmem.ResumingPool),
+		killsVictim: true, unmaps: true,
+	},
+	"a suspension of the group": {
+		do:          suspensionRound(symmem.PathDirect, symmem.SuspendingGroup),
+		killsVictim: true, direct: true, unmaps: true,
+	},
+	"a resumption of the group": {
+		do:          suspensionRound(symmem.PathDirect, symmem.ResumingGroup),
+		killsVictim: true, direct: true, unmaps: true,
+	},
 	"a value": {do: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
 		return rt.World().Agree(ctx, "round", 1)
 	}},
@@ -172,6 +185,33 @@ func awaitVictim() {
 	}
 	defer c.Close()
 	_, _ = c.Read(make([]byte, 1))
+}
+
+// suspensionRound returns a round in which all ranks suspend and resume the pool and, on the direct
+// path, the world. The victim dies at a random moment of one of these calls.
+func suspensionRound(
+	c symmem.PathChoice, inCall func(*symmem.Group, *symmem.Pool) bool,
+) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
+	return func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+		if err := collectiveRound(c, few)(ctx, rt, p); err != nil {
+			return err
+		}
+		if isVictim() && timeToDie(rt) {
+			go func() {
+				for !inCall(rt.World(), p) {
+					yield(1)
+				}
+				yield(rand.IntN(300))
+				die()
+			}()
+		}
+		_, err := p.Suspend(ctx, symmem.KeepContents)
+		if err != nil || c != symmem.PathDirect {
+			return errors.Join(err, p.Resume(ctx))
+		}
+		_, err = rt.World().Suspend(ctx)
+		return errors.Join(err, rt.World().Resume(ctx), p.Resume(ctx))
+	}
 }
 
 // afterKernelRound kills the victim when its kernel has completed, at which point the other ranks

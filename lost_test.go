@@ -44,6 +44,8 @@ type lossReport struct {
 	Lost  []int  `json:"lost"`
 	Text  string `json:"text"`
 	After string `json:"after"`
+	// Mapped names the memory that is still mapped after Close.
+	Mapped []string `json:"mapped"`
 }
 
 func isVictim() bool { return os.Getenv(victimVariable) == os.Getenv(rankVariable) }
@@ -55,6 +57,9 @@ func die() { syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 func runLosingRank() int {
 	report, err := work(context.Background())
 	if err == nil {
+		report.Mapped, err = mappedFiles()
+	}
+	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(report)
 	}
 	if err != nil {
@@ -62,6 +67,18 @@ func runLosingRank() int {
 		return 1
 	}
 	return 0
+}
+
+// mappedFiles lists the anonymous files that this process maps: the memory of symmem and that of
+// the software GPU.
+func mappedFiles() (mapped []string, err error) {
+	maps, err := os.ReadFile("/proc/self/maps")
+	for line := range strings.Lines(string(maps)) {
+		if strings.Contains(line, "memfd:") {
+			mapped = append(mapped, strings.TrimSpace(line))
+		}
+	}
+	return mapped, err
 }
 
 // work runs rounds until a rank is lost, and then works with the survivors.
@@ -233,9 +250,10 @@ func loseRank(
 		err := c.Wait()
 		report := c.Stdout.(*bytes.Buffer).String()
 		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
-			!strings.Contains(report, "right sums") {
-			t.Errorf("rank %d: got error %v and report %s, want a report of the loss of rank %d",
-				number, err, report, victim)
+			!strings.Contains(report, "right sums") ||
+			rounds[roundName].unmaps && !strings.Contains(report, `"mapped":null`) {
+			t.Errorf("rank %d: got error %v and report %s, want a report of the loss of rank %d, and "+
+				"in a suspension nothing mapped", number, err, report, victim)
 		}
 	}
 	if took := time.Since(died); took > 5*time.Second {

@@ -10,8 +10,7 @@ func EnterPool(p *Pool) (leave func()) {
 
 // ChangesSuspension reports whether Suspend or Resume of a pool is in progress on this rank.
 func ChangesSuspension(p *Pool) bool {
-	state := p.suspender.state.Load()
-	return state == poolSuspending || state == poolResuming
+	return SuspendingPool(nil, p) || ResumingPool(nil, p)
 }
 
 // CloseAfter closes a pool with a function that waits for the work of this rank.
@@ -19,3 +18,15 @@ func CloseAfter(p *Pool, wait func(context.Context) error) error { return p.clos
 
 // WorkLimit is the limit of each wait of Suspend for work of this rank.
 var WorkLimit = workLimit
+
+// SuspendingPool reports whether Pool.Suspend is in progress on this rank.
+func SuspendingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == poolSuspending }
+
+// ResumingPool reports whether Pool.Resume is in progress.
+func ResumingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == poolResuming }
+
+// SuspendingGroup reports whether Group.Suspend is in progress.
+func SuspendingGroup(g *Group, _ *Pool) bool { return g.suspension.Load() == poolSuspending }
+
+// ResumingGroup reports whether Group.Resume is in progress.
+func ResumingGroup(g *Group, _ *Pool) bool { return g.suspension.Load() == poolResuming }
