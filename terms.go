@@ -40,5 +40,5 @@ const (
 	OpScatter        = driver.Scatter
 )
 
-// OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Do and Explain do not take it.
+// OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Explain does not accept it.
 const OpAllReduceRMSNorm = driver.AllReduceRMSNorm

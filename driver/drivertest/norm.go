@@ -42,14 +42,14 @@ func newNormFixture(t *testing.T, h Harness, n int, o options) (*fixture, []buff
 // call returns a rank's call on the trial's path.
 func (c *normTrial) call(b *fixture, r *rank) driver.Call {
 	norm, other := c.Norm, c.others[r.number]
-	norm.Residual, norm.Weight = other.at(margin), other.at(normBytes)
+	norm.Residual, norm.Weight = other.addr(margin), other.addr(normBytes)
 	if c.Quant != driver.QuantNone {
-		norm.Quantized, norm.Scales = other.at(2*normBytes+margin), other.at(3*normBytes+margin)
+		norm.Quantized, norm.Scales = other.addr(2*normBytes+margin), other.addr(3*normBytes+margin)
 	}
 	send, recv := b.send[r.number], b.recv[r.number]
 	call := driver.Call{
 		Operation: driver.AllReduceRMSNorm, DataType: c.DataType, Count: c.Rows * c.Hidden,
-		Path: c.path, Send: send.at(margin), Recv: recv.at(margin), SendWindow: send.window,
+		Path: c.path, Send: send.addr(margin), Recv: recv.addr(margin), SendWindow: send.window,
 		RecvWindow: recv.window, Norm: &norm,
 	}
 	if c.InPlace {
@@ -67,7 +67,7 @@ func (c *normTrial) fill(r *rank, call *driver.Call) {
 	_, bytes := call.Spans(len(r.world.ranks), r.number)
 	r.ok(r.stream.Fill(call.Recv-margin, canary, bytes+2*margin))
 	other := c.others[r.number]
-	r.ok(r.stream.Fill(other.at(0), canary, other.segment.Bytes()))
+	r.ok(r.stream.Fill(other.addr(0), canary, other.segment.Bytes()))
 	r.write(call.Send, formula.Bytes(c.Inputs[r.number]))
 	r.write(call.Norm.Residual, formula.Bytes(c.OldResidual))
 	r.write(call.Norm.Weight, formula.Bytes(c.Weights))

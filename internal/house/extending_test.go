@@ -135,7 +135,7 @@ var points = []point{
 				"AllToAllV": bySplits, "AllGatherV": bySplits, "ReduceScatterV": bySplits,
 				"Gather": bySends, "Scatter": bySends,
 			}},
-			{path: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{
+			{path: "driver/nccl/kernels", name: "Launch.setParts", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 				"AllGatherV": plainOnly, "ReduceScatterV": plainOnly, "Gather": plainOnly,
 				"Scatter": plainOnly,
