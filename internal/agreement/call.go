@@ -13,7 +13,6 @@ func encodeCall(c *event.Call) []byte {
 // noCall stands for the call of a rank that reports none.
 const noCall = "no collective"
 
-// callText describes an encoded call.
 func (n Names) callText(value []byte) (string, error) {
 	if len(value) == 0 {
 		return noCall, nil

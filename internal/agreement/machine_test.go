@@ -195,7 +195,6 @@ func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	return out
 }
 
-// randomHistory returns n random events like those that a pool records.
 func randomHistory(r *rand.Rand, n int) []event.Event {
 	out := make([]event.Event, n)
 	for i := range out {

@@ -120,7 +120,6 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep passes arbitrary payloads from two ranks to a machine in any round.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsOf(f, newSixRanks(f))
 	for i, payloads := range rounds {

@@ -182,14 +182,12 @@ func (r JoinList) activities(absent []int, stored map[int]string) map[int]string
 	return doing
 }
 
-// publishAwaited stores the ranks that this rank waits for.
 func (r JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(ranks))
 }
 
-// machinePrefix precedes the host name in the values that ranks store.
 const machinePrefix = "@"
 
 // entry returns the value that this rank stores: its host name and the ranks that it waits for.
@@ -197,7 +195,6 @@ func (r JoinList) entry(awaited []int) []byte {
 	return []byte(machinePrefix + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
 }
 
-// parseMachine returns the host name in a value made by entry, or "" if it contains none.
 func parseMachine(text string) string {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {

@@ -66,7 +66,6 @@ func (w *watchedTests) leaks() []string {
 	}
 }
 
-// openResources counts this process's open resources by their descriptions.
 func openResources() map[string]int {
 	resources := map[string]int{}
 	for _, origin := range sys.OpenMappings() {
@@ -95,7 +94,6 @@ func countDescriptors(resources map[string]int) {
 	}
 }
 
-// countMappings counts the mappings of symmem's memory files.
 func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {

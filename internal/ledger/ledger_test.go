@@ -28,8 +28,6 @@ type model struct {
 	agreed  uint64
 }
 
-// TestLedgerMatchesModel compares a ledger with a list of all events. The ledger must return
-// everything that it must keep, correctly, and nothing else.
 func TestLedgerMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")

@@ -11,7 +11,6 @@ type Tally struct{ records map[Key]*record }
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
-// record holds the counts of one key.
 type record struct {
 	count uint64 // number of calls so far
 	// earlier holds, for each number of collectives after which there were calls, the count at the

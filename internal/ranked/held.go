@@ -30,7 +30,6 @@ const (
 // stack records where a lock was acquired.
 type stack [frames]uintptr
 
-// held is a lock that a goroutine holds.
 type held struct {
 	lock  unsafe.Pointer
 	rank  Rank
@@ -151,7 +150,6 @@ func hold(rank Rank, lock unsafe.Pointer, frames int) {
 // callersOfLock is the number of frames to skip in hold: runtime.Callers, hold, lock and Lock.
 const callersOfLock = 4
 
-// trace returns the stack of the caller of Lock.
 func trace() *stack {
 	var s stack
 	runtime.Callers(callersOfLock+2, s[:])

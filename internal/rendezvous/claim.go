@@ -121,7 +121,6 @@ func (w *World) attempt() string {
 // job returns the key prefix shared by all ranks that a launcher has started together.
 func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) }
 
-// sizeKey returns the key under which a rank stores its WORLD_SIZE.
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
 // sizeMismatch returns a suffix for an error message if an absent rank has stored a WORLD_SIZE that

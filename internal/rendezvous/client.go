@@ -28,7 +28,6 @@ type Client struct {
 	prefix string
 }
 
-// links manages the connections to one server.
 type links struct {
 	// addr, dial and server are immutable once the client is shared. server is the world rank that
 	// serves the store plus 1, or 0 if no rank serves it.
@@ -147,7 +146,6 @@ func (c *links) release(l *link, err error) error {
 	return err
 }
 
-// roundTrip sends a request that has been checked and encoded, and reads its reply.
 func (c *links) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

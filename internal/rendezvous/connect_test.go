@@ -42,7 +42,6 @@ func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 	ranks.Wait()
 }
 
-// exchangeValues stores a value of this rank and reads the values of all ranks.
 func exchangeValues(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
 		// Rank 0 may already be closing its store by now, so the other ranks only add and do not
@@ -79,7 +78,7 @@ func worldsOf(size int, route Route) []World {
 
 func TestRanksConnectRepeatedly(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
-	tcp, err := port(t)
+	tcp, err := freeTCPAddress(t)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +153,7 @@ func hangUp(l net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// port returns a free TCP address.
-func port(t *testing.T) (string, error) {
+func freeTCPAddress(t *testing.T) (string, error) {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", "x")
 	if err != nil {
@@ -164,8 +162,6 @@ func port(t *testing.T) (string, error) {
 	return s.Address(), s.Close()
 }
 
-// TestConnectReportsAbsentRanks connects three of five ranks. Each must get an error that lists the
-// other two.
 func TestConnectReportsAbsentRanks(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")

@@ -169,7 +169,6 @@ func (f *family) parse(e *environment) (World, error) {
 	return w, identify(e, &w)
 }
 
-// identify sets the job's name and restart count from the launcher's variables.
 func identify(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:

@@ -113,7 +113,6 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// withoutOwnAddress removes the address that a rank has chosen for its own store.
 func withoutOwnAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {

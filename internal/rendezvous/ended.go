@@ -117,7 +117,6 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	return true
 }
 
-// connectedRanks returns the ranks of a world that are connected.
 func (s *Server) connectedRanks(world string) (ranks []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +129,8 @@ func (s *Server) connectedRanks(world string) (ranks []int) {
 	return ranks
 }
 
-// recordSessionEnd records that the rank whose session has ended counts as ended. The caller must
-// hold s.mu.
+// recordSessionEnd records that the rank of a session that has ended is gone. The caller must hold
+// s.mu.
 func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting
 	if g == nil || s.closed {

@@ -86,7 +86,6 @@ func (l *link) classify(ctx context.Context, err error) error {
 var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
-// hungUp reports whether err means that the other side has closed the connection.
 func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||

@@ -38,7 +38,6 @@ func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice st
 	return "this process cannot find out which process uses it", nil
 }
 
-// ownerOfSocket returns the user of the process that listens on a Unix socket.
 func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, known bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
@@ -56,7 +55,6 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 	return 0, false
 }
 
-// ownerOfPort returns the user of the process on this machine that listens on a port.
 func ownerOfPort(addr string) (owner uint32, known bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

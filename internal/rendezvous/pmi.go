@@ -78,7 +78,6 @@ func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, err
 	return endpoint, err
 }
 
-// pmiConn returns a connection over a duplicate of the descriptor.
 func pmiConn(fd int) (net.Conn, error) {
 	copied, err := syscall.Dup(fd)
 	if err != nil {
@@ -121,7 +120,6 @@ func (p *pmi) exchange(leader bool) (Endpoint, error) {
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
 }
 
-// begin opens the session and returns the name of the job's key-value space.
 func (p *pmi) begin() (kvs string, err error) {
 	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err

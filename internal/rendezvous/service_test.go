@@ -10,8 +10,6 @@ import (
 	"testing"
 )
 
-// TestRanksLeaveWorldsInAnyOrder connects all ranks twice. Rank 1 leaves the two worlds in a
-// different order than the other ranks.
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)

@@ -72,7 +72,6 @@ func (s *session) serve(d *decoder) error {
 	}
 }
 
-// greet reads the handshake of a new session, including the token if one is required.
 func (s *session) greet(d *decoder) error {
 	r, err := d.request(maxAuthBytes)
 	if err != nil {

@@ -44,7 +44,6 @@ func fromSlurm(e *environment) (World, error) {
 	return w, nil
 }
 
-// slurmLocalSize returns the number of tasks of the step on this machine.
 func slurmLocalSize(e *environment, size int) (int, error) {
 	if e.value("SLURM_STEP_NUM_NODES") == "1" {
 		return size, nil

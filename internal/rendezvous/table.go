@@ -37,7 +37,6 @@ type table struct {
 	out []reply
 }
 
-// waiter records a client's wait for missing keys or for a barrier.
 type waiter struct {
 	client  clientID
 	missing map[string]bool

@@ -22,7 +22,6 @@ func (t *table) wait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters removes key from the missing keys of all waiters.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.watched[key]
 	delete(t.watched, key)

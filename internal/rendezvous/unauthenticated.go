@@ -41,7 +41,6 @@ func (s *Server) removeUnauthenticated(n *session) {
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
 }
 
-// openSession moves a session to the open state, in which its reads have no deadline.
 func (s *Server) openSession(n *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,8 +30,6 @@ func checkClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestUnauthenticatedConnectionsAreLimited opens many silent connections. The server must close the
-// oldest ones, so that ranks can still connect.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const count = 2 * maxUnauthenticated
@@ -95,7 +93,6 @@ func TestLocalClientHasNoDeadline(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server that has a client without a token.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {

@@ -147,7 +147,6 @@ func (w *endWatcher) markStoreLost() {
 	}
 }
 
-// storeLost reports whether the connection to the store was lost.
 func (w *endWatcher) storeLost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +186,6 @@ func (w *endWatcher) await(
 	}
 }
 
-// latest returns the latest report about the end of a rank.
 func (w *endWatcher) latest(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()

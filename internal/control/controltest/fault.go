@@ -119,7 +119,6 @@ func testDecide(t *testing.T, join Join) {
 	}
 }
 
-// proposal returns a rank's proposal, whose size depends on the rank.
 func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }

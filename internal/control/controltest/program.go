@@ -195,7 +195,6 @@ func (program) close(p control.Plane, kind string) output {
 // longWork is longer than it takes to detect that a process has exited.
 const longWork = time.Second
 
-// reportFailure reports that the rank has failed, exchanges reports on the fault lane, and leaves.
 func (s program) reportFailure(p control.Plane, err error) output {
 	n := output{Event: "outcome", Text: err.Error()}
 	n.Kind, n.Ranks = KindOf(err)

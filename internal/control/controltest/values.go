@@ -91,8 +91,6 @@ func testNames(t *testing.T, join Join) {
 	})
 }
 
-// testOrderOfNames makes two goroutines of each rank use two names, in opposite orders on the two
-// ranks.
 func testOrderOfNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	names := []string{"first", "second"}

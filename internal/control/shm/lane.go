@@ -169,7 +169,6 @@ func (g *Group) Decide(proposal []byte) []byte {
 	return append([]byte{}, d.data[:size]...)
 }
 
-// propose makes the proposal the group's decision unless there already is one.
 func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu := &g.lanes[driver.LaneFault].mu
 	mu.Lock()

@@ -61,7 +61,6 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
-// shareToken creates the world's token on rank 0 and fetches it on the other ranks.
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
@@ -182,7 +181,6 @@ func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.Fil
 	return p.fetch(ctx, key)
 }
 
-// yield lets another rank run, in this process or another.
 func (m *Machine) yield() {
 	if m.sharesProcess.Load() {
 		runtime.Gosched()

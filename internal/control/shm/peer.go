@@ -36,7 +36,6 @@ func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	return p
 }
 
-// watch waits until the process exits or close cancels the watch.
 func (p *peer) watch(ends *atomic.Uint32) {
 	if sys.AwaitEnd(p.Watch()) == nil {
 		p.lost.Store(true)
@@ -77,7 +76,6 @@ func (p *peer) onEnd(ctx context.Context, call func()) {
 	}()
 }
 
-// fetch returns a file that the peer has exported, or a RankLostError if its process has exited.
 func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {

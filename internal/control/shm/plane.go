@@ -212,7 +212,6 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// yieldUntil yields the processor until the work has completed or the given time is reached.
 func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()

@@ -137,7 +137,6 @@ func blocksBytes(ranks int) int64 { return pages(int64(ranks) * int64(unsafe.Siz
 
 func pages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
 
-// blocksIn returns the blocks of all ranks in a mapped control region.
 func blocksIn(base unsafe.Pointer, ranks int) []*block {
 	blocks := make([]*block, ranks)
 	for i := range blocks {

@@ -60,7 +60,6 @@ func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.ranks.wakeSleepers()
 }
 
-// addBalance writes this rank's balance into its line and returns the line's digest.
 func (s *steps) addBalance(digest uint64) uint64 {
 	slot := s.step & 1
 	if s.postedBalances[slot] != s.balance {

@@ -72,7 +72,6 @@ func (n *namedValue) word(rank int) *uint64 {
 	return &noStep
 }
 
-// find looks for the slot with this name in a rank's block.
 func (n *namedValue) find(rank int) {
 	b := n.g.blocks[rank]
 	for i := range b.values {
@@ -147,7 +146,6 @@ func (n *namedValue) doing() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
-// describeValue describes the value that a rank is waiting for, or returns "" if there is none.
 func (b *block) describeValue() string {
 	number := spin.LoadAcquire64(&b.status.value)
 	if number == 0 || number > driver.MaxValueNames {

@@ -157,7 +157,6 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 // on 2 ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
-// publishWait writes the wait into this rank's status for other ranks to read.
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	b := &ws.ranks.me.status
 	w.begin = begin
@@ -217,7 +216,6 @@ func (ws *waiter) missing(w *slowWait) []int {
 	return w.late
 }
 
-// appendLate appends the awaited group ranks whose words have not reached w.want.
 func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	for _, r := range w.awaited {
 		var word *uint64
@@ -272,7 +270,6 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	return nil
 }
 
-// waitStatus returns the current status of a wait for control.Judge.
 func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	q := control.WaitStatus{
@@ -319,7 +316,6 @@ func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	return w.states
 }
 
-// failedSince reports whether a rank has failed since its state was read.
 func (ws *waiter) failedSince(w *slowWait) bool {
 	for r, b := range ws.ranks.blocks {
 		if control.Reason(atomic.LoadUint32(&b.wakeup.failed)) != w.states[r].Failed {
@@ -402,7 +398,6 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 // the peer's group rank plus 2 (1 for AnySource).
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
-// describeMessage describes the message that a rank is waiting for, or returns "" if there is none.
 func (b *status) describeMessage(ranks []int) string {
 	word := spin.LoadAcquire64(&b.message)
 	if word == 0 {

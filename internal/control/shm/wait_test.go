@@ -13,7 +13,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestLongWaitSleepsAndIsWoken makes rank 0 arrive only after rank 1 has fallen asleep in its wait.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	waits := map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {

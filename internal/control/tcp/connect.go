@@ -107,14 +107,12 @@ type peerError struct{ error }
 // Unwrap returns the error of the other rank.
 func (e *peerError) Unwrap() error { return e.error }
 
-// publishFailure stores the error that prevented this rank from joining.
 func (j *joiner) publishFailure(ctx context.Context, err error) {
 	value := append([]byte(strconv.Itoa(j.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
 	// If Set fails, the other ranks wait until their timeout.
 	_ = j.cfg.Store.Set(ctx, j.cfg.key("failed"), value)
 }
 
-// decodeFailure decodes a value that publishFailure stored.
 func (j *joiner) decodeFailure(value []byte) *peerError {
 	sender, report, _ := bytes.Cut(value, []byte(" "))
 	all := make([][]byte, len(j.cfg.Group.Ranks))

@@ -136,7 +136,6 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 	return found, errs
 }
 
-// dialAfter connects to an address after a pause.
 func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Conn, error) {
 	select {
 	case <-time.After(pause):

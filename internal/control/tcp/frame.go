@@ -139,7 +139,6 @@ func receive(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// encodeWords encodes numbers in the form that decodeWords reads.
 func encodeWords(words ...uint64) []byte {
 	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail, as the size is fixed
 	return b

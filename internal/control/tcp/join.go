@@ -98,7 +98,6 @@ func (c *Config) key(name string) string {
 
 func (j *joiner) addressKey(r int) string { return j.cfg.key(strconv.Itoa(r)) }
 
-// shareToken generates the token on group rank 0 and fetches it on the other ranks.
 func (j *joiner) shareToken(ctx context.Context) error {
 	leads := j.cfg.Group.Rank == 0
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), leads, j.token[:])
@@ -145,7 +144,6 @@ func addressOf(address net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 }
 
-// decodeHello decodes the first message on a connection and verifies it.
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	half, rest := b[len(helloWord):][:tokenHalf], b[len(helloWord)+tokenHalf:]
 	authentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1

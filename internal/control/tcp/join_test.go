@@ -58,7 +58,6 @@ func TestJoinReportsMissingFirstRank(t *testing.T) {
 	}
 }
 
-// TestJoinErrorReachesOtherRanks checks that Join fails on all ranks soon after it fails on one.
 func TestJoinErrorReachesOtherRanks(t *testing.T) {
 	for failing := range 3 {
 		t.Run(fmt.Sprintf("rank %d", failing), func(t *testing.T) {
@@ -112,8 +111,6 @@ func TestStoredReasonReplacesLostRank(t *testing.T) {
 	}
 }
 
-// TestJoinReportsOnlyMissingRanks makes all ranks except the first join. Their errors must list
-// only the first rank.
 func TestJoinReportsOnlyMissingRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()

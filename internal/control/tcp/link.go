@@ -41,7 +41,6 @@ func (l *link) send(frame []byte, last bool) {
 	l.wakeWriter()
 }
 
-// sendStatus makes the writer send a status.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.status = true

@@ -233,7 +233,6 @@ func (p *Plane) sendStatuses() {
 	}
 }
 
-// statusChanged reports whether this rank's status has changed since the last call.
 func (p *Plane) statusChanged() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +242,6 @@ func (p *Plane) statusChanged() bool {
 	return changed
 }
 
-// statusFrame returns a frame with the current status.
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

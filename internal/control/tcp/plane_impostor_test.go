@@ -79,7 +79,6 @@ func (i *impostor) joinVictim() *Plane {
 	return p
 }
 
-// joiner returns a joiner with the token that rank 0 has stored.
 func (i *impostor) joiner() *joiner {
 	i.t.Helper()
 	j := &joiner{cfg: Config{Store: i.store, Group: duo(1)}}
@@ -96,7 +95,6 @@ func (i *impostor) dial() {
 	check(i.t, i.conn.SetDeadline(time.Now().Add(patience)))
 }
 
-// authenticate sends the first half of the token and checks the answer.
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
 	_, err := i.conn.Write(i.joiner().hello(0, 1, i.conn))
@@ -281,8 +279,6 @@ func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	}
 }
 
-// TestPeerStatusProvesDeadlock sends a status with which the impostor waits for rank 0 in one call
-// while rank 0 waits for it in another.
 func TestPeerStatusProvesDeadlock(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)

@@ -140,7 +140,6 @@ func (c *cluster) startRank(r machineRank) *machineProcess {
 	return p
 }
 
-// read records the events of a rank until its process exits.
 func (p *machineProcess) read(output io.Reader) {
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		var e machineEvent
@@ -189,7 +188,6 @@ func eventNamed(event string) func(machineEvent) bool {
 	return func(e machineEvent) bool { return e.Event == event }
 }
 
-// history describes a rank's last events for a test's failure message.
 func (p *machineProcess) history() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,14 +228,12 @@ func (c *cluster) awaitRounds() {
 	})
 }
 
-// finish makes all ranks finish and checks that they do so without errors.
 func (c *cluster) finish() {
 	c.t.Helper()
 	_, _ = io.WriteString(c.ranks[0].input, "finish\n")
 	c.awaitAll(func(e machineEvent) bool { return e.Event == eventEnded && e.Kind == "finished" })
 }
 
-// ranksOf lists the ranks on the given machines.
 func (c *cluster) ranksOf(machines ...int) (ranks []int) {
 	for _, m := range machines {
 		for i := range c.local {
@@ -247,7 +243,6 @@ func (c *cluster) ranksOf(machines ...int) (ranks []int) {
 	return ranks
 }
 
-// kill kills all ranks on a machine.
 func (c *cluster) kill(machine int) {
 	for _, r := range c.ranksOf(machine) {
 		_ = c.ranks[r].command.Process.Kill()

@@ -189,7 +189,6 @@ func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	counts.add(kind)
 }
 
-// without lists all machines except one.
 func (c *cluster) without(machine int) (others []int) {
 	for m := range c.lab.Machines {
 		if m != machine {

@@ -104,7 +104,6 @@ func (r *machineRank) run() machineEvent {
 	return last
 }
 
-// failedToJoin returns the last event of a rank that could not join.
 func (r *machineRank) failedToJoin(err error) machineEvent {
 	e := machineEvent{Event: eventEnded, Text: err.Error()}
 	e.Kind, e.Ranks = controltest.KindOf(err)

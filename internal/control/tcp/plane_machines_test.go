@@ -33,7 +33,6 @@ func TestSilentMachineIsReported(t *testing.T) {
 	}
 }
 
-// TestPartitionReportsOtherSide cuts off one machine, whose ranks keep running.
 func TestPartitionReportsOtherSide(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})

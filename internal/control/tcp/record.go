@@ -137,7 +137,6 @@ func (s *steps) pop() []byte {
 	return first
 }
 
-// addReport records a report on the fault lane.
 func (r *rankRecord) addReport(payload []byte) error {
 	if !r.hasRoom(len(payload)) {
 		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",

@@ -158,7 +158,6 @@ func (s *groupState) peerFailed() bool {
 	})
 }
 
-// interruptedError returns the error of a wait whose context has ended.
 func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
