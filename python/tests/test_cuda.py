@@ -321,7 +321,7 @@ def test_a_communicator_that_was_aborted_is_not_touched(
 def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("symmem._torch.pytorch.pytorch", PaperWorld().torch)
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
-    with pytest.raises(errors.TorchError, match="no function that returns its communicator"):
+    with pytest.raises(errors.TorchError, match="does not expose its communicator"):
         communicator(gloo, 0)
 
 

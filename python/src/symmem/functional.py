@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 from symmem import errors
 from symmem._api import compiled
 from symmem._rank.session import session
-from symmem._torch.autograd import write_followed
+from symmem._torch.autograd import write_tracked
 from symmem._torch.pytorch import modules
 
 if TYPE_CHECKING:
@@ -190,4 +190,4 @@ def _write(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         raise errors.InvalidError(
             f"output has shape {tuple(output.shape)}, but the result has {tuple(result.shape)}"
         )
-    return _tensor(write_followed(output, result))
+    return _tensor(write_tracked(output, result))

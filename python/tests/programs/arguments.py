@@ -177,7 +177,7 @@ def without_memory() -> list[tuple[torch.Tensor, str]]:
         (whole.to_sparse(), ".to_dense()"),
         (Wrapper(part), "Wrapper, which has no memory"),
         (torch.nn.UninitializedParameter(), "lazy parameter"),
-        (freed, "memory freed"),
+        (freed, "storage was freed"),
     ]
 
 

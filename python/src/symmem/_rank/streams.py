@@ -1,11 +1,12 @@
 """The streams of the host backend, and the asynchronous work on them.
 
-Each group has a separate stream, so that groups, and threads that use different groups, do not
-wait for each other. Each unfinished message has a stream, because messages are not ordered with
-collectives or with messages of other ranks. A call waits for unfinished work of other streams on
-the same memory. So the calls of one thread on the same memory keep their order.
+Each group has its own stream, so that groups, and threads that use different groups, do not wait
+for each other. Each unfinished message also has its own stream, because messages are not ordered
+with respect to collectives or messages of other ranks. A call waits for unfinished work on other
+streams that uses the same memory, so the calls of one thread on that memory run in order.
 
-Asynchronous work keeps a reference to its tensors until it is done, even if the `Work` is dropped.
+Asynchronous work keeps a reference to its tensors until it completes, even if the `Work` is
+dropped.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from symmem._c.constants import Code
 from symmem._c.library import Library
 
 LONGEST_WAIT = 24 * 60 * 60 * 1000
-"""The longest timeout of the library, in milliseconds: a day."""
+"""The library's maximum timeout, in milliseconds."""
 
 Span = tuple[int, int]
-"""The first address of a tensor, and the address after its last."""
+"""The start address of a tensor, and the address just past its end."""
 
 
 def span_of(tensor: Any) -> Span:
-    """Find the addresses of a tensor, or of its storage if it is not contiguous."""
+    """Return the span of a tensor, or of its storage if it is not contiguous."""
     if tensor.is_contiguous():
         start = tensor.data_ptr()
         return start, start + tensor.nbytes
@@ -39,12 +40,12 @@ def span_of(tensor: Any) -> Span:
 
 
 def overlap(some: Iterable[Span], others: Iterable[Span]) -> bool:
-    """Report whether any of some spans overlaps any of others."""
+    """Return whether any span of the first collection overlaps any of the second."""
     return any(a < d and b > e for (a, b), (e, d) in itertools.product(some, others))
 
 
 class HostEvent:
-    """The point after everything that was queued on a stream when the event was made."""
+    """Marks the end of the work that was queued on a stream when the event was created."""
 
     __slots__ = ("_library", "handle")
 
@@ -53,23 +54,23 @@ class HostEvent:
         self.handle = library.number("symmem_event_record", stream)
 
     def done(self) -> bool:
-        """Report whether the point has been reached."""
+        """Return whether the event has completed."""
         return bool(self._library.raw.symmem_event_done(self.handle))
 
     def wait(self) -> None:
-        """Wait until the point has been reached, and raise the error of the work before it."""
+        """Wait until the event completes, and raise the error of the work before it."""
         self._library.call("symmem_event_synchronize", self.handle)
 
     def wait_at_most(self, seconds: float) -> bool:
-        """Wait for a time at most, and report whether the point has been reached by then."""
+        """Wait for a limited time, and return whether the event has completed."""
         limit = max(1, min(round(1000 * seconds), LONGEST_WAIT))
         code = self._library.raw.symmem_event_wait(self.handle, limit)
         if code and not self.done() and code != Code.TIMEOUT:
-            raise self._library.error(code)  # The wait was ended from outside.
+            raise self._library.error(code)  # The wait was interrupted.
         return not code or self.done()
 
     def __del__(self) -> None:
-        # The library ignores the call when it is closed, and in a child of fork.
+        # The library ignores the call if it is closed, and in a forked child.
         if hasattr(self, "handle"):
             self._library.raw.symmem_event_close(self.handle)
 
@@ -77,16 +78,23 @@ class HostEvent:
 class Queued:
     """Work that was queued on a stream, with its tensors.
 
-    States: running; ended, once a call has found that its event is reached.
-
     Attributes:
-        order: its number on its stream.
-        event: is reached when the work has ended.
-        error: what it has failed with, once it has ended.
-        reported: the caller knows the error.
+        order: the number of the work on its stream.
+        event: completes when the work does.
+        error: the error of the completed work, or None.
+        reported: whether the caller knows the error.
     """
 
-    __slots__ = ("_ended", "_source", "_spans", "_tensors", "error", "event", "order", "reported")
+    __slots__ = (
+        "_completed",
+        "_source",
+        "_spans",
+        "_tensors",
+        "error",
+        "event",
+        "order",
+        "reported",
+    )
 
     def __init__(self, event: HostEvent, tensors: list[Any], source: Any):
         self.event = event
@@ -97,52 +105,53 @@ class Queued:
         # The library writes the sender of a message here.
         self._source = source
         self._spans: list[Span] | None = None
-        self._ended = False
+        self._completed = False
 
     def spans(self) -> list[Span]:
-        """Find the addresses of the tensors."""
+        """Return the spans of the tensors."""
         if self._spans is None:
             self._spans = [span_of(t) for t in self._tensors]
         return self._spans
 
-    def end(self) -> None:
-        """Wait until the work has ended, and note its error."""
-        if self._ended:
+    def complete(self) -> None:
+        """Wait until the work completes, and store its error."""
+        if self._completed:
             return
         try:
             self.event.wait()
         except errors.SymmemError as e:
             if not self.event.done():
-                raise  # The wait was ended from outside.
-            # symmem.finalize waits for the work of all streams.
+                raise  # The wait was interrupted.
+            # A closed library is no failure, because symmem.finalize waits for all work.
             if e.code not in (Code.NOT_OPEN, Code.CLOSED):
                 self.error = e
-        self._ended = True
+        self._completed = True
 
     def is_completed(self) -> bool:
-        """Report whether the work has ended."""
-        if not self._ended and self.event.done():
-            self.end()
-        return self._ended
+        """Return whether the work has completed."""
+        if not self._completed and self.event.done():
+            self.complete()
+        return self._completed
 
     def is_resolved(self) -> bool:
-        """Report whether the work has ended well, or its caller knows the error.
+        """Return whether the work has succeeded, or failed with an error that its caller knows.
 
-        Until then calls on the same memory wait for it, and fail with its error.
+        Until then, calls on the same memory wait for the work and fail if it failed.
         """
         return self.is_completed() and (self.reported or self.error is None)
 
 
 class HostStream:
-    """A stream, and its work that may be unfinished.
+    """A stream, and the work on it that may be unfinished.
 
     Attributes:
-        number: the stream's number in the C library, where any number names one.
-        home: the free streams, to which it returns when its work is done; None for a main stream.
+        number: the stream's number in the C library, which creates a stream for any new number.
+        home: the free streams, to which this one returns when its work is done, or None for a main
+            stream.
         works: asynchronous work that may be unfinished, oldest first.
-        queued: how much work there was so far.
-        kept: work that is done, and whose symmetric tensors stay until ranks do the same thing.
-        watcher: calls back when work of the stream is done.
+        queued: the number of works queued so far.
+        kept: completed work with symmetric tensors, which all ranks must release at the same point.
+        watcher: runs callbacks when work on the stream completes.
     """
 
     __slots__ = ("home", "kept", "number", "queued", "watcher", "works")
@@ -157,10 +166,10 @@ class HostStream:
 
 
 class Lanes:
-    """The streams of a group. It is safe for concurrent use.
+    """The streams of a group. They are safe for concurrent use.
 
     Attributes:
-        main: of collectives. That of the world of `symmem.init` is the default stream.
+        main: the stream of collectives. For the world of `symmem.init` it is the default stream.
     """
 
     def __init__(self, group: int, default: bool):
@@ -169,7 +178,7 @@ class Lanes:
         self._free: deque[HostStream] = deque()
 
     def take(self, streams: HostStreams) -> HostStream:
-        """Take a stream for one message: nothing else is on it."""
+        """Return a free stream, for one message."""
         if not self._free:
             streams.prune()
         try:
@@ -178,19 +187,19 @@ class Lanes:
             return HostStream(next(self._numbers), self._free)
 
     def owns(self, stream: HostStream) -> bool:
-        """Report whether a stream is one of these."""
+        """Return whether a stream belongs to the group."""
         return stream is self.main or stream.home is self._free
 
     def all(self) -> list[HostStream]:
-        """List the streams that can be idle; those that are not are busy."""
+        """Return the main stream and the free streams. All others are busy."""
         return [self.main, *self._free]
 
 
 class HostStreams:
-    """The streams of all groups. It is safe for concurrent use.
+    """The streams of all groups. They are safe for concurrent use.
 
     Attributes:
-        busy: the streams with work that may be unfinished, or that keeps tensors.
+        busy: the streams whose work may be unfinished or still holds tensors.
     """
 
     def __init__(self, library: Library):
@@ -198,12 +207,12 @@ class HostStreams:
         self._lock = threading.Lock()
         self.busy: set[HostStream] = set()
         self._abandoned: list[Queued] = []
-        # Work may still run while the interpreter ends, so its tensors are never freed then.
+        # Work may still run while the interpreter shuts down, so its tensors must never be freed.
         c.pythonapi.Py_IncRef(c.py_object(self.busy))
         c.pythonapi.Py_IncRef(c.py_object(self._abandoned))
 
     def add(self, stream: HostStream, tensors: list[Any], source: Any = None) -> Queued:
-        """Keep the tensors of work that was just queued until it is done."""
+        """Keep the tensors of work that was just queued until it completes."""
         work = Queued(HostEvent(self._library, stream.number), tensors, source)
         released = self._prune(stream) if stream.works else None
         with self._lock:
@@ -215,7 +224,7 @@ class HostStreams:
         return work
 
     def order(self, stream: HostStream, spans: list[Span]) -> None:
-        """Let a stream wait for unfinished work of other streams on the same memory."""
+        """Make a stream wait for unfinished work on other streams that uses the same memory."""
         for other in list(self.busy):
             if other is stream:
                 continue
@@ -224,20 +233,20 @@ class HostStreams:
                 self._library.call("symmem_stream_wait", stream.number, last.event.handle)
 
     def wait_for(self, spans: list[Span]) -> None:
-        """Wait here for unfinished work of any stream on the same memory."""
+        """Block until no unfinished work on any stream uses the given memory."""
         for stream in list(self.busy):
             last = self._last(stream, spans)
             if last is not None:
                 last.event.wait()
 
-    def covered(self, stream: HostStream, until: int) -> None:
-        """Release the tensors of work that was waited for: all up to one, by its order.
+    def release_up_to(self, stream: HostStream, until: int) -> None:
+        """Release the tensors of a stream's work up to and including the given order.
 
-        Ranks call it at the same points.
+        The caller has waited for that work. All ranks must call this at the same points.
         """
         if stream not in self.busy:
             return
-        # In the order of the calls: what was kept came before what may be under way.
+        # Kept work was queued before work that may be unfinished, so this follows the queue order.
         gone: list[Queued] = []
         with self._lock:
             if stream.kept:
@@ -250,25 +259,25 @@ class HostStreams:
         del gone  # Outside of the lock: this may free tensors.
 
     def synchronize(self, stream: HostStream) -> None:
-        """Wait for everything on a stream, and raise the first error of it."""
+        """Wait for all work on a stream, and raise the first error."""
         until = stream.queued
         self._library.call("symmem_stream_synchronize", stream.number)
-        self.covered(stream, until)
+        self.release_up_to(stream, until)
 
     def forget(self, lanes: Lanes) -> None:
-        """End the streams of a group that was closed: work that is not done is waited for."""
+        """Destroy the main and free streams of a closed group, after waiting for their work."""
         for stream in lanes.all():
             until = stream.queued
             self._library.call("symmem_stream_forget", stream.number)
-            self.covered(stream, until)
+            self.release_up_to(stream, until)
 
     def abandon(self, lanes: Lanes) -> None:
-        """Never free the tensors of unfinished work: a forced close may leave it running."""
+        """Never free the tensors of unfinished work, which may outlive a forced close."""
         for stream in [s for s in list(self.busy) if lanes.owns(s)]:
             self._abandoned += [w for w in list(stream.works) if not w.event.done()]
 
     def drop(self, lanes: Lanes) -> None:
-        """Release the tensors of a group whose world was closed, which ends other work."""
+        """Release the tensors of a group whose world was closed, except those abandoned."""
         gone: list[Queued] = []
         with self._lock:
             for stream in [s for s in self.busy if lanes.owns(s)]:
@@ -279,20 +288,21 @@ class HostStreams:
         del gone  # Outside of the lock: this may free tensors.
 
     def _last(self, stream: HostStream, spans: list[Span]) -> Queued | None:
-        """Find the latest work on some memory."""
+        """Return a stream's latest work that uses the given memory, or None."""
         with self._lock:
             works = list(stream.works)
         return next((w for w in reversed(works) if overlap(w.spans(), spans)), None)
 
     def prune(self) -> None:
-        """Release all work that is done."""
+        """Release completed work, except work with symmetric tensors."""
         for stream in list(self.busy):
             self._prune(stream)
 
     def _prune(self, stream: HostStream) -> list[Queued]:
-        """Release finished work and return it. Work with symmetric tensors stays.
+        """Remove completed work from a stream and return it, except work with symmetric tensors.
 
-        All ranks must free symmetric memory at the same point, and work is done at different times.
+        All ranks must free symmetric memory at the same point, but work completes at different
+        times on each rank.
         """
         gone = []
         with self._lock:
@@ -317,13 +327,13 @@ def give_back(stream: HostStream) -> None:
 
 
 def _done(works: deque[Queued]) -> Iterator[Queued]:
-    """Take finished work from the front. Failed work stays until its error was reported."""
+    """Pop completed work from the front, up to any failed work whose error is unreported."""
     while works and works[0].is_resolved():
         yield works.popleft()
 
 
 class Watcher:
-    """A thread that calls back when work of a stream is done. It lives while there is any."""
+    """Runs callbacks when work on a stream completes, on a thread that exits when it is idle."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -331,7 +341,7 @@ class Watcher:
         self._running = False
 
     def watch(self, work: Queued, then: Callable[[], Any]) -> None:
-        """Call `then`, which raises nothing, on another thread when work is done or has failed."""
+        """Call `then`, which must not raise, on another thread once work has completed."""
         with self._lock:
             self._queue.append((work, then))
             if self._running:
@@ -347,7 +357,7 @@ class Watcher:
                     return
                 work, then = self._queue.popleft()
             while not work.is_completed():
-                # A filter may make an error of a warning, which ends no wait of this thread.
+                # Retry, because a filter that turns a warning into an error interrupts the wait.
                 with suppress(Exception):
-                    work.end()
+                    work.complete()
             then()

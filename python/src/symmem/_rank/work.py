@@ -16,25 +16,27 @@ from symmem._torch.pytorch import pytorch
 
 
 class Work:
-    """A collective under way: a `torch.distributed.Work`, with the methods of one.
+    """An asynchronous collective. It is a `torch.distributed.Work` and has the same methods.
 
-    On GPUs it runs on a side stream, concurrently with the current stream, until `wait` makes the
-    current stream wait for it; the caller does not wait. On the host backend the caller does.
+    On GPUs, the collective runs on a side stream, concurrently with the current stream. `wait`
+    makes the current stream wait for the collective, but does not block the caller. On the host
+    backend, `wait` blocks the caller.
 
-    Tensors are kept alive until the collective is done, even if the work is dropped. Symmetric
-    tensors are kept until a call waits for it or for a later one of the group. With `record_stream`
-    the place of the next tensor would depend on timing, and so differ between ranks. If more than
-    64 such works were not waited for, the current stream waits for the older half.
+    The tensors stay alive until the collective completes, even if the Work is dropped. Symmetric
+    tensors stay alive until the program waits for this collective or a later one of the group,
+    because with `record_stream` the address of the next tensor would depend on timing, and so
+    differ between ranks. When more than 64 collectives with symmetric tensors have not been waited
+    for, the current stream waits for the older half.
     """
 
     _output: list[Any]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make what follows wait for the collective, and raise its error.
+        """Make subsequent work wait for the collective, and raise the collective's error.
 
         Args:
-            timeout: how long to wait on the host backend. The collective keeps running after a
-                `symmem.TimeoutError`. Unless given, symmem.init's bounds the wait for other ranks.
+            timeout: the maximum wait on the host backend. After a `symmem.TimeoutError`, the
+                collective continues to run. By default, the timeout of the group applies.
         """
         raise NotImplementedError
 
@@ -47,15 +49,15 @@ class Work:
         self.wait()
 
     def is_completed(self) -> bool:
-        """Report whether the collective is done or has failed. It does not wait."""
+        """Return whether the collective has completed or failed, without waiting."""
         raise NotImplementedError
 
     def is_success(self) -> bool:
-        """Report whether the collective is done and has not failed."""
+        """Return whether the collective has completed successfully."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return the error of the collective, or None while it is under way and if it has none."""
+        """Return the collective's error, or None if it is still running or has succeeded."""
         return None
 
     def result(self) -> list[Any]:
@@ -63,8 +65,8 @@ class Work:
         return self._output
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a message came from; other works have none."""
-        raise errors.InvalidError("only a work of irecv that is done has a source")
+        """Return the sender of a received message, as its rank in the group."""
+        raise errors.InvalidError("only the Work of a completed irecv has a source rank")
 
     def _source_rank(self) -> int:
         return self.source_rank()
@@ -72,14 +74,15 @@ class Work:
     def get_future(self) -> Any:
         """Return a future of the output tensors, for `then`.
 
-        On the host backend it is done when the collective is; callbacks run on another thread. On
-        GPUs the current stream waits, as in `wait`, and the future is done.
+        On the host backend, the future completes with the collective, and callbacks run on another
+        thread. On GPUs, the future has already completed, and the current stream waits for the
+        collective, as in `wait`.
         """
         self.wait()
         return _completed(self._output)
 
     def get_future_result(self) -> Any:
-        """Return a future of 0 if the collective succeeds, 1 after a timeout, 2 after a loss."""
+        """Return a future of 0 for success, 1 for a timeout, or 2 for any other error."""
         try:
             self.wait()
         except errors.SymmemError as e:
@@ -94,24 +97,24 @@ def _completed(value: Any) -> Any:
 
 
 def _outcome(error: BaseException | None) -> int:
-    """Turn an error into a number of torch.distributed's WorkResult."""
+    """Convert an error to a value of torch.distributed's WorkResult."""
     if error is None:
         return 0
     return 1 if isinstance(error, errors.TimeoutError) else 2
 
 
 class FinishedWork(Work):
-    """A collective that is done: what compiled code gets."""
+    """A collective that has already completed, as in compiled code."""
 
     def __init__(self, output: list[Any]):
         self._output = output
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once."""
+        """Return immediately."""
         return True
 
     def is_completed(self) -> bool:
-        """Report that it is done."""
+        """Return True."""
         return True
 
 
@@ -133,11 +136,11 @@ class HostWork(Work):
         self._queued = streams.add(stream, tensors, source)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the collective has ended, and raise its error."""
+        """Wait until the collective completes, and raise its error."""
         if timeout and not self._queued.is_completed():
             self._wait_at_most(timeout.total_seconds())
-        self._queued.end()
-        self._streams.covered(self._stream, self._queued.order)
+        self._queued.complete()
+        self._streams.release_up_to(self._stream, self._queued.order)
         if self._queued.error is not None:
             raise self._queued.error
         return True
@@ -145,33 +148,33 @@ class HostWork(Work):
     def _wait_at_most(self, seconds: float) -> None:
         if not self._queued.event.wait_at_most(seconds):
             raise errors.TimeoutError(
-                f"the collective was not done within the {seconds} s that wait() was given; it "
-                "is still running"
+                f"the collective did not complete within the {seconds} s passed to wait() and is "
+                "still running"
             )
 
     def is_completed(self) -> bool:
-        """Report whether the collective has ended."""
+        """Return whether the collective has completed or failed."""
         return self._queued.is_completed()
 
     def exception(self) -> BaseException | None:
-        """Return the error of the collective, if it has ended with one."""
+        """Return the error of the collective if it has failed, or None."""
         if not self.is_completed():
             return None
         self._queued.reported = True
         return self._queued.error
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a message came from, once it is there."""
+        """Return the sender of the message, as its rank in the group."""
         if self._source is None or not self.is_success():
             return super().source_rank()
         return int(self._source.value)
 
     def get_future(self) -> Any:
-        """Return a future of the output tensors, done when the collective is."""
+        """Return a future of the output tensors, which completes with the collective."""
         return self._future(lambda: self._output, fails=True)
 
     def get_future_result(self) -> Any:
-        """Return a future of 0 if the collective succeeds, 1 after a timeout, 2 after a loss."""
+        """Return a future of 0 for success, 1 for a timeout, or 2 for any other error."""
         return self._future(lambda: _outcome(self._queued.error), fails=False)
 
     def _future(self, value: Callable[[], Any], fails: bool) -> Any:
@@ -191,7 +194,7 @@ class HostWork(Work):
 
 
 MOST_KEPT = 64
-"""How many works with symmetric tensors are kept without a wait."""
+"""The maximum number of works with symmetric tensors for which the program has not waited."""
 
 
 class SideStream:
@@ -207,19 +210,20 @@ class SideStream:
         self.number: int = self.stream.cuda_stream
         self._lock = threading.Lock()
         self._queued = 0
-        # Works that may be running, oldest first; and finished ones with symmetric tensors.
+        # Works that may be running, oldest first.
         self._unwaited: deque[CudaWork] = deque()
+        # Completed works with symmetric tensors.
         self._kept: list[CudaWork] = []
-        # All with symmetric tensors that no wait covers, but for those of captures, oldest first.
+        # The works of both with symmetric tensors, except captured ones, oldest first.
         self._uncovered: deque[CudaWork] = deque()
 
     def fork(self) -> None:
-        """Let the side stream wait for what the current one has queued."""
+        """Make the side stream wait for the work queued on the current stream."""
         self.stream.wait_stream(self._cuda.current_stream())
 
     def work(self, tensors: list[Any], output: list[Any], source: Any = None) -> CudaWork:
-        """Return the work for what was just queued, and release finished works without a wait."""
-        # Events of a capture cannot be asked, and asking others may spoil the capture.
+        """Return the work for the collective that was just queued, and release completed works."""
+        # Events of a capture cannot be queried, and querying others may invalidate the capture.
         gone = [] if self.capturing() else self._prune()
         made: CudaWork = of_torch(CudaWork)(self, tensors, output, source)
         with self._lock:
@@ -229,22 +233,23 @@ class SideStream:
             many = self._symmetric(made)
         del gone  # Outside of the lock: this may free tensors.
         if many is not None and not self.capturing():
-            # Without a wait its tensors would stay forever.
+            # Without this wait, programs that never wait would never free their tensors.
             many.wait()
         return made
 
     def _symmetric(self, made: CudaWork) -> CudaWork | None:
-        """Count a work with symmetric tensors. Of too many, return the middle one, to wait for.
+        """Add a work to the uncovered ones if it has symmetric tensors. The caller holds the lock.
 
-        That depends only on the calls so far, so all ranks agree. The lock is held.
+        If there are too many, return the middle one, for which the caller must wait. The choice
+        depends only on the calls so far, so it is the same on all ranks.
         """
         if made.captured or not self._any_symmetric(made):
             return None
         self._uncovered.append(made)
         return self._uncovered[MOST_KEPT // 2] if len(self._uncovered) > MOST_KEPT else None
 
-    def joined(self, work: CudaWork) -> None:
-        """Let go of the tensors that a wait for one collective covers: those of earlier ones."""
+    def release_up_to(self, work: CudaWork) -> None:
+        """Release the tensors of a work that was waited for, and of all works before it."""
         with self._lock:
             gone = [w for w in (*self._kept, *self._unwaited) if w.order <= work.order]
             self._kept = [w for w in self._kept if w.order > work.order]
@@ -254,14 +259,14 @@ class SideStream:
             one.tensors = []
 
     def _prune(self) -> list[CudaWork]:
-        """Take finished works, except those with symmetric tensors.
+        """Remove completed works and return them, except those with symmetric tensors.
 
         All ranks must free symmetric tensors at the same point.
         """
         gone: list[CudaWork] = []
         with self._lock:
-            # A work of a capture without a wait has invalidated the capture, and is in no graph.
-            while self._unwaited and self._unwaited[0].pruned():
+            # A capture without a wait for its works was invalid, so they are not in any graph.
+            while self._unwaited and self._unwaited[0].is_prunable():
                 work = self._unwaited.popleft()
                 (self._kept if self._any_symmetric(work) else gone).append(work)
         return gone
@@ -270,7 +275,7 @@ class SideStream:
         return any(self._library.in_pool(t.data_ptr()) for t in work.tensors)
 
     def error(self) -> errors.SymmemError | None:
-        """Return the fault that has ended the group."""
+        """Return the fault that made the group fail, or None."""
         return self._library.group_error(self._group)
 
 
@@ -291,31 +296,31 @@ class CudaWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Make the current stream wait for the collective."""
         self._event.wait()
-        self._side.joined(self)
+        self._side.release_up_to(self)
         return True
 
     def is_completed(self) -> bool:
-        """Report whether the GPU has done the collective."""
+        """Return whether the GPU has completed the collective."""
         return bool(self._event.query())
 
-    def pruned(self) -> bool:
-        """Report whether the tensors are needed no more. No stream captures now."""
+    def is_prunable(self) -> bool:
+        """Return whether the tensors are no longer needed. No stream may be capturing."""
         return self.captured or self.is_completed()
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a message came from, once it is there."""
+        """Return the sender of the message, as its rank in the group."""
         if self._source is None or not self.is_success():
             return super().source_rank()
         return int(self._source.value)
 
     def exception(self) -> BaseException | None:
-        """Return the fault that has ended the group."""
+        """Return the fault that made the group fail, or None."""
         return self._side.error()
 
 
 @lru_cache
 def of_torch(kind: type[Any]) -> Any:
-    """Derive a kind of work from `torch.distributed.Work`, where PyTorch has that."""
+    """Return a subclass of `kind` and `torch.distributed.Work`, or `kind` if there is no Work."""
     dist = pytorch().distributed
     if dist is None:
         return kind

@@ -1,4 +1,4 @@
-"""Windows on communicators of PyTorch's own, for programs that do not change their calls."""
+"""Windows on PyTorch's own communicators, for programs that keep their PyTorch calls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from symmem._torch.pytorch import communicator_of, is_known, pytorch
 
 @dataclass
 class Attachment:
-    """A process group's communicator that gets a window wherever a group of symmem's has one.
+    """A process group's communicator on which all windows of a symmem group are also registered.
 
     Attributes:
-        group: the handle of that group.
-        handle: the attachment's own.
+        group: the handle of the symmem group.
+        handle: the handle of the attachment.
         device: the ordinal of the CUDA device.
-        address: where the communicator lies.
+        address: the address of the ncclComm_t.
     """
 
     process_group: Any
@@ -30,10 +30,10 @@ class Attachment:
     address: int
 
     def alive(self) -> bool:
-        """Report whether the communicator is the one that was attached, and not aborted.
+        """Return whether the process group still has the attached communicator, not aborted.
 
-        torch.distributed keeps a process group whose communicator was aborted, and frees that. So
-        this is asked right before each use.
+        Call this immediately before each use of the communicator, because torch.distributed frees
+        an aborted communicator but keeps its process group.
         """
         if not is_known(self.process_group):
             return False
@@ -44,7 +44,7 @@ class Attachment:
 
 
 def communicator(process_group: Any, device: int) -> int:
-    """Return the address of a process group's ncclComm_t; PyTorch makes one if there is none."""
+    """Return the address of a process group's ncclComm_t, which PyTorch creates if necessary."""
     address = communicator_of(process_group, device)
     if not address:
         found = pytorch()
@@ -59,57 +59,57 @@ def communicator(process_group: Any, device: int) -> int:
 
 @dataclass
 class Attachments:
-    """All attachments of this rank, by the process group's identity."""
+    """All attachments of this rank, by the id of the process group."""
 
     library: Library
-    found: dict[int, Attachment] = field(default_factory=dict)
+    by_id: dict[int, Attachment] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def attach(self, process_group: Any, group: int, device: int) -> Attachment:
-        """Attach a process group's communicator to a group, by its handle. Collective over it."""
+        """Attach a process group's communicator to the group with a handle. Collective."""
         self.prune()
-        if known := self.found.get(id(process_group)):
+        if known := self.by_id.get(id(process_group)):
             return known
         address = communicator(process_group, device)
         pytorch().module.cuda.synchronize(device)
         name = f"{process_group.group_name} {next(self.numbers)}"
         text = name.encode()
         handle = self.library.number("symmem_attach", group, address, len(text), text)
-        made = Attachment(process_group, group, handle, name, device, address)
-        self.found[id(process_group)] = made
-        return made
+        attachment = Attachment(process_group, group, handle, name, device, address)
+        self.by_id[id(process_group)] = attachment
+        return attachment
 
     def detach(self, process_group: Any) -> bool:
-        """Detach a process group, and report whether it was attached."""
-        made = self.found.pop(id(process_group), None)
-        if made is None:
+        """Detach a process group, and return whether it was attached."""
+        attachment = self.by_id.pop(id(process_group), None)
+        if attachment is None:
             return False
-        self._end(made)
+        self._detach(attachment)
         return True
 
     def detach_all(self) -> None:
-        """Detach everything, the latest first."""
-        for key in reversed(list(self.found)):
-            self._end(self.found.pop(key))
+        """Detach all process groups, the latest first."""
+        for key in reversed(list(self.by_id)):
+            self._detach(self.by_id.pop(key))
 
     def prune(self) -> None:
-        """Forget what torch.distributed has destroyed or aborted: its windows went with it."""
-        for key, made in list(self.found.items()):
-            if not made.alive():
-                self._end(self.found.pop(key))
+        """Drop attachments whose communicator was destroyed or aborted, along with its windows."""
+        for key, attachment in list(self.by_id.items()):
+            if not attachment.alive():
+                self._detach(self.by_id.pop(key))
 
     def wait_idle(self, group: int) -> None:
-        """Before windows are registered: nothing may run on the communicators that get them.
+        """Wait for all work on the communicators that are attached to the group with a handle.
 
-        The group is given by its handle.
+        Nothing may run on a communicator while windows are registered on it.
         """
-        if not self.found:
+        if not self.by_id:
             return
         self.prune()
-        if any(a.group == group for a in self.found.values()):
+        if any(a.group == group for a in self.by_id.values()):
             found = pytorch()
             if not found.is_capturing():
                 found.module.cuda.synchronize()
 
-    def _end(self, made: Attachment) -> None:
-        self.library.call("symmem_detach", made.handle, int(made.alive()))
+    def _detach(self, attachment: Attachment) -> None:
+        self.library.call("symmem_detach", attachment.handle, int(attachment.alive()))

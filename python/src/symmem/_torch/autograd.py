@@ -1,4 +1,4 @@
-"""Tensors that autograd follows, and what it learns of writes that it does not see."""
+"""Tells autograd about writes to tensors that it does not see."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     import torch
 
 FORMULA = "no_gradient"
-"""The operator of `torch.ops.symmem` that raises in a backward pass."""
+"""The operator of `torch.ops.symmem` that raises an error in a backward pass."""
 
 
 def refuse(name: str, writes: Iterable[torch.Tensor]) -> None:
-    """Make a backward pass raise `UnsupportedError` where it reaches one of the written tensors.
+    """Make a backward pass raise `UnsupportedError` when it reaches one of the written tensors.
 
-    It does nothing to leaves, such as parameters, whose values nothing has computed.
+    Leaves, such as parameters, are left unchanged, because a backward pass ends at them.
 
     Args:
-        name: what has written the tensors.
-        writes: the tensors.
+        name: the name of the function that wrote the tensors.
+        writes: the written tensors.
     """
     if not pytorch().module.is_grad_enabled():
         return
@@ -33,10 +33,11 @@ def refuse(name: str, writes: Iterable[torch.Tensor]) -> None:
             _refusal().apply(tensor, _anchor(), name)
 
 
-def write_followed(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Copy the result into a tensor, and return one that autograd follows.
+def write_tracked(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Copy the result into the output, and return the one of them that autograd tracks.
 
-    It is the output, unless autograd cannot follow that: a chunk of another tensor, or a leaf.
+    This is the output unless autograd cannot track it, for example because it is a leaf or a chunk
+    of another tensor.
     """
     if compiling():
         return output.copy_(result)
@@ -49,10 +50,10 @@ def write_followed(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def _cut(tensor: torch.Tensor) -> None:
-    """Forget what computed a tensor whose values are overwritten.
+    """Discard the autograd history of a tensor whose values are overwritten.
 
-    Otherwise a buffer that is used again would keep the graphs of all earlier steps. PyTorch does
-    not allow it for views.
+    Otherwise, a reused buffer would keep the graphs of all earlier steps alive. PyTorch does not
+    allow this for views.
     """
     if tensor.grad_fn is not None and not is_view(tensor):
         tensor.detach_()
@@ -60,18 +61,18 @@ def _cut(tensor: torch.Tensor) -> None:
 
 @cache
 def _anchor() -> torch.Tensor:
-    """Make the tensor by whose gradient autograd reaches a refusal."""
-    made: torch.Tensor = pytorch().module.zeros((), requires_grad=True)
-    return made
+    """Return a tensor that requires a gradient, so that autograd records the refusal."""
+    anchor: torch.Tensor = pytorch().module.zeros((), requires_grad=True)
+    return anchor
 
 
 @cache
 def _refusal() -> Any:
-    """Make the function of autograd that refuses; torch is imported only when it is used."""
+    """Return the autograd function that refuses, defined here so that torch is imported lazily."""
     module = pytorch().module
 
     class Refusal(module.autograd.Function):  # type: ignore[misc, name-defined]
-        """Stands for a write in place."""
+        """Represents a write in place, and raises an error in the backward pass."""
 
         @staticmethod
         def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, name: str) -> Any:

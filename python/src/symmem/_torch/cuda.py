@@ -1,4 +1,4 @@
-"""symmem's memory behind PyTorch's CUDA allocator."""
+"""Connects symmem's pools to PyTorch's CUDA allocator."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from symmem._torch.pytorch import Torch
 from symmem._torch.routing import Calls, Key, Nesting, Router
 
 NO_POOL = -2
-"""In place of a private pool's first number: a capture without a private pool."""
+"""The first number of the key of a capture that has no private pool."""
 
 FORCED_WAIT = 2.0
-"""How many seconds a forced close waits for the device, which may have a kernel that hangs."""
+"""How long a forced close waits for the device, where a kernel may hang, in seconds."""
 
 
 def completes_within(seconds: float, wait: Callable[[], object]) -> bool:
-    """Wait on another thread, and report whether that ended in time, with or without an error."""
-    ended = threading.Event()
+    """Call `wait` on another thread, and return whether it returned or raised in time."""
+    completed = threading.Event()
 
     def run() -> None:
-        with contextlib.suppress(Exception):  # a device that has failed has nothing under way
+        with contextlib.suppress(Exception):  # A failed device has no work in progress.
             wait()
-        ended.set()
+        completed.set()
 
     threading.Thread(target=run, name="symmem-close", daemon=True).start()
-    return ended.wait(seconds)
+    return completed.wait(seconds)
 
 
 @cache
 def _driver() -> c.CDLL:
-    """Load the CUDA driver's library, which PyTorch has loaded before."""
+    """Return the CUDA driver's library, which PyTorch has already loaded."""
     driver = c.CDLL("libcuda.so.1")
-    # cuda.h, CUDA 11.3 and later: every output but the status may be null.
+    # In cuda.h of CUDA 11.3 and later, all output pointers except that of the status may be null.
     driver.cuStreamGetCaptureInfo_v2.argtypes = [
         c.c_void_p,
         c.POINTER(c.c_int),
@@ -52,20 +52,21 @@ def _driver() -> c.CDLL:
 
 
 def capture_id(stream: int) -> int:
-    """Number the capture that a stream is in; every capture of a process has its own number."""
+    """Return CUDA's number of the capture on a stream, which is unique in the process."""
     status, number = c.c_int(0), c.c_uint64(0)
     code = _driver().cuStreamGetCaptureInfo_v2(
         stream, c.byref(status), c.byref(number), None, None, None
     )
     if code != 0:
-        raise errors.SymmemError(f"asking CUDA about a capture: CUresult {code}")
+        raise errors.SymmemError(f"cuStreamGetCaptureInfo failed with CUresult {code}")
     return number.value
 
 
 class Captures:
-    """The capture that was looked at last, and its private pool: for all scopes of a device.
+    """Caches the latest capture on a device and its private pool, for the scopes of all domains.
 
-    A scope of another domain, inside of the first of a capture, would find that one's pool.
+    Domains share the cache because a scope nested in the first scope of a capture cannot find the
+    private pool itself: its probe would be allocated from the pool of the outer scope.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Captures:
 
 
 class TorchHooks:
-    """`Hooks` on PyTorch's allocator, for one device and one of symmem's pools."""
+    """Implements `Hooks` with PyTorch's allocator, for one device and one of symmem's pools."""
 
     def __init__(self, torch: Torch, device: int, allocator: Any, captures: Captures):
         self.torch = torch
@@ -83,20 +84,20 @@ class TorchHooks:
         self._captures = captures
 
     def new_pool(self) -> Any:
-        """Make a MemPool over symmem's memory."""
+        """Return a new MemPool that allocates symmem's memory."""
         return self.torch.module.cuda.MemPool(self.allocator.allocator())
 
     def bind(self, pool_id: Key) -> Calls:
-        """Bind the calls that divert to a pool."""
+        """Return the calls that divert allocations to a pool."""
         names = self.torch.begin, self.torch.begin_all, self.torch.end, self.torch.release
         return Calls(*(partial(call, self.device, pool_id) for call in names))
 
     def capture_key(self) -> Key:
-        """Name the private pool of the capture that is under way.
+        """Return the id of the private pool of the capture in progress.
 
         PyTorch has no query for it, so the first scope of a capture allocates one element and finds
-        the pool that holds it. That element also keeps the private pool's first segment in use,
-        by which `live_pools` sees that the graph lives.
+        the pool that contains it. The element also keeps the private pool's first segment in use,
+        which tells `live_pools` that the graph is alive.
         """
         number = capture_id(self.torch.raw_stream(self.device))
         known = self._captures.last
@@ -115,19 +116,19 @@ class TorchHooks:
         return (NO_POOL, number)
 
     def pause_graph(self, key: Key) -> None:
-        """Before PyTorch 2.10 the outermost of nested pools wins, so the graph's is ended."""
+        """Stop diverting to the graph's pool, because older PyTorch uses the outermost pool."""
         if not self.torch.nested_pools and key[0] != NO_POOL:
             self.torch.end(self.device, key)
 
     def resume_graph(self, key: Key) -> None:
-        """Undo `pause_graph`; the reference that beginning takes is given back."""
+        """Undo `pause_graph`. Release the pool reference that the `begin` call takes."""
         if not self.torch.nested_pools and key[0] != NO_POOL:
             self.torch.begin(self.device, key)
             self.torch.release(self.device, key)
 
 
 def snapshot(torch: Torch) -> list[dict[str, Any]]:
-    """List all segments of PyTorch's allocator, without its history."""
+    """Return all segments of PyTorch's allocator, without its history."""
     function = torch.module.cuda.memory_snapshot
     if "include_traces" in inspect.signature(function).parameters:
         found: list[dict[str, Any]] = function(include_traces=False)
@@ -136,7 +137,7 @@ def snapshot(torch: Torch) -> list[dict[str, Any]]:
 
 
 def live_pools(torch: Torch) -> set[Key]:
-    """List the private pools that have memory. PyTorch frees that of dead graphs when asked to."""
+    """Return the private pools that have memory, after PyTorch has freed that of dead graphs."""
     torch.module.cuda.empty_cache()
     pools = (tuple(s["segment_pool_id"]) for s in snapshot(torch))
     return {(p[0], p[1]) for p in pools}
@@ -145,7 +146,8 @@ def live_pools(torch: Torch) -> set[Key]:
 class CudaPools:
     """The router of each of symmem's pools, on this rank's device.
 
-    It is made once for a process and kept: PyTorch may call its allocators until the process ends.
+    A process creates one CudaPools and never deletes it, because PyTorch may call the allocators
+    until the process exits.
     """
 
     def __init__(self, torch: Torch, library: Library, device: int):
@@ -158,7 +160,7 @@ class CudaPools:
         self._allocators: dict[int, Any] = {}
 
     def router(self, pool: int) -> Router:
-        """Find the router of a pool, or make it."""
+        """Return the router of a pool, creating it on the first call."""
         found = self.routers.get(pool)
         if found is None:
             hooks = TorchHooks(self.torch, self.device, self._allocator(pool), self._captures)
@@ -167,12 +169,14 @@ class CudaPools:
         return found
 
     def inside(self) -> bool:
-        """Report whether this thread is inside a scope."""
+        """Return whether this thread is inside a scope."""
         return bool(self._nesting.stack)
 
     def _allocator(self, pool: int) -> Any:
         if not 0 <= pool < POOLS:
-            raise errors.UnsupportedError(f"pool {pool}: PyTorch can be given {POOLS} pools")
+            raise errors.UnsupportedError(
+                f"PyTorch can use only the first {POOLS} pools, not pool {pool}"
+            )
         if pool not in self._allocators:
             make = self.torch.module.cuda.memory.CUDAPluggableAllocator
             self._allocators[pool] = make(
@@ -181,7 +185,7 @@ class CudaPools:
         return self._allocators[pool]
 
     def blocks(self, pool: int) -> list[tuple[int, int, int, bool]]:
-        """List PyTorch's blocks in a pool's memory: address, bytes, segment's address, in use."""
+        """Return the address, size, segment address and use of PyTorch's blocks in a pool."""
         router = self.routers.get(pool)
         if router is None:
             return []

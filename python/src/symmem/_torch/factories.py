@@ -1,8 +1,8 @@
-"""Tensors that PyTorch makes inside of a scope on the host backend.
+"""Makes tensors that PyTorch creates in a scope on the host backend symmetric.
 
-PyTorch has no hook for its allocations on CPUs. So a scope intercepts the functions of PyTorch that
-make tensors: `torch.zeros`, `torch.randn`, `torch.empty_like`, `Tensor.new_zeros` and the others in
-`NAMES` and `METHODS`. Results of other operations, such as `a + b`, are ordinary tensors.
+Because PyTorch has no hook for its CPU allocations, a scope intercepts the functions that create
+tensors, such as `torch.zeros`, `torch.empty_like` and `Tensor.new_zeros`; `NAMES` and `METHODS`
+list them all. Results of other operations, such as `a + b`, are ordinary tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Make = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 UNINITIALIZED = ("empty", "empty_like")
-"""The functions whose results have no values to copy."""
+"""The functions whose results are uninitialized, so that no values have to be copied."""
 
 NAMES = (
     *UNINITIALIZED,
@@ -27,57 +27,57 @@ NAMES = (
     *("rand", "randn", "randint", "randperm", "normal"),
     *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
 )
-"""Functions of torch that make tensors."""
+"""The functions of torch that create tensors."""
 
 METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor")
-"""Methods of tensors that make tensors."""
+"""The methods of tensors that create tensors."""
 
 
 def scratch(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Make an uninitialized tensor that is ordinary in a scope on the host backend, too.
+    """Return an uninitialized tensor that is ordinary even in a scope on the host backend.
 
-    Scopes do not intercept the function.
+    It comes from a function that scopes do not intercept.
     """
     order = tuple(range(len(shape)))
-    made: torch.Tensor = pytorch().module.empty_permuted(
+    tensor: torch.Tensor = pytorch().module.empty_permuted(
         shape, order, dtype=like.dtype, device=like.device
     )
-    return made
+    return tensor
 
 
 @cache
 def factories(make: Make) -> Any:
-    """Return the context in which PyTorch makes tensors by a function.
+    """Return a context in which PyTorch's factory functions allocate their results with `make`.
 
     Args:
-        make: makes an uninitialized tensor of a shape and a type, which may be an ordinary one.
+        make: returns an uninitialized tensor, possibly an ordinary one, of a shape and a dtype.
     """
     module = pytorch().module
     makers = {getattr(module, name): name in UNINITIALIZED for name in NAMES}
     makers |= {getattr(module.Tensor, name): name == "new_empty" for name in METHODS}
 
     class Factories(module.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
-        """Intercepts calls of PyTorch's functions on one thread."""
+        """Intercepts the factory functions on one thread."""
 
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            made = function(*args, **kwargs)
+            result = function(*args, **kwargs)
             if compiling() or function not in makers or kwargs.get("out") is not None:
-                return made
-            return _moved(made, make, values=not makers[function])
+                return result
+            return _move(result, make, values=not makers[function])
 
     return Factories()
 
 
-def _moved(made: torch.Tensor, make: Make, values: bool) -> torch.Tensor:
-    """Return a tensor like one that PyTorch made, in memory of `make` where that can hold it."""
-    plain = type(made) is pytorch().tensor and made.layout is pytorch().strided
-    if not plain or made.device.type != "cpu" or not made.is_contiguous() or made.is_pinned():
-        return made
-    moved = make(tuple(made.shape), made.dtype)
+def _move(tensor: torch.Tensor, make: Make, values: bool) -> torch.Tensor:
+    """Replace a tensor by one allocated with `make`, if it is a dense, contiguous CPU tensor."""
+    plain = type(tensor) is pytorch().tensor and tensor.layout is pytorch().strided
+    if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_pinned():
+        return tensor
+    moved = make(tuple(tensor.shape), tensor.dtype)
     if values:
         with pytorch().module.no_grad():
-            moved.copy_(made)
-    return moved.requires_grad_(made.requires_grad)
+            moved.copy_(tensor)
+    return moved.requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""Where PyTorch has put tensors inside of symmem's memory, as events of its history."""
+"""Records where PyTorch places tensors in symmem's memory, as events in the pool's history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from symmem._torch.cuda import CudaPools
 
 
 def places(cuda: CudaPools, library: Library, pool: int) -> list[tuple[int, int, bool]]:
-    """List all blocks in a pool's memory: place, bytes, in use; in the order of places."""
+    """Return the place, size and use of all blocks in a pool's memory, sorted by place."""
     known: dict[int, int] = {}
 
     def place(segment: int) -> int:
@@ -24,13 +24,13 @@ def places(cuda: CudaPools, library: Library, pool: int) -> list[tuple[int, int,
 
 
 def note_blocks(cuda: CudaPools, library: Library, pool: int) -> None:
-    """Note every block, so that a comparison names the first that differs."""
+    """Record every block, so that a comparison of ranks names the first different one."""
     for where, size, used in places(cuda, library, pool):
         library.call("symmem_note", pool, Note.TENSOR_AT if used else Note.FREE_AT, where)
         library.call("symmem_note", pool, Note.TENSOR_BYTES if used else Note.FREE_BYTES, size)
 
 
 def note_layout(cuda: CudaPools, library: Library, pool: int) -> None:
-    """Note a digest of all blocks, so that a comparison names the scope after which they differ."""
-    digest = hash(tuple(places(cuda, library, pool))) & (1 << 63) - 1  # notes are not negative
+    """Record a digest of all blocks, so that a comparison names the scope that made them differ."""
+    digest = hash(tuple(places(cuda, library, pool))) & (1 << 63) - 1  # Notes are never negative.
     library.call("symmem_note", pool, Note.LAYOUT, digest)

@@ -1,7 +1,7 @@
-"""PyTorch's functions and tables, looked up when they are first needed.
+"""PyTorch's functions and tables, looked up on first use.
 
 Importing symmem does not import torch. This is the only module that uses private names of PyTorch,
-those with an underscore in front: they may change in any release.
+which begin with an underscore and may change in any release.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ OLDEST = (2, 8)
 modules = sys.modules
 
 DISTRIBUTED = "torch.distributed.distributed_c10d"
-"""The module that has the backends of torch.distributed."""
+"""The module in which torch.distributed registers its backends."""
 
 DYNAMO = "torch._dynamo"
-"""The module that compiles, in `modules` once a program has used torch.compile."""
+"""The module of torch.compile. It is in `modules` once the program has used torch.compile."""
 
 
 def loaded() -> bool:
-    """Report whether the program has imported torch."""
+    """Return whether the program has imported torch."""
     return "torch" in modules
 
 
 def compiling() -> bool:
-    """Report whether PyTorch traces the caller for torch.compile.
+    """Return whether torch.compile is tracing the caller.
 
-    A program that never compiles pays for one look into a dictionary.
+    In a program that never compiles, this is a single dictionary lookup.
     """
     return DYNAMO in modules and bool(modules["torch"].compiler.is_compiling())
 
@@ -47,15 +47,16 @@ class Torch:
     """PyTorch's functions and tables, as attributes.
 
     Attributes:
-        module: torch itself.
-        tensor: the class of tensors.
-        strided: the layout of tensors that are not sparse.
-        mkldnn: the layout of tensors whose memory is mkldnn's.
-        in_transform: reports whether a tensor is a wrapper in a transform of torch.func.
-        distributed: torch.distributed, or None where PyTorch was built without it.
-        types: the element types that can be reduced.
-        raw_stream: the current stream of a device, as a number.
-        nested_pools: whether the innermost of nested pools gets allocations (PyTorch 2.11).
+        module: the module torch.
+        tensor: torch.Tensor.
+        strided: the layout of dense tensors.
+        mkldnn: the layout of mkldnn tensors.
+        in_transform: returns whether a tensor is a wrapper in a torch.func transform.
+        distributed: torch.distributed, or None if PyTorch was built without it.
+        types: the element types that can be reduced, by dtype.
+        raw_stream: returns the current stream of a device as a number.
+        nested_pools: whether the innermost of nested pools receives allocations, as in PyTorch
+            2.11 and later.
     """
 
     def __init__(self) -> None:
@@ -67,8 +68,8 @@ class Torch:
         self.version = _release(torch.__version__)
         if self.version < OLDEST:
             raise errors.TorchError(
-                f"PyTorch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, whose pools "
-                "follow threads; install a newer one"
+                f"PyTorch {torch.__version__} is too old, because its memory pools cannot be "
+                f"selected by thread; install {OLDEST[0]}.{OLDEST[1]} or later"
             )
         self.module: Any = torch
         self.tensor: type[torch.Tensor] = torch.Tensor
@@ -87,30 +88,30 @@ class Torch:
         self.nested_pools = self.version >= (2, 11)
 
     def initialized(self) -> bool:
-        """Report whether torch.distributed has a default process group."""
+        """Return whether torch.distributed has a default process group."""
         return self.distributed is not None and self.distributed.is_initialized()
 
     def ranks_of(self, process_group: Any) -> tuple[int, ...]:
-        """List the ranks of a process group."""
+        """Return the global ranks of a process group."""
         try:
             return tuple(self.distributed.get_process_group_ranks(process_group))
         except (KeyError, ValueError):
             raise errors.InvalidError(
-                f"torch.distributed does not know {process_group!r}: it was destroyed, or was not "
-                "made by new_group, init_device_mesh or their like"
+                f"torch.distributed does not know {process_group!r}; either it was destroyed, or "
+                "it was not created by new_group, init_device_mesh or a similar function"
             ) from None
 
     def is_fake(self, tensor: Any) -> bool:
-        """Report whether a tensor is of FakeTensorMode."""
+        """Return whether a tensor is a FakeTensor."""
         module = modules.get("torch._subclasses.fake_tensor")
         return module is not None and isinstance(tensor, module.FakeTensor)
 
     def store_of(self, process_group: Any) -> Any:
-        """Find the store in which a process group has met; None where its backend needs none."""
+        """Return the store of a process group, or None if its backend does not need one."""
         return self.distributed.distributed_c10d._get_process_group_store(process_group)
 
     def group_named(self, name: str) -> Any:
-        """Find a process group by the name that PyTorch gave it, such as "0", or return None."""
+        """Return the process group with the name that PyTorch gave it, such as "0", or None."""
         if not self.initialized():
             return None
         try:
@@ -127,7 +128,8 @@ class Torch:
                     continue
                 found: float = backend.options._timeout.total_seconds()
             except (AttributeError, RuntimeError):
-                continue  # Before PyTorch 2.9, a backend without options, or not of this group.
+                # The backend has no options, as before PyTorch 2.9, or is not of this group.
+                continue
             return found
         return None
 
@@ -136,33 +138,34 @@ class Torch:
         return process_group._get_backend(self.module.device("cpu"))
 
     def overlaps_itself(self, tensor: torch.Tensor) -> bool:
-        """Report whether elements of a tensor share memory, where PyTorch can decide that."""
+        """Return whether PyTorch can tell that elements of a tensor share memory."""
         return bool(self.module._debug_has_internal_overlap(tensor) == 1)
 
     def element(self, dtype: torch.dtype) -> Type:
-        """Find the type by which elements are moved when nothing is computed."""
+        """Return the type with which elements of a dtype are copied."""
         found = self.types.get(dtype)
         if found is None:
             found = BYTES.get(dtype.itemsize)
         if found is None:
-            raise errors.UnsupportedError(f"elements of {dtype} cannot be moved")
+            raise errors.UnsupportedError(f"elements of dtype {dtype} are not supported")
         return found
 
     def reduction(self, dtype: torch.dtype, op: Any) -> tuple[Type, Reduction]:
-        """Find the type and the reduction for `torch.distributed`'s op, or one by name."""
+        """Return the type and the reduction for a dtype and an op; see `reduction_of`."""
         reduction = reduction_of(op)
         if dtype is self.module.bool:
             return _logical(reduction)
         if dtype.is_complex:
             if reduction not in (Reduction.SUM, Reduction.AVG, Reduction.PREMUL_SUM):
                 raise errors.InvalidError(
-                    f"complex numbers have no {reduction.name.lower()} here: sum, avg or premul_sum"
+                    f"complex numbers do not support {reduction.name.lower()}; use sum, avg or "
+                    "premul_sum"
                 )
             dtype = dtype.to_real()
         found = self.types.get(dtype)
         if found is None:
             raise errors.UnsupportedError(
-                f"{dtype} cannot be reduced: one of {', '.join(TYPES)}, or bool"
+                f"{dtype} cannot be reduced; use one of {', '.join(TYPES)}, or bool"
             )
         return found, reduction
 
@@ -171,9 +174,9 @@ _OPS: dict[Any, Reduction] = {None: Reduction.SUM}
 
 
 def reduction_of(op: Any) -> Reduction:
-    """Find a reduction by `torch.distributed`'s op, or by name; None is the sum.
+    """Return the reduction for a `torch.distributed.ReduceOp` or its name. None means the sum.
 
-    The name of `premul_sum` is followed by a colon and the factor, as in "premul_sum:0.5".
+    "premul_sum" is followed by a colon and the factor, as in "premul_sum:0.5".
     """
     try:
         return _OPS[op]
@@ -185,31 +188,31 @@ def reduction_of(op: Any) -> Reduction:
     found = REDUCTIONS.get(name)
     if found is None or (colon and found is not Reduction.PREMUL_SUM):
         kind = errors.UnsupportedError if name == "unused" else errors.InvalidError
-        raise kind(f"reduction {op!r}: one of {', '.join(REDUCTIONS)}")
+        raise kind(f"unknown reduction {op!r}; use one of {', '.join(REDUCTIONS)}")
     if found is not Reduction.PREMUL_SUM and (isinstance(op, str) or inner is op):
         _OPS[op] = found
     return found
 
 
 def factor_of(op: Any) -> float:
-    """Read the factor of a `premul_sum`, as PyTorch or `reduction_of` writes it.
+    """Return the factor of a premul_sum, given as a ReduceOp or by name.
 
-    A factor in a tensor on a GPU is copied to the host, which waits for the GPU.
+    If the factor is a tensor on a GPU, this copies it to the host, which waits for the GPU.
     """
     try:
-        # PyTorch shows the factor only where it pickles a ReduceOp.
+        # PyTorch exposes the factor of a ReduceOp only through its pickled state.
         return float(op.partition(":")[2] if isinstance(op, str) else op.__getstate__()[1])
     except (AttributeError, TypeError, ValueError, IndexError):
         raise errors.InvalidError(
-            f"reduction {op!r} has no factor: pass torch.distributed._make_nccl_premul_sum(0.5) or "
-            '"premul_sum:0.5"'
+            f"reduction {op!r} has no factor; pass, for example, "
+            'torch.distributed._make_nccl_premul_sum(0.5) or "premul_sum:0.5"'
         ) from None
 
 
 def _logical(reduction: Reduction) -> tuple[Type, Reduction]:
-    """Turn a reduction of truth values, which are bytes of 0 or 1, into one of numbers."""
+    """Return the type and reduction that reduce bools, which are bytes with the value 0 or 1."""
     if reduction not in LOGICAL:
-        raise errors.UnsupportedError(f"truth values have no reduction {reduction.name.lower()}")
+        raise errors.UnsupportedError(f"bool does not support {reduction.name.lower()}")
     return Type.UINT8, LOGICAL[reduction]
 
 
@@ -221,7 +224,7 @@ def _release(version: str) -> tuple[int, int]:
 
 @cache
 def pytorch() -> Torch:
-    """Look PyTorch up, once; `TorchError` where there is none or it is too old."""
+    """Return the only `Torch`. Raise `TorchError` if PyTorch is not installed or is too old."""
     return Torch()
 
 
@@ -234,7 +237,7 @@ def add_backend(name: str, create: Any, devices: list[str]) -> None:
 
 
 def _complete(backends: Any) -> None:
-    """Add to the class of backends what PyTorch calls on those that support splitting.
+    """Add the members that PyTorch uses on backends that support splitting to their class.
 
     new_group calls `perform_nocolor_split` on ranks outside the new group if the default group is
     bound to a device, and split_group copies the options.
@@ -251,14 +254,15 @@ def _complete(backends: Any) -> None:
 _DEFAULT_OPTIONS = property(
     lambda backend: modules["torch"]._C._distributed_c10d.Backend.Options(backend.name())
 )
-"""Stands for the options of a backend that PyTorch does not show. Their timeout is the default."""
+"""Replaces the options of a backend where PyTorch does not expose them. It has the default timeout.
+"""
 
 
 def devices_of(backend: str) -> frozenset[str]:
-    """List the types of devices for which torch.distributed is making a backend.
+    """Return the device types for which torch.distributed is creating a backend.
 
-    PyTorch does not pass them to the backend. They are in a local variable of a function that
-    calls it; without the variable they are all types.
+    PyTorch does not pass them to the backend, so they are read from a local variable of one of the
+    calling functions. If no caller has the variable, all types are returned.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -271,7 +275,7 @@ def devices_of(backend: str) -> frozenset[str]:
 
 
 def set_memory_backend(device: str, name: str) -> None:
-    """Choose the backend of PyTorch's symmetric memory for a type of devices."""
+    """Set the backend of PyTorch's symmetric memory for a device type."""
     from torch.distributed import _symmetric_memory
 
     memory: Any = _symmetric_memory
@@ -280,9 +284,9 @@ def set_memory_backend(device: str, name: str) -> None:
 
 
 def allocate_from_groups(backend: str) -> None:
-    """Make DDP and FSDP2 allocate the buffers of collectives from groups of a backend.
+    """Make DDP and FSDP2 allocate communication buffers from process groups of a backend.
 
-    It is for models that are wrapped later.
+    This affects only models that are wrapped later.
     """
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     _fsdp_from_groups(backend)
@@ -304,26 +308,26 @@ def _fsdp_from_groups(backend: str) -> None:
 
 
 def is_view(tensor: torch.Tensor) -> bool:
-    """Report whether autograd has a tensor as a view of another one."""
+    """Return whether a tensor is a view in autograd."""
     return tensor._is_view()
 
 
 def is_known(process_group: Any) -> bool:
-    """Report whether torch.distributed still has a process group, which was not destroyed."""
+    """Return whether torch.distributed has a process group that was not destroyed."""
     return process_group in pytorch().distributed.distributed_c10d._world.pg_map
 
 
 def communicator_of(process_group: Any, device: int) -> int:
     """Return the address of a process group's ncclComm_t on a CUDA device.
 
-    It is 0 before the communicator is made, and after it was aborted.
+    The address is 0 before the communicator is created and after it was aborted.
     """
     found = pytorch().module
     backend = process_group._get_backend(found.device("cuda", device))
     if not hasattr(backend, "_comm_ptr"):
         raise errors.TorchError(
-            f"{type(backend).__name__} of PyTorch {found.__version__} has no function that returns "
-            "its communicator: attach needs the nccl backend of PyTorch 2.9 or newer"
+            f"{type(backend).__name__} of PyTorch {found.__version__} does not expose its "
+            "communicator; attach needs the nccl backend of PyTorch 2.9 or later"
         )
     try:
         return int(backend._comm_ptr() or 0)

@@ -1,17 +1,18 @@
-"""Which pool of PyTorch's a thread allocates from.
+"""Chooses the PyTorch memory pool from which a thread allocates.
 
-PyTorch keeps, for each device, a list of pools that divert allocations. A pool may stand in it only
-once, whichever thread put it there, so two threads cannot divert to one pool at the same time. They
-do in practice: a scope around `backward()` on one thread, a scope inside a custom backward function
-on another. So a domain has several *lanes*, each a MemPool of PyTorch's over the same pool of ours,
-and a thread takes the lowest lane that no other thread holds. Which one that is depends only on who
-is inside a scope at that point of the program, which ranks share.
+For each device, PyTorch has a list of pools to which allocations are diverted. Because a pool can
+be in this list only once, two threads cannot divert to it at the same time. Programs need that,
+for example for a scope around `backward()` on one thread and a scope in a custom backward function
+on another. A domain therefore has several *lanes*. Each lane is a PyTorch MemPool over the domain's
+symmem pool, and a thread takes the lowest lane that no other thread holds. The choice of the lane
+depends only on which threads are inside a scope at that point of the program, so it is the same on
+all ranks.
 
-While a CUDA graph is captured allocations go to lanes that belong to the graph's own private pool
-and no others. So memory that a replay writes is not allocated again while the graph lives, and
-graphs share memory exactly if the caller made them share PyTorch's pool.
+During the capture of a CUDA graph, allocations go only to lanes of the graph's private pool. Memory
+that a replay writes is therefore not allocated again while the graph is alive, and graphs share
+memory only if the caller made them share a private pool.
 
-Nothing here calls the C library: entering and leaving a scope costs calls into PyTorch alone.
+Nothing here calls the C library, so entering and leaving a scope costs only calls to PyTorch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 Key = tuple[int, int]
-"""The private pool of a graph, by PyTorch's id, or EAGER."""
+"""PyTorch's id of a graph's private pool, or EAGER outside captures."""
 
 EAGER: Key = (-1, -1)
 
@@ -30,31 +31,31 @@ class Hooks(Protocol):
     """The functions of PyTorch that routing uses. Tests replace them."""
 
     capturing: Callable[[], Any]
-    """Reports whether this thread's current stream is being captured."""
+    """Returns whether this thread's current stream is being captured."""
 
     def new_pool(self) -> Any:
-        """Make a MemPool over symmem's memory; it has an attribute `id`."""
+        """Return a new MemPool over symmem's memory, with an attribute `id`."""
 
     def bind(self, pool_id: Key) -> Calls:
-        """Bind the calls that divert to a pool, so that making them costs no more than need be."""
+        """Return the calls that divert to a pool, with their arguments bound to make them fast."""
 
     def capture_key(self) -> Key:
-        """Name the private pool of the capture that is under way."""
+        """Return the id of the private pool of the capture in progress."""
 
     def pause_graph(self, key: Key) -> None:
-        """Stop diverting to a graph's private pool, where it would win over ours."""
+        """Stop diverting to a graph's private pool if it would take precedence over a lane."""
 
     def resume_graph(self, key: Key) -> None:
         """Divert to a graph's private pool again."""
 
 
 class Calls(NamedTuple):
-    """The calls that divert allocations to one pool and stop that."""
+    """The calls that start and stop diverting allocations to one pool."""
 
     begin: Callable[[], Any]
     """Diverts this thread's allocations, and takes a reference to the pool."""
     begin_all: Callable[[], Any]
-    """The same for all threads."""
+    """Does the same for all threads."""
     end: Callable[[], Any]
     """Stops diverting."""
     drop: Callable[[], Any]
@@ -62,10 +63,10 @@ class Calls(NamedTuple):
 
 
 class Lane:
-    """One MemPool of PyTorch's, which the open scopes of at most one thread divert to.
+    """A PyTorch MemPool to which the open scopes of at most one thread divert.
 
-    States: free; held, from `acquire` to `release`. A free lane has a token, which is taken and put
-    back by operations that are atomic in Python and cost a quarter of what a lock does.
+    A lane is held from `acquire` to `release`, and free otherwise. A free lane has a token. Taking
+    the token and returning it are atomic operations in Python, at a quarter of the cost of a lock.
     """
 
     __slots__ = (
@@ -91,7 +92,7 @@ class Lane:
         self.token: list[None] = [None]
 
     def acquire(self) -> bool:
-        """Take the lane if it is free, and report whether it was."""
+        """Take the lane if it is free, and return whether it was."""
         try:
             self.token.pop()
         except IndexError:
@@ -99,11 +100,11 @@ class Lane:
         return True
 
     def release(self) -> None:
-        """Give the lane back."""
+        """Free the lane."""
         self.token.append(None)
 
     def divert(self) -> None:
-        """Divert the thread that holds the lane, or all."""
+        """Divert the thread that holds the lane, or all threads."""
         (self.begin_all if self.all_threads else self.begin)()
 
     def restore(self) -> None:
@@ -113,11 +114,11 @@ class Lane:
 
 
 class Nesting(threading.local):
-    """The lanes that this thread's open scopes divert to, outermost first; None is ordinary memory.
+    """The lanes to which this thread's open scopes divert, outermost first.
 
-    A lane that stands directly above itself was diverted to already, so that leaving the upper one
-    changes nothing. All domains of a device share one nesting, since a thread diverts to one pool
-    at a time.
+    None stands for ordinary memory. If a lane is on the stack twice in a row, leaving the inner
+    scope changes nothing. All domains of a device share one nesting, because a thread diverts to
+    only one pool at a time.
     """
 
     def __init__(self) -> None:
@@ -128,8 +129,8 @@ class Router:
     """The lanes of one domain on one device. It is safe for concurrent use.
 
     Attributes:
-        first: the lane that eager scopes take unless something is special; None before there is one
-            and after `close`, which makes every scope go through `enter`.
+        first: the lane for the fast path of eager scopes. It is None before the first scope and
+            after the group was closed, so that every scope calls `enter`.
     """
 
     def __init__(self, hooks: Hooks, nesting: Nesting):
@@ -141,7 +142,7 @@ class Router:
         self._lock = threading.Lock()
 
     def enter(self, all_threads: bool = False) -> None:
-        """Divert this thread to the domain's memory."""
+        """Divert this thread, or all threads, to the domain's memory."""
         stack = self.nesting.stack
         key = self.hooks.capture_key() if self.capturing() else EAGER
         held = stack[-1] if stack else None
@@ -168,7 +169,7 @@ class Router:
         stack.append(lane)
 
     def leave(self) -> None:
-        """Undo `enter`: the thread is diverted to what it was diverted to before."""
+        """Undo `enter`, restoring the thread's previous diversion."""
         stack = self.nesting.stack
         lane = stack.pop()
         assert lane is not None
@@ -180,7 +181,7 @@ class Router:
         self._resume(key, stack)
 
     def pause(self) -> None:
-        """Let this thread allocate ordinary memory."""
+        """Make this thread allocate ordinary memory."""
         stack = self.nesting.stack
         held = stack[-1] if stack else None
         stack.append(None)
@@ -199,18 +200,19 @@ class Router:
             held.divert()
 
     def forget(self, alive: Callable[[Key], bool]) -> int:
-        """Drop the lanes of graphs that are gone, and return how many those were.
+        """Drop the lanes of graphs that are no longer alive, and return the number of lanes.
 
-        Their memory goes back to the domain's pool. Ranks forget in the same places.
+        Their memory returns to the domain's pool. All ranks must call this at the same points.
         """
         with self._lock:
             gone = sorted(k for k in self.lanes if k is not EAGER and not alive(k))
             return sum(len(self.lanes.pop(k)) for k in gone)
 
     def reset(self) -> None:
-        """Drop the lanes of eager code, as far as no scope is open on them.
+        """Drop the lanes of eager code that no open scope holds.
 
-        Segments without tensors go back at once, others when their last tensor is gone.
+        Their segments without tensors return to the pool immediately, and the others when their
+        last tensor is freed.
         """
         with self._lock:
             self.first = None
@@ -219,7 +221,7 @@ class Router:
                 self.lanes[EAGER] = kept
 
     def _resume(self, key: Key, stack: list[Lane | None]) -> None:
-        """Divert again to what stands on top of the stack."""
+        """Divert to the lane on top of the stack again."""
         held = stack[-1] if stack else None
         if held is not None:
             held.divert()
@@ -231,7 +233,7 @@ class Router:
             self.hooks.resume_graph(key)
 
     def _take(self, key: Key) -> Lane:
-        """Take the lowest free lane of a key, and make one if there is none."""
+        """Take the lowest free lane of a key, creating one if none is free."""
         with self._lock:
             lanes = self.lanes.setdefault(key, [])
             lane = next((one for one in lanes if one.acquire()), None)

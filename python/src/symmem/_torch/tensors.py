@@ -1,7 +1,7 @@
-"""Tensors that a collective cannot use, and what to pass instead.
+"""Rejects tensors that a collective cannot use, and suggests what to pass instead.
 
-Many classes of tensors have a shape and no memory: they wrap others, or stand for some that are
-made later.
+Many tensor classes have a shape but no memory, because they wrap other tensors or are placeholders
+for tensors that are created later.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from symmem._torch.pytorch import modules, pytorch
 
 
 def require_memory(name: str, tensor: Any, device: int | None) -> None:
-    """Raise unless a tensor is dense, on the rank's device and has memory.
+    """Raise an error unless a tensor is dense, is on the rank's device and has memory.
 
     Args:
-        name: what the caller calls it.
-        tensor: what was passed as one.
-        device: the ordinal of the rank's CUDA device, None on the host backend.
+        name: the caller's name for the argument.
+        tensor: the argument, which need not be a tensor.
+        device: the ordinal of the rank's CUDA device, or None on the host backend.
     """
     if not isinstance(tensor, pytorch().tensor):
         raise errors.InvalidError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
@@ -36,7 +36,7 @@ def require_memory(name: str, tensor: Any, device: int | None) -> None:
 
 
 def has_memory(tensor: Any) -> bool:
-    """Report whether a tensor has an address, or no elements."""
+    """Return whether a tensor has an address or no elements."""
     try:
         return bool(tensor.data_ptr() or not tensor.numel())
     except (RuntimeError, ValueError):
@@ -44,24 +44,24 @@ def has_memory(tensor: Any) -> bool:
 
 
 def _stand_in(name: str, tensor: Any) -> str | None:
-    """Describe a tensor that only stands for others, or return None; other queries may fail."""
+    """Describe a wrapper or placeholder, on which other queries may fail; None for real tensors."""
     torch = pytorch().module
     distributed = modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(tensor, distributed.DTensor):
-        return f"is a DTensor: pass its part on this rank, {name}.to_local()"
+        return f"is a DTensor; pass its part on this rank, {name}.to_local()"
     if pytorch().is_fake(tensor):
-        return "is a fake tensor, which has a shape and no data: run without FakeTensorMode"
+        return "is a fake tensor, which has no data; run without FakeTensorMode"
     if torch.nn.parameter.is_lazy(tensor):
-        return "is a lazy parameter without a shape yet: call its module once before"
+        return "is a lazy parameter without a shape; call its module once before the collective"
     if pytorch().in_transform(tensor):
         return (
-            "is inside of a transform of torch.func, such as vmap or grad: call the collective "
-            "outside of it"
+            "is a wrapper in a torch.func transform, such as vmap or grad; call the collective "
+            "outside the transform"
         )
     if tensor.is_meta:
         return (
-            "is on the meta device, which has no memory: make it on the rank's device before, as "
-            "torch.nn.Module.to_empty does with the parameters of a module"
+            "is on the meta device, which has no memory; allocate it on the rank's device first, "
+            "as torch.nn.Module.to_empty does with the parameters of a module"
         )
     return None
 
@@ -69,10 +69,10 @@ def _stand_in(name: str, tensor: Any) -> str | None:
 def _layout(name: str, tensor: Any) -> str:
     torch = pytorch().module
     if tensor.layout is torch.jagged:
-        return f"is a nested tensor whose rows differ in length: pass {name}.values()"
+        return f"is a nested tensor with rows of different lengths; pass {name}.values()"
     if tensor.layout is pytorch().mkldnn:
-        return f"has the layout of mkldnn: pass {name}.to_dense()"
-    return f"is sparse ({tensor.layout}): pass {name}.to_dense(), or its values and indices"
+        return f"has the mkldnn layout; pass {name}.to_dense()"
+    return f"is sparse ({tensor.layout}); pass {name}.to_dense(), or its values and indices"
 
 
 def _empty(name: str, tensor: Any) -> str:
@@ -81,10 +81,10 @@ def _empty(name: str, tensor: Any) -> str:
     kind = type(tensor)
     if kind not in (torch.Tensor, torch.nn.Parameter):
         return (
-            f"is a {kind.__module__}.{kind.__qualname__}, which has no memory: pass the tensors "
+            f"is a {kind.__module__}.{kind.__qualname__}, which has no memory; pass the tensors "
             "that it wraps, one by one"
         )
     return (
-        "has had its memory freed (its storage has 0 bytes), as FSDP does between the uses of a "
-        "parameter: pass it while it has data"
+        "has no memory, because its storage was freed, as FSDP does between the uses of a "
+        "parameter; pass it while it has data"
     )

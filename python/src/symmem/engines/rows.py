@@ -1,6 +1,7 @@
-"""Collectives on rows of tensors, with the results that vLLM and SGLang expect of theirs.
+"""Collectives with the semantics that vLLM and SGLang expect.
 
-Each function asks the takeover first. It returns None, on all ranks, if the call is the engine's.
+Each function asks the takeover whether symmem should run the call. If not, it returns None on all
+ranks, and the engine runs the call.
 """
 
 from __future__ import annotations
@@ -18,36 +19,36 @@ if TYPE_CHECKING:
     from symmem.engines.takeover import Takeover
 
 
-def all_reduce(made: Takeover, tensor: torch.Tensor) -> torch.Tensor | None:
+def all_reduce(takeover: Takeover, tensor: torch.Tensor) -> torch.Tensor | None:
     """Sum a tensor over all ranks into a new one."""
-    if not made.takes("all_reduce", tensor, None):
+    if not takeover.takes("all_reduce", tensor, None):
         return None
     output: torch.Tensor = modules["torch"].empty_like(tensor)
     if compiling():
         output.copy_(tensor)
-        collectives.all_reduce(output, group=made.which())
+        collectives.all_reduce(output, group=takeover.group_argument())
     else:
-        collectives.all_reduce_into(output, tensor, None, made.group)
+        collectives.all_reduce_into(output, tensor, None, takeover.group)
     return output
 
 
-def all_gather(made: Takeover, tensor: torch.Tensor, dim: int) -> torch.Tensor | None:
-    """Gather a tensor of each rank, all of the same shape, along a dimension."""
-    if made.group is None or tensor.dim() == 0:
+def all_gather(takeover: Takeover, tensor: torch.Tensor, dim: int) -> torch.Tensor | None:
+    """Gather tensors of the same shape from all ranks along a dimension."""
+    if takeover.group is None or tensor.dim() == 0:
         return None
-    size = made.size
-    if not made.takes("all_gather", tensor, size * tensor.shape[0]):
+    size = takeover.size
+    if not takeover.takes("all_gather", tensor, size * tensor.shape[0]):
         return None
     shape = tuple(tensor.shape)
     output = tensor.new_empty((size * shape[0], *shape[1:]))
-    collectives.all_gather_into_tensor(output, tensor.contiguous(), made.which())
+    collectives.all_gather_into_tensor(output, tensor.contiguous(), takeover.group_argument())
     dim %= len(shape)
     parts = output.reshape((size, *shape)).movedim(0, dim)
     return parts.reshape((*shape[:dim], size * shape[dim], *shape[dim + 1 :]))
 
 
 def all_gather_rows(
-    made: Takeover,
+    takeover: Takeover,
     tensors: list[torch.Tensor],
     sizes: Sequence[int] | None,
     output: torch.Tensor | None = None,
@@ -55,12 +56,12 @@ def all_gather_rows(
     """Gather the rows of several tensors.
 
     Args:
-        made: the takeover of the group.
+        takeover: the takeover of the group.
         tensors: the rows of this rank.
-        sizes: how many rows each rank has in each tensor; the same number unless given.
-        output: where the rows of a single tensor go; a new tensor unless given.
+        sizes: the number of rows of each rank; the default is the same number on all ranks.
+        output: the output if there is only one tensor; the default is a new tensor.
     """
-    group = made.group
+    group = takeover.group
     if group is None or not tensors:
         return None
     counts = _counts(group, tensors[0].shape[0], sizes)
@@ -68,9 +69,9 @@ def all_gather_rows(
         return None  # The engine's own check raises.
     total = sum(counts)
     alone = len(tensors) == 1 and _even(counts)
-    if alone and not made.takes("all_gather", tensors[0], total if output is None else output):
+    if alone and not takeover.takes("all_gather", tensors[0], total if output is None else output):
         return None
-    if not alone and not all(made.takes_rows("all_gather_v", t, total) for t in tensors):
+    if not alone and not all(takeover.takes_rows("all_gather_v", t, total) for t in tensors):
         return None
     outputs = [output] if output is not None else []
     outputs = outputs or [tensor.new_empty((total, *tensor.shape[1:])) for tensor in tensors]
@@ -82,20 +83,20 @@ def all_gather_rows(
 
 
 def reduce_scatter_rows(
-    made: Takeover,
+    takeover: Takeover,
     tensor: torch.Tensor,
     sizes: Sequence[int] | None,
     output: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """Sum rows over all ranks, and keep this rank's.
+    """Sum rows over all ranks, and return this rank's part.
 
     Args:
-        made: the takeover of the group.
-        tensor: the rows for all ranks, in the order of ranks.
-        sizes: how many rows each rank keeps; the same number unless given.
-        output: where this rank's rows go; a new tensor unless given.
+        takeover: the takeover of the group.
+        tensor: the rows for all ranks, in rank order.
+        sizes: the number of rows of each rank; the default is the same number on all ranks.
+        output: the output; the default is a new tensor.
     """
-    group = made.group
+    group = takeover.group
     if group is None or tensor.dim() == 0:
         return None
     counts = _counts(group, tensor.shape[0] // group.size, sizes)
@@ -103,24 +104,26 @@ def reduce_scatter_rows(
         return None  # The engine's own check raises.
     mine = counts[group.rank]
     even = _even(counts)
-    if even and not made.takes("reduce_scatter", tensor, mine if output is None else output):
+    if even and not takeover.takes("reduce_scatter", tensor, mine if output is None else output):
         return None
-    if not even and not made.takes_rows("reduce_scatter_v", tensor, sum(counts)):
+    if not even and not takeover.takes_rows("reduce_scatter_v", tensor, sum(counts)):
         return None
     if output is None:
         output = tensor.new_empty((mine, *tensor.shape[1:]))
     if even:
-        collectives.reduce_scatter_tensor(output, tensor.contiguous(), None, made.which())
+        collectives.reduce_scatter_tensor(
+            output, tensor.contiguous(), None, takeover.group_argument()
+        )
     else:
         collectives.reduce_scatter_v(output, tensor, counts, None, group)
     return output
 
 
 def _counts(group: Group, each: int, sizes: Sequence[int] | None) -> list[int]:
-    """List how many rows each rank has."""
+    """Return the number of rows of each rank."""
     return [each] * group.size if sizes is None else list(sizes)
 
 
 def _even(counts: Sequence[int]) -> bool:
-    """Report whether all ranks have the same number of rows."""
+    """Return whether all ranks have the same number of rows."""
     return counts.count(counts[0]) == len(counts)

@@ -1,4 +1,4 @@
-"""Symmetric tensors that an engine uses again and again."""
+"""Symmetric tensors that an engine reuses."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 class Scratch:
-    """Keeps symmetric tensors of a group by their use; the group's ranks ask for the same ones.
+    """Caches symmetric tensors of a group by their use. All ranks must request the same tensors.
 
-    A tensor that is too small is replaced by one of twice as many rows. It stays allocated, since
-    a captured graph may use it.
+    A tensor that is too small is replaced by one with at least twice as many rows. The old tensor
+    stays allocated, because a captured graph may use it.
     """
 
     def __init__(self, group: Group):
         self._group = group
-        self._made: dict[tuple[Any, ...], list[torch.Tensor]] = {}
+        self._tensors: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
     def tensor(
         self, use: tuple[Any, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor | None:
-        """Return the first rows of the tensor of a use. Collective where it is made.
+        """Return the first rows of the tensor for a use. Collective if it must be allocated.
 
-        Returns None, on all ranks, if it would have to be made while CUDA captures a graph.
+        If it would have to be allocated while CUDA captures a graph, return None on all ranks.
         """
-        made = self._made.setdefault((*use, shape[1:], dtype), [])
-        rows = made[-1].shape[0] if made else 0
+        tensors = self._tensors.setdefault((*use, shape[1:], dtype), [])
+        rows = tensors[-1].shape[0] if tensors else 0
         if rows < shape[0]:
             if self._group.runtime.device is not None and pytorch().is_capturing():
                 return None
             wanted = (max(shape[0], 2 * rows), *shape[1:])
             with self._group.scope:
-                made.append(memory.empty(self._group.runtime, wanted, dtype, self._group))
-        return made[-1][: shape[0]]
+                tensors.append(memory.empty(self._group.runtime, wanted, dtype, self._group))
+        return tensors[-1][: shape[0]]

@@ -1,8 +1,9 @@
 """Decides which calls of an engine's group run on symmem.
 
-All ranks of a group decide the same. Facts that may differ between ranks are exchanged once, when
-the engine makes the group. Later decisions depend only on what is equal on all ranks: the
-operation, the number and type of the elements, and whether tensors are symmetric.
+All ranks of a group must make the same decision. They exchange the facts that may differ between
+them once, when the engine creates the group. Later decisions depend only on properties that are the
+same on all ranks: the operation, the number and type of the elements, and whether the tensors are
+symmetric.
 """
 
 from __future__ import annotations
@@ -27,43 +28,46 @@ if TYPE_CHECKING:
 
     from symmem._api.terms import Backend
 
-LIMIT = 60.0
-"""How many seconds ranks wait for each other's facts before the engine keeps the group."""
+EXCHANGE_TIMEOUT = 60.0
+"""How long ranks wait for each other's facts before leaving the group to the engine, in seconds."""
 
 REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_v"})
-"""The operations that compute, which symmem has for fewer types than those that copy."""
+"""The operations that reduce. They support fewer element types than operations that only copy."""
 
 ON_GPUS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
-"""The operations that are taken over on GPUs, where the tuning table has a fast path for them."""
+"""The operations that symmem runs on GPUs if the tuning table has a fast path for the call."""
 
 ALWAYS_ON_GPUS: set[str] = set()
-"""The operations that are taken over on GPUs whatever the table has; measurements fill it."""
+"""The operations that symmem always runs on GPUs. It is empty except in benchmarks."""
 
-MOST_BYTES = 32 << 20
-"""The size from which inputs on GPUs are the engine's: there NCCL was up to 4 % faster, eager."""
+MAX_BYTES = 32 << 20
+"""On GPUs, inputs of at least this size are left to the engine.
 
-MOST_ANSWERS = 4096
-"""How many decisions about sizes a group remembers."""
+For such sizes, NCCL was up to 4% faster in eager mode.
+"""
+
+MAX_ANSWERS = 4096
+"""The maximum number of decisions that a group caches."""
 
 
 def switched_off(variable: str) -> bool:
-    """Report whether a variable of the environment switches a plug-in off."""
+    """Return whether an environment variable turns a plug-in off."""
     return os.environ.get(variable, "").strip().lower() in ("0", "false", "off", "no")
 
 
 def deterministic() -> bool:
-    """Report whether symmem will open with deterministic reductions."""
+    """Return whether SYMMEM_DETERMINISTIC requires a formula for reductions."""
     return os.environ.get("SYMMEM_DETERMINISTIC", "").lower() not in ("", "0", "any", "false")
 
 
 class Takeover:
-    """The symmem group that serves one group of an engine, or the reason why there is none.
+    """The symmem group that runs calls of an engine's group, or the reason why there is none.
 
     Attributes:
-        group: symmem's group of the same ranks; None if the engine keeps all calls.
-        size: the number of its ranks.
-        scratch: its symmetric tensors; None if the engine keeps all calls.
-        reason: why the engine keeps all calls; empty if `group` is set.
+        group: symmem's group of the same ranks, or None if the engine runs all calls.
+        size: the number of ranks of the group.
+        scratch: symmetric tensors of the group, or None if the engine runs all calls.
+        reason: the reason why the engine runs all calls. It is empty if `group` is set.
     """
 
     def __init__(self, group: Group | None, reason: str = ""):
@@ -77,13 +81,13 @@ class Takeover:
         self._answers: dict[tuple[Any, ...], bool] = {}
 
     def takes(self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None) -> bool:
-        """Report whether symmem runs a call. All ranks get the same answer.
+        """Return whether symmem runs a call. All ranks get the same answer.
 
         Args:
-            operation: a name of `ON_GPUS`, "all_gather_v", "reduce_scatter_v", "send" or "recv".
-            input: what is read, or a tensor like it.
-            output: what is written; for a new tensor the number of its rows, or None if it is like
-                the input.
+            operation: a name in `ON_GPUS`, "all_gather_v", "reduce_scatter_v", "send" or "recv".
+            input: the input, or a tensor like it.
+            output: the output. If it is a new tensor, pass the number of its rows, or None if it
+                is like the input.
         """
         if self.group is None:
             return False
@@ -92,18 +96,20 @@ class Takeover:
         return input.device.type == "cpu" and self._knows(operation, input.dtype)
 
     def receives(self, dtype: torch.dtype) -> bool:
-        """Report whether symmem receives the messages of a type. All ranks get the same answer."""
+        """Return whether symmem receives messages of a dtype. All ranks get the same answer."""
         if self.group is None or (self._gpu and "recv" not in ALWAYS_ON_GPUS):
             return False
         return self._knows("recv", dtype)
 
     def takes_rows(self, operation: str, tensor: torch.Tensor, rows: int) -> bool:
-        """Report whether symmem runs a call with a different number of rows on each rank.
+        """Return whether symmem runs a call with different numbers of rows on different ranks.
+
+        The answer is that for a call with equal parts, so that it is the same on all ranks.
 
         Args:
             operation: "all_gather_v" or "reduce_scatter_v".
             tensor: the rows of this rank, or of all ranks.
-            rows: the number of rows of all ranks. Each rank gets the answer for equal parts.
+            rows: the total number of rows.
         """
         if self.group is None or not self._gpu or operation in ALWAYS_ON_GPUS:
             return self.takes(operation, tensor, rows)
@@ -112,7 +118,7 @@ class Takeover:
         key = (operation, rows, tensor.shape[1:], tensor.dtype)
         found = self._answers.get(key)
         if found is None:
-            if len(self._answers) >= MOST_ANSWERS:
+            if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
             part = -(-rows // self.size)
             few = tensor.new_empty((part, *tensor.shape[1:]))
@@ -122,17 +128,17 @@ class Takeover:
         return found
 
     def _knows(self, operation: str, dtype: torch.dtype) -> bool:
-        """Report whether symmem has an operation for a type of elements."""
+        """Return whether symmem supports an operation for a dtype."""
         if operation in REDUCTIONS:
             return dtype in self._reducible
         return dtype.itemsize in BYTES
 
-    def which(self) -> Any:
-        """Return the group for a call: its name where PyTorch traces the caller."""
+    def group_argument(self) -> Any:
+        """Return the `group` argument for a call: the name if PyTorch is tracing the caller."""
         return self._name if compiling() else self.group
 
     def symmetric(self, tensor: torch.Tensor) -> bool:
-        """Report whether a tensor lies in symmetric memory of the group."""
+        """Return whether a tensor is in symmetric memory of the group."""
         if self.group is None:
             return False
         windows = self.group.windows
@@ -141,25 +147,25 @@ class Takeover:
         return questions.is_symmetric(tensor, self.group)
 
     def close(self) -> None:
-        """Close symmem's world on this rank; the engine keeps all calls after that."""
+        """Close symmem's world on this rank. From then on, the engine runs all calls."""
         group, self.group, self.scratch = self.group, None, None
         if group is not None:
             self.reason = "the group was destroyed"
             group.close(force=True)
 
     def _fast(self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None) -> bool:
-        """Report whether the tuning table has a path that beats plain NCCL for a call.
+        """Return whether the tuning table has a path for a call that is faster than plain NCCL.
 
-        The engine pays for this in each call that it keeps, so answers are remembered.
+        Answers are cached, because this check slows down every call that the engine runs itself.
         """
         if operation not in ON_GPUS:
             return operation in ALWAYS_ON_GPUS and self._knows(operation, input.dtype)
         given = output is not None and not isinstance(output, int)
-        there = given and self.symmetric(output)  # type: ignore[arg-type]
-        key = (operation, input.shape, input.dtype, self.symmetric(input), there)
+        symmetric_output = given and self.symmetric(output)  # type: ignore[arg-type]
+        key = (operation, input.shape, input.dtype, self.symmetric(input), symmetric_output)
         found = self._answers.get(key)
         if found is None:
-            if len(self._answers) >= MOST_ANSWERS:
+            if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
             found = self._answers[key] = self._beats(operation, input, output)
         return found
@@ -167,8 +173,8 @@ class Takeover:
     def _beats(
         self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None
     ) -> bool:
-        """Ask the tuning table about a call."""
-        if input.nbytes >= MOST_BYTES or not self._knows(operation, input.dtype):
+        """Return the uncached answer of `_fast`."""
+        if input.nbytes >= MAX_BYTES or not self._knows(operation, input.dtype):
             return False
         target = output
         if target is None:
@@ -181,16 +187,16 @@ class Takeover:
 def take_over(
     name: str, process_group: Any, device: torch.device, refusals: Iterable[str]
 ) -> Takeover:
-    """Open a world of symmem for a group of an engine, or find the reason not to.
+    """Open a symmem world for an engine's group unless there is a reason not to.
 
     Collective over the process group.
 
     Args:
-        name: the engine's name of the group, for errors.
-        process_group: the engine's group for tensors of `device`.
+        name: the name of the group, for errors.
+        process_group: the engine's process group for tensors on `device`.
         device: the device of this rank.
-        refusals: reasons to leave the group to the engine; empty texts are none. They must be the
-            same on all ranks.
+        refusals: reasons to leave the group to the engine, which must be the same on all ranks.
+            Empty ones are ignored.
     """
     refusal = next(filter(None, refusals), "") or _first_refusal(process_group, _unable())
     if refusal:
@@ -210,7 +216,7 @@ def take_over(
 
 
 def _unable() -> str:
-    """Return why this rank cannot load symmem's library, or an empty text."""
+    """Return why this rank cannot load symmem's library, or an empty string if it can."""
     try:
         library()
     except errors.SymmemError as e:
@@ -219,9 +225,9 @@ def _unable() -> str:
 
 
 def _first_refusal(process_group: Any, refusal: str) -> str:
-    """Exchange reasons to leave a group to the engine, and return the first; empty if none has one.
+    """Exchange the ranks' reasons to leave a group to the engine, and return the first.
 
-    Ranks on several machines are one more reason.
+    The result is empty if no rank has a reason and all ranks are on one machine.
     """
     try:
         facts = _exchange(process_group, {"machine": machine(), "refusal": refusal})
@@ -234,45 +240,47 @@ def _first_refusal(process_group: Any, refusal: str) -> str:
 
 
 def _exchange(process_group: Any, fact: dict[str, str]) -> list[dict[str, str]]:
-    """Exchange one fact of each rank through the store of a process group. Collective over it."""
+    """Exchange one fact per rank through the store of a process group. Collective."""
     found = pytorch()
     store = found.store_of(process_group)
     if store is None:
         raise errors.UnsupportedError("its process group has no store")
     ranks = found.ranks_of(process_group)
     rank = ranks.index(found.distributed.get_rank())
-    with Meeting(store, rank, len(ranks), LIMIT, -1) as meeting:
+    with Meeting(store, rank, len(ranks), EXCHANGE_TIMEOUT, -1) as meeting:
         meeting.publish(machine_key(rank), json.dumps(fact))
         values = meeting.await_values(*[machine_key(r) for r in range(len(ranks))])
     return [json.loads(value) for value in values]
 
 
 def _warm_up(group: Group, device: torch.device) -> None:
-    """Run a first call, so that kernels are loaded and memory is taken before the engine counts it.
+    """Run a first call, and raise an error if its result is wrong.
 
-    A sum of ones that is not the number of ranks raises.
+    The call loads kernels and allocates memory before the engine measures its free memory.
     """
     ones = pytorch().module.ones(8, dtype=pytorch().module.float32, device=device)
     collectives.all_reduce(ones, group=group)
     if ones.tolist() != [float(group.size)] * 8:
-        raise errors.InternalError(f"a sum of ones over {group.size} ranks is {ones.tolist()}")
+        raise errors.InternalError(
+            f"the sum of ones over {group.size} ranks is wrong: {ones.tolist()}"
+        )
 
 
 def report(
-    logger: logging.Logger, engine: str, name: str, made: Takeover, calls: Mapping[str, str]
+    logger: logging.Logger, engine: str, name: str, takeover: Takeover, calls: Mapping[str, str]
 ) -> None:
-    """Log which calls of a group symmem runs and which the engine keeps, in one line.
+    """Log in one line which calls of a group symmem runs and which the engine runs.
 
     Args:
-        logger: where the line goes.
-        engine: the engine's name.
-        name: the engine's name of the group.
-        made: the takeover of the group.
-        calls: the operations of the calls that the plug-in can take over, by the calls' names.
+        logger: the engine's logger.
+        engine: the name of the engine.
+        name: the name of the group.
+        takeover: the takeover of the group.
+        calls: the operation of each call that the plug-in can take over, by the call's name.
     """
-    group = made.group
+    group = takeover.group
     if group is None:
-        logger.info("symmem leaves the group %s to %s: %s", name, engine, made.reason)
+        logger.info("symmem leaves the group %s to %s: %s", name, engine, takeover.reason)
         return
     gpus = group.runtime.device is not None
     taken = [c for c, o in calls.items() if not gpus or o in ON_GPUS or o in ALWAYS_ON_GPUS]

@@ -1,8 +1,8 @@
-"""The plug-in of vLLM: entry point `vllm.general_plugins`.
+"""The plug-in for vLLM, with the entry point `vllm.general_plugins`.
 
-vLLM asks its platform for the class of the communicator of each group. The plug-in answers with a
-subclass of that class, whose collectives run on symmem, and calls the base class where they do not.
-SYMMEM_VLLM=0 switches the plug-in off.
+vLLM asks its platform for the communicator class of each group. The plug-in substitutes a subclass
+that runs collectives on symmem or passes them to the base class. SYMMEM_VLLM=0 turns the plug-in
+off.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CALLS = {
     "send": "send",
     "recv": "recv",
 }
-"""The operations of the calls that are taken over, for the log."""
+"""The operation of each call that can be taken over, for the log."""
 
 logger = logging.getLogger("vllm.symmem")
 
 
 def register() -> None:
-    """Have vLLM's platform name symmem's communicator. vLLM calls this in each of its processes."""
+    """Make vLLM's platform return symmem's communicator class. Called in each vLLM process."""
     if switched_off(SWITCH):
         logger.info("symmem leaves all groups to vLLM: %s=0", SWITCH)
         return
@@ -60,7 +60,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Make the class that `register` names, when vLLM has imported what it derives from."""
+    """Create the class Communicator on demand, because its base class is imported late by vLLM."""
     if name != "Communicator":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from vllm.platforms import current_platform
@@ -73,53 +73,53 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _derive(base: type[Any]) -> type[Any]:
-    """Put symmem's collectives over a communicator of vLLM's."""
+    """Return a subclass of vLLM's communicator with symmem's collectives."""
     return type(f"Symmem{base.__name__}", (SymmemCommunicator, base), {})
 
 
 def _broadcast_of(original: Any) -> Any:
-    """Wrap `GroupCoordinator.broadcast`, which does not ask the communicator."""
+    """Wrap `GroupCoordinator.broadcast`, which does not call the communicator."""
 
     @functools.wraps(original)
     def broadcast(self: Any, input_: torch.Tensor, src: int = 0) -> torch.Tensor:
-        made = getattr(self.device_communicator, "takeover", None)
-        if made is None or not made.takes("broadcast", input_, input_):
+        takeover = getattr(self.device_communicator, "takeover", None)
+        if takeover is None or not takeover.takes("broadcast", input_, input_):
             result: torch.Tensor = original(self, input_, src)
             return result
-        collectives.broadcast(input_, group=made.which(), group_src=src)
+        collectives.broadcast(input_, group=takeover.group_argument(), group_src=src)
         return input_
 
     return broadcast
 
 
 def _refusals(communicator: Any) -> Iterator[str]:
-    """List the reasons to leave a group to vLLM that are the same on all of its ranks."""
+    """Yield the reasons to leave a group to vLLM that are the same on all of its ranks."""
     from vllm import envs
 
     if communicator.world_size == 1:
         yield "it has one rank"
     if not is_known(communicator.cpu_group):
-        yield "its ranks meet without torch.distributed, for elastic expert parallelism"
+        yield "its process group is unknown to torch.distributed (elastic expert parallelism)"
     if communicator.device_group is None:
-        yield "it has no group for tensors"
+        yield "it has no device group"
     if communicator.device.type not in ("cpu", "cuda"):
         yield f"symmem does not run on {communicator.device.type}"
     if envs.VLLM_BATCH_INVARIANT and not deterministic():
         yield "VLLM_BATCH_INVARIANT=1 needs SYMMEM_DETERMINISTIC=ranks"
     if envs.VLLM_USE_NCCL_SYMM_MEM:
-        yield "VLLM_USE_NCCL_SYMM_MEM=1 registers the same memory with NCCL"
+        yield "VLLM_USE_NCCL_SYMM_MEM=1 makes vLLM register the same memory with NCCL"
 
 
 def _leading(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """Move a dimension to the front; a call that vLLM keeps should not pay for a view."""
+    """Move a dimension to the front, avoiding a view if it is already there."""
     return tensor.movedim(dim, 0) if dim else tensor
 
 
 class SymmemCommunicator:
-    """Runs collectives on symmem, and on the base class where symmem has no faster path.
+    """Runs collectives on symmem, or calls the base class if symmem has no faster path.
 
     Attributes:
-        takeover: decides which of the two.
+        takeover: decides which calls symmem runs.
     """
 
     world_size: int
@@ -138,13 +138,13 @@ class SymmemCommunicator:
 
     def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks into a new one."""
-        found = rows.all_reduce(self.takeover, input_)
-        return super().all_reduce(input_) if found is None else found  # type: ignore[misc]
+        result = rows.all_reduce(self.takeover, input_)
+        return super().all_reduce(input_) if result is None else result  # type: ignore[misc]
 
     def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """Gather a tensor of each rank along a dimension."""
-        found = rows.all_gather(self.takeover, input_, dim)
-        return super().all_gather(input_, dim) if found is None else found  # type: ignore[misc]
+        result = rows.all_gather(self.takeover, input_, dim)
+        return super().all_gather(input_, dim) if result is None else result  # type: ignore[misc]
 
     def all_gatherv(
         self,
@@ -152,30 +152,30 @@ class SymmemCommunicator:
         dim: int = 0,
         sizes: list[int] | None = None,
     ) -> torch.Tensor | list[torch.Tensor]:
-        """Gather rows of one tensor or several, of which each rank has its own number."""
+        """Gather rows of one or more tensors. The number of rows may differ between ranks."""
         tensors = input_ if isinstance(input_, list) else [input_]
-        found = rows.all_gather_rows(self.takeover, tensors, sizes) if dim == 0 else None
-        if found is None:
+        result = rows.all_gather_rows(self.takeover, tensors, sizes) if dim == 0 else None
+        if result is None:
             return super().all_gatherv(input_, dim, sizes)  # type: ignore[misc,no-any-return]
-        return found if isinstance(input_, list) else found[0]
+        return result if isinstance(input_, list) else result[0]
 
     def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        """Sum a tensor over all ranks, and keep this rank's part along a dimension."""
+        """Sum a tensor over all ranks, and return this rank's part along a dimension."""
         dim %= input_.dim()
-        found = rows.reduce_scatter_rows(self.takeover, _leading(input_, dim), None)
-        if found is None:
+        result = rows.reduce_scatter_rows(self.takeover, _leading(input_, dim), None)
+        if result is None:
             return super().reduce_scatter(input_, dim)  # type: ignore[misc,no-any-return]
-        return found.movedim(0, dim).contiguous()
+        return result.movedim(0, dim).contiguous()
 
     def reduce_scatterv(
         self, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None
     ) -> torch.Tensor:
-        """Sum rows over all ranks, and keep this rank's, of which each has its own number."""
+        """Sum rows over all ranks, and return this rank's part. The parts may differ in size."""
         dim %= input_.dim()
-        found = rows.reduce_scatter_rows(self.takeover, _leading(input_, dim), sizes)
-        if found is None:
+        result = rows.reduce_scatter_rows(self.takeover, _leading(input_, dim), sizes)
+        if result is None:
             return super().reduce_scatterv(input_, dim, sizes)  # type: ignore[misc,no-any-return]
-        return found.movedim(0, dim).contiguous()
+        return result.movedim(0, dim).contiguous()
 
     def reduce_scatterv_into_output(
         self,
@@ -184,15 +184,15 @@ class SymmemCommunicator:
         dim: int = -1,
         sizes: list[int] | None = None,
     ) -> torch.Tensor:
-        """Do what `reduce_scatterv` does, into a tensor of the caller."""
-        found = None
+        """Do the same as `reduce_scatterv`, but store the part in the output."""
+        result = None
         if dim % input_.dim() == 0:
-            found = rows.reduce_scatter_rows(self.takeover, input_, sizes, output)
-        if found is None:
+            result = rows.reduce_scatter_rows(self.takeover, input_, sizes, output)
+        if result is None:
             base: Any = super()
-            result: torch.Tensor = base.reduce_scatterv_into_output(input_, output, dim, sizes)
-            return result
-        return found
+            theirs: torch.Tensor = base.reduce_scatterv_into_output(input_, output, dim, sizes)
+            return theirs
+        return result
 
     def get_symmetric_memory_buffer(
         self, role: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
@@ -201,41 +201,41 @@ class SymmemCommunicator:
         scratch = self.takeover.scratch
         if scratch is None:
             base: Any = super()
-            found: torch.Tensor | None = base.get_symmetric_memory_buffer(
+            result: torch.Tensor | None = base.get_symmetric_memory_buffer(
                 role, shape, dtype, device
             )
-            return found
+            return result
         from vllm.v1.worker.ubatching import dbo_current_ubatch_id
 
         return scratch.tensor((role, dbo_current_ubatch_id()), tuple(shape), dtype)
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0) -> torch.Tensor:
-        """Copy one rank's tensor to all."""
-        made = self.takeover
-        if not made.takes("broadcast", tensor, tensor):
+        """Copy one rank's tensor to all ranks."""
+        takeover = self.takeover
+        if not takeover.takes("broadcast", tensor, tensor):
             return super().broadcast(tensor, src)  # type: ignore[misc,no-any-return]
-        collectives.broadcast(tensor, group=made.which(), group_src=src)
+        collectives.broadcast(tensor, group=takeover.group_argument(), group_src=src)
         return tensor
 
     def send(self, tensor: torch.Tensor, dst: int | None = None) -> None:
-        """Send a tensor to a rank of the group, the next one unless given."""
-        made = self.takeover
-        if not made.takes("send", tensor, tensor):
+        """Send a tensor to a rank of the group; the default is the next rank."""
+        takeover = self.takeover
+        if not takeover.takes("send", tensor, tensor):
             super().send(tensor, dst)  # type: ignore[misc]
             return
         peer = (self.rank_in_group + 1) % self.world_size if dst is None else dst
-        messages.send(tensor, group=made.group, group_dst=peer)
+        messages.send(tensor, group=takeover.group, group_dst=peer)
 
     def recv(self, size: torch.Size, dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
-        """Receive a tensor from a rank of the group, the previous one unless given."""
-        made = self.takeover
-        if not made.receives(dtype):
+        """Receive a tensor from a rank of the group; the default is the previous rank."""
+        takeover = self.takeover
+        if not takeover.receives(dtype):
             return super().recv(size, dtype, src)  # type: ignore[misc,no-any-return]
         import torch
 
         tensor = torch.empty(size, dtype=dtype, device=self.device)
         peer = (self.rank_in_group - 1) % self.world_size if src is None else src
-        messages.recv(tensor, group=made.group, group_src=peer)
+        messages.recv(tensor, group=takeover.group, group_src=peer)
         return tensor
 
     def destroy(self) -> None:
