@@ -116,7 +116,7 @@ def main() -> int:
     if asked.python:
         import torch
 
-        torch.__version__ += ".dev"  # As in a version for which there is no part in C++.
+        torch.__version__ += ".dev"  # As in a version without a C++ backend.
     if not asked.gloo:
         replace_gloo()
     file = LISTS / f"{asked.ranks}_ranks.txt"

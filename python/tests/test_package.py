@@ -158,7 +158,7 @@ def test_notes_about_tensors_are_written_out() -> None:
     place = (3 << 44) + 512
     text = f'rank 0 has "note {place} of kind {0x70530001}"; rank 1 has "note 7 of kind 8"'
     found = library.readable(text)
-    assert 'rank 0 has "a tensor of PyTorch\'s at segment 3 offset 0x200"' in found
+    assert 'rank 0 has "a PyTorch tensor at segment 3 offset 0x200"' in found
     assert 'rank 1 has "note 7 of kind 8"' in found
     assert "4096 bytes" in library.readable(f"note 4096 of kind {0x70530004}")
     both = f"note {place} of kind {0x70530001}; note {place} of kind {0x70530003}"

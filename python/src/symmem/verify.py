@@ -1,13 +1,14 @@
-"""Checks sums of symmetric tensors that PyTorch allocates, on ranks that a launcher starts.
+"""Verifies all-reduces of symmetric tensors from PyTorch's allocator.
 
     symmem launch -n 2 -- python -m symmem.verify
     torchrun --nproc-per-node 4 -m symmem.verify --rounds 10
 
-The command `symmem verify` checks more of a machine, without PyTorch. Here memory comes from
-PyTorch's allocator: ranks make and drop the same tensors in scopes, make and drop other tensors
-that differ between ranks, and sum what is live over overlapping groups.
+The ranks allocate and free the same tensors in scopes, allocate and free other tensors that differ
+between ranks, and sum live tensors over overlapping groups. The command `symmem verify` performs
+more checks of a machine, without PyTorch.
 
-Exit codes: 0 all sums were right; 1 a sum was wrong or ranks differ; 2 it could not run to its end.
+Exit codes: 0: all sums were correct; 1: a sum was wrong or the ranks diverged; 2: the program could
+not complete.
 """
 
 from __future__ import annotations
@@ -25,46 +26,48 @@ if TYPE_CHECKING:
     import torch
 
 STEPS = 200
-"""How many tensors a round makes or drops."""
+"""The number of tensors that a round allocates or frees."""
 
 SUM_EVERY = 4
-"""After how many of these steps a tensor is summed."""
+"""The number of these steps between two sums."""
 
 LIVE = 16
 SIZES = (64 << 10, 128 << 10, 256 << 10)
-"""How many tensors are live at most, and their lengths."""
+"""The maximum number of live tensors, and their possible lengths."""
 
 OWN_LIVE, OWN_BYTES = 16, 3 << 20
-"""How many ordinary tensors a rank has at most, and their size."""
+"""The maximum number of ordinary tensors on a rank, and the maximum size of each."""
 
 LARGEST_VALUE = 997
-"""Sums of values up to here over some hundred ranks are exact in float32."""
+"""The maximum element on rank 0. It is so small that sums over hundreds of ranks are exact."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the flags."""
+    """Return a parser for the flags."""
     p = argparse.ArgumentParser(
         prog="python -m symmem.verify",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--backend", default="auto", choices=["auto", "nccl", "host"])
-    p.add_argument("--check", choices=["off", "registration", "every"], help="what ranks compare")
-    p.add_argument("--path", help="path of collectives (default $SYMMEM_PATH, else window)")
-    p.add_argument("--rounds", type=int, default=2, help="how many rounds to run")
-    p.add_argument("--seed", type=int, default=1, help="where all draws come from")
-    p.add_argument("--timeout", type=float, default=30.0, help="longest wait for a rank, seconds")
-    p.add_argument("--callsites", action="store_true", help="note the lines that make tensors")
+    p.add_argument("--check", choices=["off", "registration", "every"], help="check level")
+    p.add_argument("--path", help="path of collectives (default: $SYMMEM_PATH or window)")
+    p.add_argument("--rounds", type=int, default=2, help="number of rounds (default: 2)")
+    p.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default: 1)")
+    p.add_argument(
+        "--timeout", type=float, default=30.0, help="longest wait for a rank, in seconds"
+    )
+    p.add_argument("--callsites", action="store_true", help="record the lines that create tensors")
     return p
 
 
 class Rank:
-    """One rank: its groups, its tensors, and what it has found.
+    """One rank, with its groups, its tensors and its results.
 
     Attributes:
-        sums: how many sums this rank has checked.
-        wrong: descriptions of those that were wrong.
-        paths: the paths that they took.
+        sums: the number of sums that this rank has checked.
+        wrong: descriptions of the wrong sums.
+        paths: the paths of the sums.
     """
 
     def __init__(self, world: symmem.Group, seed: int):
@@ -83,7 +86,7 @@ class Rank:
         self.paths: set[str] = set()
 
     def round(self) -> None:
-        """Make and drop tensors, sum some of them, and drop what is left."""
+        """Allocate and free tensors, sum some of them, and free the rest."""
         for step in range(STEPS):
             self._make_noise()
             if not self.live or (len(self.live) < LIVE and self.common.random() < 0.6):
@@ -97,7 +100,7 @@ class Rank:
         self.live.clear()
 
     def _make_noise(self) -> None:
-        """Make or drop an ordinary tensor, of which each rank has others."""
+        """Allocate or free an ordinary tensor, at random and independently of other ranks."""
         if len(self.noise) < OWN_LIVE and self.own.random() < 0.5:
             size = 1 + self.own.randrange(OWN_BYTES)
             device = "cpu" if self.world.runtime.device is None else "cuda"
@@ -106,7 +109,7 @@ class Rank:
             self.noise.pop(self.own.randrange(len(self.noise)))
 
     def _sum(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the group whose turn it is, and check every element."""
+        """Sum a tensor over the next group in turn, and check every element."""
         self.drawn += 1
         group = self.groups[self.drawn % len(self.groups)]
         if group is None:
@@ -121,12 +124,15 @@ class Rank:
             got = tensor[tensor.ne(want)][0].item()
             self.wrong.append(
                 f"sum {self.drawn}, {group.name}: {wrong} of {tensor.numel()} elements are wrong, "
-                f"the first is {got} instead of {want}"
+                f"the first is {got}, want {want}"
             )
 
 
 def overlapping(world: symmem.Group) -> list[symmem.Group | None]:
-    """Open groups of more than half of the ranks over the world's memory; None without this one."""
+    """Return the world and two groups of more than half the ranks, which share its memory.
+
+    A group that does not contain this rank is None.
+    """
     groups: list[symmem.Group | None] = [world]
     many = world.size // 2 + 1
     for name, ranks in (("first", world.ranks[:many]), ("last", world.ranks[-many:])):
@@ -137,7 +143,7 @@ def overlapping(world: symmem.Group) -> list[symmem.Group | None]:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Be one rank, and return its exit code, which is that of all."""
+    """Run one rank and return the exit code, which is the same on all ranks."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
@@ -173,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser().parse_args(arguments)
     if "RANK" not in os.environ:
         print(
-            "symmem.verify: no launcher has started this rank: run\n"
+            "symmem.verify: RANK is not set; start the ranks with a launcher, for example\n"
             f"    symmem launch -n 2 -- {os.path.basename(sys.executable)} -m symmem.verify",
             file=sys.stderr,
         )

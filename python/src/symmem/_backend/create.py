@@ -1,4 +1,4 @@
-"""Makes the backend of a process group: a group of symmem, as an object of PyTorch's in C++."""
+"""Creates the backend of a process group, which is a symmem group wrapped in a C++ object."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from symmem._api.terms import Backend
 
 SWITCH = "SYMMEM_COMM_MEMORY"
-"""The variable by which DDP and FSDP2 keep the buffers of collectives in symmetric memory."""
+"""If set to 1, DDP and FSDP2 allocate communication buffers in symmetric memory."""
 
 
 def create(options: Any) -> Any:
-    """Make the backend of a process group that torch.distributed opens. Collective.
+    """Create the backend of a process group for torch.distributed. Collective.
 
-    It is an object of the part in C++ if there is one for this version of PyTorch, else a process
-    group in Python.
+    The backend is implemented in C++ or, if the package has no C++ backend for this version of
+    PyTorch, in Python.
 
     Args:
         options: PyTorch's `_DistributedBackendOptions`.
@@ -49,15 +49,16 @@ def create(options: Any) -> Any:
     device = _join(of, name, "nccl", is_default=is_default) if on_gpus else NONE
     host = NONE
     if on_cpus:
-        apart = of
+        host_of = of
         if on_gpus:
+            # Use separate keys of the store for the two groups.
             store = torch.distributed.PrefixStore("host", of.store)
-            apart = origin.Origin(of.ranks, of.rank, store, of.timeout)
-        host = _join(apart, name, "host", is_default=is_default and not on_gpus)
-    meeting = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
-    made = torch.module.ops.symmem_c10d.make(
+            host_of = origin.Origin(of.ranks, of.rank, store, of.timeout)
+        host = _join(host_of, name, "host", is_default=is_default and not on_gpus)
+    model = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
+    boxed = torch.module.ops.symmem_c10d.make(
         str(where()),
-        meeting.boxed(),
+        model.boxed(),
         name,
         host.numbers,
         device.numbers,
@@ -65,11 +66,11 @@ def create(options: Any) -> Any:
         timeout_ms(of),
         INTERPRETER,
     )
-    return torch.backend_of(torch.distributed.ProcessGroup.unbox(made))
+    return torch.backend_of(torch.distributed.ProcessGroup.unbox(boxed))
 
 
 def _devices(torch: Torch) -> tuple[bool, bool]:
-    """Report whether the process group that is being made has tensors on CPUs, and on GPUs."""
+    """Return whether the new process group serves CPUs, and whether it serves GPUs."""
     devices = devices_of("symmem")
     on_gpus = "cuda" in devices and torch.module.cuda.is_available()
     return "cpu" in devices or not on_gpus, on_gpus
@@ -79,8 +80,9 @@ class Joined(NamedTuple):
     """An open group.
 
     Attributes:
-        numbers: the group, its world, and its ranks by their numbers in the world; empty for none.
-        pool: the pool of its tensors; -1 for one that is opened when it is needed.
+        numbers: the handles of the group and its world, followed by the world ranks of the group's
+            members. Empty for no group.
+        pool: the pool for the group's tensors; -1 to open one on first use.
     """
 
     numbers: list[int]
@@ -91,10 +93,11 @@ NONE = Joined([], -1)
 
 
 def _join(of: origin.Origin, name: str, backend: Backend, *, is_default: bool) -> Joined:
-    """Open the group of a process group for tensors on CPUs or on GPUs.
+    """Open the group of a process group, for tensors on CPUs or on GPUs.
 
-    The default process group opens the world of symmem.init, or takes it if it is open. Other
-    process groups are groups of that world if it has all of their ranks, else separate worlds.
+    The default process group opens the world of symmem.init, or uses it if it is already open.
+    Another process group becomes a group of that world if the world contains all its ranks, and a
+    separate world otherwise.
     """
     options = {**opening_options(of), "backend": backend}
     if is_default and not session.is_open:
@@ -111,14 +114,14 @@ def _join(of: origin.Origin, name: str, backend: Backend, *, is_default: bool) -
 
 
 def _opened(world: int, of: origin.Origin, pool: int) -> Joined:
-    """Return the group of all ranks of a world that the process group has opened, and closes."""
+    """Return the group of all ranks of a world that was opened for, and is closed with, a group."""
     library().call("symmem_group_set_timeout", world, timeout_ms(of))
     _worlds.add(world)
     return Joined([world, world, *range(len(of.ranks))], pool)
 
 
 def _part(world: int, members: list[int], of: origin.Origin, name: str) -> Joined:
-    """Open a group of some ranks of a world."""
+    """Open a group of the given ranks of a world."""
     text = f"torch.distributed {name}".encode()
     handle = library().number(
         "symmem_world_group_open",
@@ -133,10 +136,9 @@ _worlds: set[int] = set()
 
 
 def _closed(handle: int) -> None:
-    """Close the group of a process group that is destroyed."""
-    close_or_warn(
-        lambda: _close(handle)
-    )  # The caller is C++, which handles no exceptions of Python.
+    """Close the group of a process group that is being destroyed."""
+    # The caller is C++ code, which cannot handle Python exceptions.
+    close_or_warn(lambda: _close(handle))
 
 
 def _close(handle: int) -> None:
@@ -144,7 +146,7 @@ def _close(handle: int) -> None:
     opened = handle in _worlds
     _worlds.discard(handle)
     if handle == main:
-        if opened:  # by a process group, not by symmem.init
+        if opened:  # A process group opened it, not symmem.init.
             session.close(True)
     elif opened:
         library().call("symmem_world_close", handle, 1)
@@ -155,7 +157,7 @@ def _close(handle: int) -> None:
 
 
 def _interrupted() -> int:
-    """Forget the exception of a signal handler; return 1 if it was a KeyboardInterrupt."""
+    """Discard the exception of a signal handler, and return 1 if it is a KeyboardInterrupt."""
     return int(isinstance(library().answers.take(), KeyboardInterrupt))
 
 
@@ -165,16 +167,16 @@ INTERPRETER = [
     c.cast(function, c.c_void_p).value
     for function in (_CLOSED, _INTERRUPTED, c.pythonapi.PyErr_SetInterrupt)
 ]
-"""The addresses of the functions that the part in C++ calls."""
+"""The addresses of the functions that the C++ backend calls."""
 
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+(\+\w+)?")
-"""Matches releases of PyTorch. Other builds of a version may have other classes in C++."""
+"""Matches PyTorch releases. In other builds of the same version, C++ classes may differ."""
 
 
 @cache
 def load(torch: Torch) -> bool:
-    """Load the part in C++ that was built for this version of PyTorch, or report that none was."""
+    """Load the C++ backend for this version of PyTorch, and return whether there is one."""
     major, minor = torch.version
     version = torch.module.__version__
     path = Path(__file__).with_name(f"libsymmem_torch_{major}.{minor}.so")
@@ -183,9 +185,9 @@ def load(torch: Torch) -> bool:
         return True
     built = sorted(p.stem.rpartition("_")[2] for p in path.parent.glob("libsymmem_torch_*.so"))
     logging.getLogger("symmem").warning(
-        'the backend "symmem" has no part in C++ for PyTorch %s (it has: %s): process groups are '
-        "in Python, which is slower",
+        'the package has no C++ backend "symmem" for PyTorch %s, only for %s; process groups '
+        "use the Python implementation, which is slower",
         version,
-        ", ".join(built) or "none",
+        ", ".join(built) or "no version",
     )
     return False

@@ -1,4 +1,4 @@
-"""The errors of symmem behind those of torch.distributed."""
+"""Finds the symmem error that caused an error of torch.distributed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from symmem._torch.pytorch import loaded, modules
 
 
 def last_error() -> errors.SymmemError | None:
-    """Return symmem's error behind the last DistBackendError of its backend, or None.
+    """Return the symmem error that caused the latest error of the backend "symmem", or None.
 
-    The backend of torch.distributed raises `torch.distributed.DistBackendError`; this has the class
-    and the data of the cause, such as the ranks that are late. It is that of any thread.
+    The backend raises `torch.distributed.DistBackendError`. The returned error has the class and
+    the data of the cause, such as the late ranks. It is the latest error on any thread.
     """
     if not loaded():
         return None

@@ -1,4 +1,4 @@
-"""Opens the group of a process group of torch.distributed."""
+"""Opens the symmem group for a process group of torch.distributed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from symmem._rank.groups import New
 from symmem._rank.session import session
 
 OPENING_MS = 60_000
-"""The shortest timeout in milliseconds for opening a world, whose processes may be starting."""
+"""The minimum timeout for opening a world, whose processes may still be starting, in milliseconds.
+"""
 
 
 def origin_of(options: Any) -> origin.Origin:
-    """Describe the ranks of a process group, by their numbers in torch.distributed.
+    """Return the ranks of a process group.
 
     Args:
         options: PyTorch's `_DistributedBackendOptions`.
@@ -39,9 +40,9 @@ def opening_options(of: origin.Origin) -> dict[str, Any]:
 
 
 def members_of_main(of: origin.Origin, backend: str | None = None) -> list[int] | None:
-    """List the ranks by their numbers in the main world.
+    """Convert global ranks to ranks of the main world.
 
-    It returns None unless the world has them all, and has the backend if one is given.
+    Return None if the world does not contain all of them or does not have the given backend.
     """
     if not session.is_open or backend not in (None, session.runtime.backend):
         return None
@@ -53,9 +54,9 @@ def members_of_main(of: origin.Origin, backend: str | None = None) -> list[int] 
 
 
 def join(of: origin.Origin, name: str, *, is_default: bool) -> tuple[Group, Callable[[], None]]:
-    """Open the group of a process group for calls from Python. Collective.
+    """Open the group of a process group that is implemented in Python. Collective.
 
-    It returns the group and a function that closes it: see `create.join` for the choice of a world.
+    Return the group and a function that closes it. The world is chosen as in `create.create`.
     """
     if is_default and not session.is_open:
         world = session.open_from(of, opening_options(of))
@@ -76,10 +77,10 @@ def join(of: origin.Origin, name: str, *, is_default: bool) -> tuple[Group, Call
 
 
 def close_or_warn(close: Callable[[], None]) -> None:
-    """Close the group of a process group; works have reported its error."""
+    """Close the group of a process group, and turn an error into a warning."""
     try:
         close()
     except errors.AbortedError:
-        pass
+        pass  # The works of the group have reported it.
     except errors.SymmemError as e:
-        warnings.warn(f"closing a process group of symmem: {e}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"closing a symmem process group: {e}", RuntimeWarning, stacklevel=2)

@@ -1,6 +1,6 @@
-"""A process group in Python, for versions of PyTorch for which there is no part in C++.
+"""A process group in Python, for PyTorch versions for which the package has no C++ backend.
 
-It is slower, and is the whole process group: it cannot be combined with another backend, as in
+It is slower than the C++ backend, and it cannot be combined with another backend, as in
 "cpu:symmem,cuda:nccl".
 """
 
@@ -36,8 +36,8 @@ Tensors = Sequence[torch.Tensor]
 
 
 @contextmanager
-def _of_backend() -> Iterator[None]:
-    """Raise errors of symmem as those of a backend of PyTorch."""
+def _translated_errors() -> Iterator[None]:
+    """Translate symmem's errors to those that PyTorch's backends raise."""
     try:
         yield
     except errors.UnsupportedError as e:
@@ -50,15 +50,15 @@ def _of_backend() -> Iterator[None]:
 
 
 class GroupWork(BaseWork):
-    """The work of one or several operations."""
+    """The work of one or more operations."""
 
     def __init__(self, works: list[Work], outputs: list[torch.Tensor]):
         super().__init__()
         self._works, self._outputs = works, outputs
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the operations; a timeout of 0 is none."""
-        with _of_backend():
+        """Wait for the operations. A timeout of 0 means no timeout."""
+        with _translated_errors():
             for work in self._works:
                 work.wait(timeout or None)
         return True
@@ -68,15 +68,15 @@ class GroupWork(BaseWork):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Report whether all operations have ended."""
+        """Return whether all operations have completed or failed."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Report whether all operations have ended without an error."""
+        """Return whether all operations have completed successfully."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        """Return the first error of the operations that have ended."""
+        """Return the first error of the operations, or None."""
         return next((e for w in self._works if (e := w.exception()) is not None), None)
 
     def result(self) -> list[torch.Tensor]:
@@ -84,7 +84,7 @@ class GroupWork(BaseWork):
         return self._outputs
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a message came from."""
+        """Return the sender of a received message, as its rank in the group."""
         return self._works[0].source_rank()
 
     _source_rank = source_rank
@@ -100,11 +100,11 @@ class GroupWork(BaseWork):
 
 
 class PythonGroup(BaseGroup):
-    """A group of symmem as a process group.
+    """A process group that wraps a symmem group.
 
     Args:
-        group: the group.
-        close: closes it; called once.
+        group: the symmem group.
+        close: closes the group; called once.
         options: PyTorch's `_DistributedBackendOptions`.
     """
 
@@ -119,9 +119,9 @@ class PythonGroup(BaseGroup):
         self.options = SimpleNamespace(backend="symmem", _timeout=options.timeout)
 
     def _start(self, outputs: Tensors, *calls: Callable[[], Work | None]) -> GroupWork:
-        """Make calls; those that return None are complete."""
+        """Make calls, and return the work of those that are asynchronous."""
         self._sequence += 1
-        with _of_backend():
+        with _translated_errors():
             works = [work for call in calls if (work := call()) is not None]
         return GroupWork(works, list(outputs))
 
@@ -156,13 +156,13 @@ class PythonGroup(BaseGroup):
             close_or_warn(close)
 
     def abort(self) -> None:
-        """Fail the group on all ranks, and close it."""
+        """Make the group fail on all ranks, and close it."""
         if self._close is not None:
             self._group.abort()
             self.shutdown()
 
     def broadcast(self, tensors: Any, options: Any = None) -> GroupWork:
-        """Send a tensor of one rank to all."""
+        """Copy one rank's tensor to all ranks."""
         tensors, root = _listed(tensors), getattr(options, "rootRank", options or 0)
         return self._start(
             tensors,
@@ -170,11 +170,11 @@ class PythonGroup(BaseGroup):
         )
 
     def allreduce(self, tensors: Any, options: Any = None) -> GroupWork:
-        """Reduce tensors over all ranks, one after the other.
+        """Reduce tensors across all ranks, one after the other.
 
         Args:
-            tensors: a list, or one tensor.
-            options: PyTorch's options, or a ReduceOp.
+            tensors: a tensor or a list of tensors.
+            options: PyTorch's options or a ReduceOp.
         """
         tensors, op = _listed(tensors), getattr(options, "reduceOp", options)
         return self._start(
@@ -199,7 +199,7 @@ class PythonGroup(BaseGroup):
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, options: Any = None
     ) -> GroupWork:
-        """Gather tensors of all ranks, each into one."""
+        """Gather each tensor from all ranks into one tensor."""
         gather = collectives.all_gather_into_tensor
         pairs = zip(outputs, inputs, strict=True)
         return self._start(
@@ -211,7 +211,7 @@ class PythonGroup(BaseGroup):
     def allgather(
         self, outputs: Sequence[Tensors], inputs: Tensors, options: Any = None
     ) -> GroupWork:
-        """Gather tensors of all ranks, each into a list."""
+        """Gather each tensor from all ranks into a list."""
         calls = [
             lambda o=o, i=i: self._gather_list(o, i) for o, i in zip(outputs, inputs, strict=True)
         ]
@@ -220,7 +220,7 @@ class PythonGroup(BaseGroup):
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, options: Any = None
     ) -> GroupWork:
-        """Gather tensors of all ranks: `outputs` has a list for each rank."""
+        """Gather tensors from all ranks. `outputs` has a list for each rank."""
         return self.allgather([list(parts) for parts in zip(*outputs, strict=True)], inputs)
 
     def _gather_list(self, outputs: Tensors, tensor: torch.Tensor) -> None:
@@ -230,14 +230,14 @@ class PythonGroup(BaseGroup):
         _distribute(whole, outputs)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, options: Any) -> GroupWork:
-        """Gather a tensor of all ranks into a list of one rank."""
+        """Gather a tensor from all ranks into a list on one rank."""
         parts, root = list(outputs[0]) if outputs else None, options.rootRank
         return self._start(
             parts or [], lambda: rooted.gather(inputs[0], parts, None, self._group, False, root)
         )
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], options: Any) -> GroupWork:
-        """Send each rank a tensor of one rank's list."""
+        """Send each rank one tensor of the root's list."""
         parts, root = list(inputs[0]) if inputs else None, options.rootRank
         return self._start(
             outputs, lambda: rooted.scatter(outputs[0], parts, None, self._group, False, root)
@@ -251,7 +251,7 @@ class PythonGroup(BaseGroup):
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, options: Any
     ) -> GroupWork:
-        """Reduce tensors, of which each rank keeps a part."""
+        """Reduce tensors across all ranks, and store this rank's part of each."""
         op, pairs = options.reduceOp, zip(outputs, inputs, strict=True)
         scatter = collectives.reduce_scatter_tensor
         return self._start(
@@ -263,7 +263,7 @@ class PythonGroup(BaseGroup):
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], options: Any
     ) -> GroupWork:
-        """Reduce lists, of which each rank keeps a tensor."""
+        """Reduce a list of tensors across all ranks, and store this rank's tensor."""
         op, parts = options.reduceOp, inputs[0]
         whole = torch.cat([part.reshape(-1) for part in parts])
         counts = [part.numel() for part in parts]
@@ -325,7 +325,7 @@ def _listed(tensors: Any) -> Tensors:
 
 
 def _distribute(whole: torch.Tensor, parts: Tensors) -> None:
-    """Copy the parts of a tensor to tensors."""
+    """Copy consecutive parts of a flat tensor to separate tensors."""
     offset = 0
     for part in parts:
         part.detach().copy_(whole.narrow(0, offset, part.numel()).view(part.shape))

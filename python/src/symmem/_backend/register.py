@@ -1,7 +1,7 @@
 """Registers the backend with torch.distributed.
 
-PyTorch 2.14 and later call `register` for the first use of the name "symmem", through the entry
-point of the package. Before 2.14 `import symmem` registers the backend.
+PyTorch 2.14 and later call `register` through the package's entry point when a program first uses
+the name "symmem". For older versions, `import symmem` registers the backend.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def register_with_torch() -> None:
-    """Register the backend now or, if the program imports torch later, then."""
+    """Register the backend now or, if torch is not imported yet, when the program imports it."""
     module = sys.modules.get(DISTRIBUTED)
     if module is None:
         sys.meta_path.insert(0, _Finder())
@@ -36,19 +36,19 @@ def register_with_torch() -> None:
 
 
 def _create(options: Any, _: Any) -> Any:
-    """Make the backend of a process group: see `create`. This imports nothing before its use."""
+    """Create the backend of a process group. The import is deferred until the first use."""
     from symmem._backend.create import create
 
     return create(options)
 
 
 class _Finder(MetaPathFinder):
-    """Finds torch.distributed, with a loader that registers the backend."""
+    """Finds the module `DISTRIBUTED` and gives it a loader that registers the backend."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module of torch.distributed that has the backends."""
+        """Return the spec of the module `DISTRIBUTED`, once."""
         if name != DISTRIBUTED:
             return None
         sys.meta_path.remove(self)
@@ -68,10 +68,10 @@ class _Loader(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module as the other loader does."""
+        """Create the module with the other loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load the module, then register the backend."""
+        """Load the module with the other loader, and register the backend."""
         self._loader.exec_module(module)
         register()

@@ -1,4 +1,4 @@
-"""Gives symmem's memory to PyTorch's symmetric memory, as its backend "SYMMEM"."""
+"""Provides symmem's memory to PyTorch's symmetric memory as the backend "SYMMEM"."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ NAME = "SYMMEM"
 
 
 def use_symm_mem() -> None:
-    """Let `torch.distributed._symmetric_memory` allocate from symmem's pools.
+    """Make `torch.distributed._symmetric_memory` allocate from symmem's pools.
 
-    Then `symm_mem.empty` returns memory of the main world's pool, or of a pool of the group that is
-    given, and `symm_mem.rendezvous` registers it with the group. So PyTorch's operators of
-    `torch.ops.symm_mem`, and kernels over its handles, run on memory whose places the ranks have
-    compared. All ranks of the world must allocate the same sizes in the same order. Every handle
-    has a signal pad that belongs to its group and allocation alone. The operators that need
-    multicast are refused by PyTorch.
+    From then on, `symm_mem.empty` returns memory from the main world's pool, or from the pool of
+    the group that is passed, and `symm_mem.rendezvous` registers the memory with the group. The
+    operators in `torch.ops.symm_mem`, and kernels that use PyTorch's handles, therefore run on
+    memory whose placement the ranks have compared. All ranks of the world must allocate the same
+    sizes in the same order. Each handle has its own signal pad. PyTorch rejects operators that need
+    multicast.
 
-    symmem must be open: call it after `init_process_group("symmem")` or `symmem.init`. It does not
-    communicate. PyTorch keeps the choice for the whole process, and refuses it after the first
-    allocation of another backend.
+    Call this after `init_process_group("symmem")` or `symmem.init`. It does not communicate.
+    PyTorch uses one backend for the whole process, and does not accept another one after the first
+    allocation.
 
     Raises:
-        ClosedError: symmem is not open.
-        UnsupportedError: there is no part in C++ for this version of PyTorch.
+        ClosedError: symmem is not initialized.
+        UnsupportedError: the package has no C++ backend for this version of PyTorch.
     """
     if not offer():
         raise errors.UnsupportedError(
-            "PyTorch's symmetric memory needs symmem's part in C++, which there is not for PyTorch "
-            f"{pytorch().module.__version__}"
+            "symmetric memory of PyTorch needs symmem's C++ backend, which the package does not "
+            f"have for PyTorch {pytorch().module.__version__}"
         )
     set_memory_backend("cpu" if session.runtime.device is None else "cuda", NAME)
 
 
 def offer() -> bool:
-    """Make the backend available to PyTorch, or report that there is no part in C++ for it."""
+    """Make the backend available to PyTorch, and return whether there is a C++ backend for it."""
     found = pytorch()
     if not load(found):
         return False
@@ -57,7 +57,7 @@ def _offer(on_gpus: bool) -> None:
 
 @cache
 def allocate(on_gpus: bool) -> None:
-    """Make the allocator of PyTorch's symmetric memory and of handles, for CPUs or GPUs."""
+    """Create the allocator for PyTorch's symmetric memory and for handles, on CPUs or GPUs."""
     pytorch().module.ops.symmem_c10d.make_allocator(
         *(str(where()), on_gpus, INTERPRETER, [c.cast(f, c.c_void_p).value for f in _WORLD])
     )
@@ -69,13 +69,13 @@ def _pool() -> int:
 
 
 def _group(name: bytes, size: int, text: int) -> int:
-    """Return the group of a process group, or 0 after an error, whose text is written."""
+    """Return the group of a process group. On an error, write its message and return 0."""
     try:
         found = pytorch().group_named(name.decode())
         if found is None:
-            raise errors.InvalidError("torch.distributed has no process group of this name")
+            raise errors.InvalidError("torch.distributed has no process group with this name")
         return session.find(found).handle
-    except Exception as e:  # The caller is C++, which handles no exceptions of Python.
+    except Exception as e:  # The caller is C++ code, which cannot handle Python exceptions.
         data = str(e).encode()[: size - 1] + b"\0"
         c.memmove(text, data, len(data))
         return 0
@@ -85,4 +85,4 @@ _WORLD = (
     c.CFUNCTYPE(c.c_int)(_pool),
     c.CFUNCTYPE(c.c_uint64, c.c_char_p, c.c_size_t, c.c_void_p)(_group),
 )
-"""The functions that the part in C++ calls."""
+"""The functions that the C++ backend calls."""

@@ -8,7 +8,7 @@ _list = c.POINTER(c.c_int64)
 
 
 class Arguments(c.Structure):
-    """Has the layout of `struct symmem_call` in symmem.h. Fields that are not set are 0."""
+    """Matches the layout of `struct symmem_call` in symmem.h. Fields that are not set are 0."""
 
 
 Arguments._fields_ = [

@@ -1,4 +1,4 @@
-"""The constants of symmem.h, and PyTorch's names for the same things."""
+"""The constants of symmem.h, and the corresponding PyTorch names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ABI_MAJOR = 1
 OK = 0
 SHORT = 18
 NEVER_SEEN = -1
-"""No generation word has this value."""
+"""Differs from every value of the shared words."""
 
 
 class Code(IntEnum):
-    """The results of calls into the library."""
+    """The error codes of calls to the library."""
 
     INVALID = 1
     CLOSED = 2
@@ -70,7 +70,7 @@ class Type(IntEnum):
 
 
 class Value(IntEnum):
-    """Operations on a number of each rank."""
+    """Operations on one number per rank."""
 
     AGREE = 1
     ANY = 2
@@ -82,11 +82,11 @@ class Value(IntEnum):
 
 
 ANY_SOURCE = -1
-"""The source of a receive that takes from whichever rank sends first."""
+"""The source of a receive that accepts a message from any rank."""
 
 
 class Path(IntEnum):
-    """Paths of a collective, and who chooses: DEFAULT is the group's choice, AUTO the table."""
+    """Paths of a collective. DEFAULT is the group's choice, and AUTO the tuning table's choice."""
 
     DEFAULT = 0
     AUTO = 1
@@ -106,10 +106,11 @@ class Check(IntEnum):
 
 
 class Note(IntEnum):
-    """Kinds of notes about PyTorch's tensors, which the library does not see.
+    """Kinds of notes in a pool's history about PyTorch's tensors, which the library does not see.
 
-    A place is one number: the ordinal of a segment, above SEGMENT_SHIFT bits of offset. Free memory
-    in PyTorch's cache is noted, too, since it decides where the next tensor goes.
+    A place is a single number, with the ordinal of a segment in the high bits and the offset in the
+    low SEGMENT_SHIFT bits. Notes also record free memory in PyTorch's cache, because it determines
+    where the next tensor is placed.
     """
 
     TENSOR_AT = 0x7053_0001
@@ -135,30 +136,32 @@ TYPES: dict[str, Type] = {
     "uint32": Type.UINT32,
     "uint64": Type.UINT64,
 }
-"""The types that can be reduced, by PyTorch's names without the module."""
+"""The types that can be reduced, by the names of PyTorch's dtypes."""
 
 BYTES = {1: Type.UINT8, 2: Type.FLOAT16, 4: Type.INT32, 8: Type.INT64}
-"""The types that move elements without computing, by the size of an element in bytes."""
+"""The types with which elements are copied, by the size of an element in bytes."""
 
 FORMULAS = ("ranks", "tree", "rounded-tree")
 """The formulas of deterministic reductions."""
 
 
 def check_level(name: str) -> Check:
-    """Read a check level: off, registration, every or default."""
+    """Convert the name of a check level: off, registration, every or default."""
     try:
         return Check[name.upper()]
     except (KeyError, AttributeError):
-        raise InvalidError(f"check level {name!r}: one of off, registration, every") from None
+        raise InvalidError(
+            f"unknown check level {name!r}; use one of off, registration, every"
+        ) from None
 
 
 def path_choice(name: str) -> Path:
-    """Read a path choice: auto, plain, window, direct, two-level or default."""
+    """Convert the name of a path: auto, plain, window, direct, two-level or default."""
     try:
         return Path[name.upper().replace("-", "_")]
     except (KeyError, AttributeError):
         raise InvalidError(
-            f"path {name!r}: one of auto, plain, window, direct, two-level"
+            f"unknown path {name!r}; use one of auto, plain, window, direct, two-level"
         ) from None
 
 
@@ -169,6 +172,7 @@ def formula(deterministic: object) -> str:
         name = "ranks" if deterministic else "any"
     if name not in ("any", *FORMULAS):
         raise InvalidError(
-            f"deterministic {deterministic!r}: True, False, any, ranks, tree or rounded-tree"
+            f"deterministic is {deterministic!r}, but must be True, False, any, ranks, tree or "
+            "rounded-tree"
         )
     return str(name)

@@ -1,7 +1,7 @@
-"""Runs handlers of signals and issues warnings while the library waits in a call.
+"""Runs signal handlers and issues warnings while a call to the library waits.
 
-If a handler raises, as that of SIGINT does, or a filter turns a warning into an error, the wait
-ends and the call raises the exception. Otherwise the wait continues.
+If a handler raises an exception, as the default handler of SIGINT does, or a filter turns a warning
+into an error, the wait ends and the call raises the exception. Otherwise the wait continues.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TakeWarning = Callable[[], dict[str, Any] | None]
 
 
 class Answers:
-    """Holds the callbacks that the library polls while a thread waits in it, and what they raised.
+    """The callbacks that the library polls while a call waits, and the exceptions they raised.
 
     Args:
         set_poll: symmem_set_poll.
-        take_warning: take a warning of the library's, if there is one.
+        take_warning: returns the library's next warning, or None.
     """
 
     def __init__(self, set_poll: Callable[[Any, Any], int], take_warning: TakeWarning):
@@ -36,11 +36,11 @@ class Answers:
         self._main: Any = None
         self._aside = _POLL(self._answer)
         set_poll(None, self._aside)
-        # A thread that still waits when the interpreter ends must not be polled.
+        # The library must not call Python once the interpreter shuts down, even if a call waits.
         atexit.register(set_poll, None, None)
 
     def from_main(self) -> None:
-        """Run the handlers of signals in waits of this thread, if it is the main one."""
+        """Make waits run signal handlers from now on, if this is the main thread."""
         if self._main is not None or threading.current_thread() is not threading.main_thread():
             return
         questions = self._questions()
@@ -49,14 +49,15 @@ class Answers:
         self._set_poll(self._main, self._aside)
 
     def take(self) -> BaseException | None:
-        """Return the exception that ended this thread's wait, once."""
+        """Remove and return the exception that ended this thread's wait, or None."""
         return self._raised.pop(threading.get_ident(), None)
 
     def _questions(self) -> Generator[int]:
-        """Answer, each time the library asks the main thread, whether to end the wait.
+        """Yield, for each poll on the main thread, whether the wait should end.
 
-        Python runs handlers before the first instruction of a function that ctypes calls, where
-        their exceptions are lost. A generator resumes after its `yield`, inside the `try`.
+        This is a generator because Python runs signal handlers before the first instruction of a
+        function that ctypes calls, so that their exceptions would be lost. A generator resumes
+        inside its `try` statement, where it can catch them.
         """
         answer = _CONTINUE
         while True:
@@ -70,11 +71,11 @@ class Answers:
                 answer = _END
 
     def _answer(self) -> int:
-        """Issue the library's warnings, on any thread."""
+        """Issue the library's warnings, and return whether the wait should end."""
         try:
             while (found := self._take_warning()) is not None:
                 warn(errors.LateWarning(found.get("message", ""), data=found), again=True)
-        except Exception as e:  # A filter has made an error of the warning.
+        except Exception as e:  # A filter has turned the warning into an error.
             self._raised[threading.get_ident()] = e
             return _END
         return _CONTINUE

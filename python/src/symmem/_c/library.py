@@ -1,7 +1,7 @@
-"""libsymmem.so, loaded by ctypes: one method for each function of symmem.h.
+"""Loads libsymmem.so with ctypes and converts its error codes to exceptions.
 
-The library is the file that SYMMEM_LIBRARY names, else the one in the folder of the package. It is
-loaded on first use, once in a process, and stays until the process ends.
+The library is the file that SYMMEM_LIBRARY names or, by default, the one in the package folder. It
+is loaded on first use and stays loaded until the process exits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DIVERGENCES: dict[str, type[errors.DivergenceError]] = {
     "place": errors.DeadlockError,
     "messages": errors.MessageError,
 }
-"""The kinds of a divergence that have no sides."""
+"""The classes for kinds of divergence. All other kinds raise `DivergenceError` itself."""
 
 _u64, _i64, _int, _size, _ptr = c.c_uint64, c.c_int64, c.c_int, c.c_size_t, c.c_void_p
 _text_in = [_size, c.c_char_p]
@@ -143,7 +143,7 @@ _STATUS: dict[str, list[Any]] = {
 
 
 def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
-    """Choose the class for a code and the data of the error."""
+    """Return the exception class for an error code and the error's data."""
     kind = (data.get("divergence") or {}).get("kind")
     if code == Code.DIVERGENCE and kind in _DIVERGENCES:
         return _DIVERGENCES[kind]
@@ -153,7 +153,7 @@ def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
 
 
 def exception(data: dict[str, Any]) -> errors.SymmemError:
-    """Make the exception for the data of an error: see symmem_last_error_json."""
+    """Return the exception for the data of an error; see symmem_last_error_json."""
     code = int(data["code"])
     message = readable(str(data.get("message") or f"symmem failed with code {code}"))
     return _class_of(code, data)(message, code=code, data=data)
@@ -168,30 +168,30 @@ def where() -> Path:
 def _open(path: Path) -> c.CDLL:
     if not path.exists():
         raise errors.LibraryError(
-            f"{path} does not exist: install the wheel, build it with `make lib`, or name the "
-            f"library in {ENV_LIBRARY}"
+            f"{path} does not exist; install the wheel, build the library with `make lib`, or set "
+            f"{ENV_LIBRARY} to its path"
         )
     try:
         return c.CDLL(str(path), mode=c.RTLD_LOCAL)
     except OSError as e:
         raise errors.LibraryError(
-            f"loading {path}: {e}. It needs Linux with glibc; on musl (Alpine) Go's shared "
-            "libraries cannot be loaded into a running process"
+            f"loading {path}: {e}. The library needs Linux with glibc, because with musl (Alpine) "
+            "a Go library cannot be loaded into a running process"
         ) from e
 
 
 class Library:
-    """The loaded library. Methods raise the exception for a result code.
+    """The loaded library. Methods raise an exception if a call returns an error code.
 
-    It is safe for concurrent use; other Python threads run during blocking calls.
+    It is safe for concurrent use. Other Python threads can run during blocking calls.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.raw = _open(path)
         self._prepare()
-        # This function has no argument types, so ctypes converts nothing: values are passed as
-        # bytes, which are pointers already.
+        # This function has no argument types, so that ctypes does not convert its arguments. They
+        # are passed as bytes objects, which ctypes passes as pointers.
         self.value: Callable[..., int] = self.raw["symmem_value"]
         self.words = self._shared_words()
         self._warnings = self.words[Word.WARNINGS]
@@ -203,7 +203,8 @@ class Library:
         version.restype = c.c_uint32
         if (found := version() // 1000) != ABI_MAJOR:
             raise errors.LibraryError(
-                f"{self.path} has version {found} of the interface, this package needs {ABI_MAJOR}"
+                f"{self.path} has interface version {found}, but this package needs version "
+                f"{ABI_MAJOR}"
             )
         for name, arguments in _STATUS.items():
             function = getattr(self.raw, name)
@@ -220,9 +221,9 @@ class Library:
         return memoryview((_i64 * len(Word)).from_address(address)).cast("B").cast("q")
 
     def error(self, code: int) -> errors.SymmemError:
-        """Make the exception for a code that a call of this thread has just returned.
+        """Return the exception for the error code of this thread's latest call.
 
-        If a handler of a signal ended the call, raise the handler's exception.
+        If a signal handler ended the call, raise the handler's exception instead.
         """
         if code == Code.INTERRUPTED and (raised := self.answers.take()) is not None:
             raise raised
@@ -236,17 +237,17 @@ class Library:
         return exception(data)
 
     def in_pool(self, address: int) -> bool:
-        """Report whether an address lies in a pool of any group."""
+        """Return whether an address is in any pool."""
         length = _size(0)
         return not self.raw.symmem_locate(address, 0, None, c.byref(length))
 
     def group_error(self, group: int) -> errors.SymmemError | None:
-        """Return the fault that has ended a group, by its handle, or None while it is open."""
+        """Return the fault that made the group with a handle fail, or None."""
         code = self.raw.symmem_group_error(group)
         return self.error(code) if code else None
 
     def warning(self) -> dict[str, Any] | None:
-        """Take a warning of the library, or return None, which costs no call."""
+        """Remove and return the library's next warning. If there is none, return None cheaply."""
         if self.words[Word.WARNINGS] == self._warnings:
             return None
         seen = self.words[Word.WARNINGS]
@@ -258,12 +259,12 @@ class Library:
         return found
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns a code, and raise its exception."""
+        """Call a function that returns an error code, and raise an exception on an error."""
         if code := getattr(self.raw, name)(*arguments):
             raise self.error(code)
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Call a function that returns text."""
+        """Call a function that returns a string."""
         return self._text(getattr(self.raw, name), *arguments)
 
     def json(self, name: str, *arguments: Any) -> dict[str, Any]:
@@ -272,7 +273,7 @@ class Library:
         return found
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Call a function whose last parameter gets a handle or a number."""
+        """Call a function that stores a handle or a number in its last parameter, and return it."""
         kind = _STATUS[name][-1]._type_
         out = kind(0)
         self.call(name, *arguments, c.byref(out))
@@ -294,16 +295,16 @@ class Library:
 
 _NOTE = re.compile(r"note (-?\d+) of kind (\d+)")
 _NOTES = {
-    Note.TENSOR_AT: "a tensor of PyTorch's at {place}",
-    Note.TENSOR_BYTES: "{value} bytes of a tensor of PyTorch's",
-    Note.FREE_AT: "free memory of PyTorch's cache at {place}",
-    Note.FREE_BYTES: "{value} bytes of free memory of PyTorch's cache",
-    Note.LAYOUT: "PyTorch's tensors laid out in way {value:x}",
+    Note.TENSOR_AT: "a PyTorch tensor at {place}",
+    Note.TENSOR_BYTES: "a PyTorch tensor of {value} bytes",
+    Note.FREE_AT: "free memory in PyTorch's cache at {place}",
+    Note.FREE_BYTES: "{value} bytes of free memory in PyTorch's cache",
+    Note.LAYOUT: "PyTorch tensors with layout {value:x}",
 }
 
 
 def readable(message: str) -> str:
-    """Describe the notes of this package that a message of the library names by number."""
+    """Replace the numbers of this package's notes in a message by descriptions."""
 
     def words(found: re.Match[str]) -> str:
         value, kind = int(found[1]), int(found[2])
@@ -314,10 +315,10 @@ def readable(message: str) -> str:
         return _NOTES[Note(kind)].format(value=value & (1 << 64) - 1, place=place)
 
     found = _NOTE.sub(words, message)
-    if "a tensor of PyTorch's at" in found and "free memory of PyTorch's cache at" in found:
+    if "a PyTorch tensor at" in found and "free memory in PyTorch's cache at" in found:
         found += (
-            "; garbage collection frees tensors at another time on each rank: "
-            "drop the last reference at the same line on all ranks, or call gc.collect() there"
+            "; garbage collection frees tensors at different times on different ranks, so drop "
+            "the last reference at the same line on all ranks, or call gc.collect() there"
         )
     return found
 
@@ -331,6 +332,6 @@ def _loaded() -> Library:
 
 
 def library() -> Library:
-    """Load the library, once."""
+    """Return the library, loading it on the first call."""
     with _lock:
         return _loaded()

@@ -1,4 +1,4 @@
-"""The lines of the program that call symmem, for errors and warnings."""
+"""Finds the lines of the program that call symmem, for errors and warnings."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import sys
 import warnings
 from types import FrameType
 
-MOST = 8
-"""The most lines that are noted of one call."""
+MAX_FRAMES = 8
+"""The maximum number of stack frames recorded for a call."""
 
 _SKIPPED = ("symmem", "torch")
-"""The packages whose frames are not the program's. The code that inductor generates runs in modules
-below torch."""
+"""The packages whose frames do not belong to the program. Inductor generates code in torch."""
 
 _GENERATED = "<eval_with_key>"
 """The prefix of the file names that torch.fx gives to generated code."""
 
 
 def program(start: FrameType, most: int = 1) -> list[FrameType]:
-    """List the frames of the program that lead to a frame, the innermost first.
+    """Return the program's frames that led to a frame, innermost first.
 
-    Frames of symmem and of PyTorch are left out. Where there are no others, as on a thread of
-    autograd, the innermost frame outside of symmem stands for the program.
+    Frames of symmem and PyTorch are excluded. If there are no others, as on autograd's threads, the
+    result is the innermost frame outside symmem.
     """
     found: list[FrameType] = []
     outside: FrameType | None = None
@@ -38,9 +37,10 @@ def program(start: FrameType, most: int = 1) -> list[FrameType]:
 
 
 def text(frames: list[FrameType]) -> str:
-    """Write frames in one line, the innermost last: "train.py:80 > layers.py:12 > /src/comm.py:5".
+    """Format frames on one line: "train.py:80 > layers.py:12 > /src/comm.py:5".
 
-    Only the innermost has its whole path, and the library keeps the end of what is too long.
+    The innermost frame comes last and is the only one with its full path, because the library
+    truncates long texts at the front.
     """
     inner, *outer = frames
     callers = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno}" for f in reversed(outer)]
@@ -48,11 +48,12 @@ def text(frames: list[FrameType]) -> str:
 
 
 def warn(warning: Warning, *, again: bool = False) -> None:
-    """Warn at the line of the program that called symmem.
+    """Issue a warning for the line of the program that called symmem.
 
     Args:
         warning: the warning.
-        again: whether the default filter shows it even if the line has had the same warning.
+        again: whether the default filter shows the warning again if it has already been issued for
+            the same line.
     """
     frame = program(sys._getframe(1))[0]
     seen = None if again else frame.f_globals.setdefault("__warningregistry__", {})
@@ -67,11 +68,12 @@ def warn(warning: Warning, *, again: bool = False) -> None:
 
 
 def wanted(given: int | None) -> int:
-    """Return how many lines of each call to note, from `symmem.init` or the environment.
+    """Return the number of stack frames to record for each call.
 
-    SYMMEM_CALLSITES is their number. The library decides whether any are noted.
+    It is the argument `callsites` of `symmem.init` or the number in SYMMEM_CALLSITES. The library
+    decides whether call sites are recorded at all.
     """
     if given is None or given is True:
         words = os.environ.get("SYMMEM_CALLSITES", "")
         given = int(words) if words.isdigit() else 1
-    return max(1, min(int(given), MOST))
+    return max(1, min(int(given), MAX_FRAMES))
