@@ -9,7 +9,7 @@
 namespace symmem_c10d {
 namespace {
 
-// Returns the type of symmem.h that has the same arithmetic.
+// Returns the type of symmem.h with the same arithmetic.
 std::optional<int> arithmetic(at::ScalarType type) {
   switch (type) {
     case at::kDouble:
@@ -94,8 +94,8 @@ std::optional<int> operation(c10d::ReduceOp::RedOpType op) {
   }
 }
 
-// Returns the reduction of bools, which are bytes of 0 or 1. The sum and the product are logical,
-// as in NCCL.
+// Returns the reduction of bools, which are bytes with the value 0 or 1. Sums and products are
+// logical, as in NCCL.
 std::optional<int> logical(c10d::ReduceOp::RedOpType op) {
   switch (op) {
     case c10d::ReduceOp::SUM:
@@ -134,7 +134,7 @@ Reduction reduction(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     found = std::nullopt;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      type && found, "symmem has no ", name(op.op_), " of ", kind, " tensors");
+      type && found, "symmem does not support ", name(op.op_), " of ", kind, " tensors");
   return {*type, *found};
 }
 

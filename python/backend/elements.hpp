@@ -1,4 +1,4 @@
-// PyTorch's element types and reductions in terms of symmem.h.
+// Converts PyTorch's element types and reductions to those of symmem.h.
 #pragma once
 
 #include <cstdint>
@@ -8,28 +8,28 @@
 
 namespace symmem_c10d {
 
-// Elements describes the contents of a tensor: a number of elements of one type of symmem.h.
+// Elements describes the contents of a tensor as a number of elements of a type in symmem.h.
 struct Elements {
   int type;
   int64_t count;
 };
 
-// Returns the elements of a tensor whose values are only moved. A type without an equivalent is
-// moved as bytes.
+// Returns the elements for copying a tensor's values. Types without an equivalent in symmem.h are
+// copied as bytes.
 Elements moved(const at::Tensor& tensor);
 
-// Reduction is a reduction of symmem.h over elements of one type.
+// Reduction is a type and a reduction of symmem.h.
 struct Reduction {
   int type;
   int op;
 };
 
-// Returns the reduction for a tensor. Throws a NotImplementedError with the names of the type and
-// the operation if symmem cannot compute it. PREMUL_SUM is SYMMEM_SUM, see scaled.
+// Returns the reduction for a tensor. Throws a NotImplementedError that names the type and the
+// operation if symmem does not support it. PREMUL_SUM becomes SYMMEM_SUM of the scaled input.
 Reduction reduction(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-// Returns the input of a reduction: the product of the tensor and the factor for PREMUL_SUM, else
-// the tensor.
+// Returns the input of a reduction, which is the tensor multiplied by the factor for PREMUL_SUM and
+// the tensor itself otherwise.
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 } // namespace symmem_c10d

@@ -1,4 +1,4 @@
-// The operations that move data: broadcast, gathers, scatter and all-to-all.
+// The operations that copy data: broadcast, gathers, scatter and all-to-all.
 #include <numeric>
 
 #include "start.hpp"
@@ -24,7 +24,7 @@ void all_gather(const Calls& calls, const at::Tensor& output, const at::Tensor& 
   result.finish();
 }
 
-// Exchanges contiguous parts of two tensors, whose counts are elements of the tensors.
+// Exchanges contiguous parts of two tensors. The counts are in elements of the tensors.
 void exchange(
     const Calls& calls,
     const at::Tensor& output,
@@ -43,7 +43,7 @@ void exchange(
       send_counts, recv_counts, type, input.const_data_ptr(), output.mutable_data_ptr());
 }
 
-// Copies parts of a tensor with one dimension to tensors.
+// Copies consecutive parts of a one-dimensional tensor to separate tensors.
 void distribute(const at::Tensor& whole, const Tensors& tensors) {
   int64_t offset = 0;
   for (const auto& tensor : tensors) {
@@ -60,7 +60,7 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
   return counts;
 }
 
-// Gathers tensors of any sizes, one of each rank.
+// Gathers one tensor from each rank. The sizes may differ.
 void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tensor& input) {
   if (same_size(outputs)) {
     bool shared = false;
@@ -92,7 +92,7 @@ void all_to_all_lists(const Calls& calls, const Tensors& outputs, const Tensors&
   distribute(output, outputs);
 }
 
-// Returns the elements for each rank of a tensor that is divided along its first dimension.
+// Returns each rank's number of elements of a tensor that is split along its first dimension.
 std::vector<int64_t> counts_of(
     const at::Tensor& tensor,
     const std::vector<int64_t>& splits,
@@ -100,7 +100,8 @@ std::vector<int64_t> counts_of(
   const auto length = tensor.dim() == 0 ? 1 : tensor.size(0);
   if (splits.empty()) {
     TORCH_CHECK_VALUE(
-        length % size == 0, "the first dimension, ", length, ", is no multiple of ", size, " ranks");
+        length % size == 0, "the size of the first dimension, ", length,
+        ", is not a multiple of the number of ranks, ", size);
     return std::vector<int64_t>(size, tensor.numel() / size);
   }
   int64_t sum = 0;
@@ -112,8 +113,8 @@ std::vector<int64_t> counts_of(
   }
   TORCH_CHECK_VALUE(
       counts.size() == static_cast<size_t>(size) && sum == length,
-      "split sizes are for ", counts.size(), " ranks and ", sum, " rows; want ", size, " and ",
-      length);
+      "the split sizes are for ", counts.size(), " ranks and ", sum, " rows, but the group has ",
+      size, " ranks and the tensor ", length, " rows");
   return counts;
 }
 
@@ -133,14 +134,18 @@ WorkPointer Group::allgather(
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
   const auto& input = only(inputs);
-  TORCH_CHECK_VALUE(outputs.size() == 1, "symmem takes one list of outputs");
+  TORCH_CHECK_VALUE(
+      outputs.size() == 1, "symmem needs exactly one list of outputs, not ", outputs.size());
   const auto parts = outputs.front();
-  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "a tensor for each rank");
+  TORCH_CHECK_VALUE(
+      parts.size() == static_cast<size_t>(getSize()), "the list has ", parts.size(),
+      " outputs, but needs one for each of the ", getSize(), " ranks");
   require_alike(parts);
   TORCH_CHECK_VALUE(
       parts[getRank()].numel() == input.numel() && parts[0].scalar_type() == input.scalar_type(),
-      "the output for this rank has ", parts[getRank()].numel(), " elements of ",
-      parts[0].scalar_type(), ", the input ", input.numel(), " of ", input.scalar_type());
+      "the output for this rank has ", parts[getRank()].numel(), " elements of type ",
+      parts[0].scalar_type(), ", but the input has ", input.numel(), " of type ",
+      input.scalar_type());
   const Operation operation{OpType::ALLGATHER, "symmem:all_gather", options.asyncOp};
   return start(operation, inputs, parts, [parts, input](const Calls& calls) {
     all_gather_list(calls, parts, input);
@@ -162,13 +167,17 @@ WorkPointer Group::allgather_coalesced(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  // outputs has a list for each rank, and a list has a tensor for each input.
-  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "a list for each rank");
-  TORCH_CHECK_VALUE(!inputs.empty(), "a list of inputs is empty");
+  // outputs has a list for each rank, and each list has a tensor for each input.
+  TORCH_CHECK_VALUE(
+      outputs.size() == static_cast<size_t>(getSize()), "there are ", outputs.size(),
+      " lists of outputs, but one is needed for each of the ", getSize(), " ranks");
+  TORCH_CHECK_VALUE(!inputs.empty(), "the list of inputs is empty");
   std::vector<Tensors> lists(inputs.size());
   Tensors all;
   for (const auto& list : outputs) {
-    TORCH_CHECK_VALUE(list.size() == inputs.size(), "an output for each input");
+    TORCH_CHECK_VALUE(
+        list.size() == inputs.size(), "a list has ", list.size(), " outputs for ", inputs.size(),
+        " inputs; pass one output for each input");
     for (size_t i = 0; i < list.size(); ++i) {
       lists[i].push_back(list[i]);
       all.push_back(list[i]);
@@ -190,7 +199,9 @@ WorkPointer Group::allgather_into_tensor_coalesced(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(), "lists of one length");
+  TORCH_CHECK_VALUE(
+      outputs.size() == inputs.size() && !inputs.empty(), "there are ", outputs.size(),
+      " outputs and ", inputs.size(), " inputs; pass the same number of both, at least one");
   for (size_t i = 0; i < inputs.size(); ++i) {
     require_parts(outputs[i], inputs[i], getSize());
   }
@@ -224,12 +235,13 @@ WorkPointer Group::gather(
   const auto root = static_cast<int>(options.rootRank);
   const int size = getSize();
   const bool is_root = root == getRank();
-  TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), "outputs are those of the root");
+  TORCH_CHECK_VALUE(
+      outputs.size() == (is_root ? 1 : 0), "pass a list of outputs on the root, and only there");
   const auto parts = is_root ? outputs.front() : Tensors();
   require_alike(parts);
   TORCH_CHECK_VALUE(
       !is_root || (parts.size() == static_cast<size_t>(size) && same_size(parts)),
-      "the root takes ", size, " outputs of one size");
+      "the root needs ", size, " outputs of the same size");
   if (is_root) {
     require_same(parts.front(), input);
   }
@@ -255,12 +267,13 @@ WorkPointer Group::scatter(
   const auto root = static_cast<int>(options.rootRank);
   const int size = getSize();
   const bool is_root = root == getRank();
-  TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), "inputs are those of the root");
+  TORCH_CHECK_VALUE(
+      inputs.size() == (is_root ? 1 : 0), "pass a list of inputs on the root, and only there");
   const auto parts = is_root ? inputs.front() : Tensors();
   require_alike(parts);
   TORCH_CHECK_VALUE(
       !is_root || (parts.size() == static_cast<size_t>(size) && same_size(parts)),
-      "the root takes ", size, " inputs of one size");
+      "the root needs ", size, " inputs of the same size");
   if (is_root) {
     require_same(parts.front(), output);
   }
@@ -309,7 +322,10 @@ WorkPointer Group::alltoall(
     Tensors& inputs,
     const c10d::AllToAllOptions& options) {
   const auto size = static_cast<size_t>(getSize());
-  TORCH_CHECK_VALUE(outputs.size() == size && inputs.size() == size, "a tensor for each rank");
+  TORCH_CHECK_VALUE(
+      outputs.size() == size && inputs.size() == size, "the lists have ", outputs.size(),
+      " outputs and ", inputs.size(), " inputs, but need one of each for each of the ", size,
+      " ranks");
   require_alike(inputs);
   require_alike(outputs);
   const Operation operation{OpType::ALLTOALL, "symmem:all_to_all", options.asyncOp};

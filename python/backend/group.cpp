@@ -8,7 +8,7 @@
 namespace symmem_c10d {
 namespace {
 
-// Streams of tensors on the CPU may have any number. These differ from those of Python's calls.
+// On the CPU, any number names a stream. These numbers differ from those that Python's calls use.
 constexpr uint64_t kStreams = uint64_t{1} << 61;
 constexpr uint64_t kMessages = uint64_t{3} << 60;
 
@@ -200,7 +200,7 @@ c10::intrusive_ptr<c10d::Backend> Group::split(
   return c10::make_intrusive<Group>(library_, store, rank, size, std::move(parts), -1, timeout);
 }
 
-// Opens the group of some ranks of a part, if the part is open.
+// Opens a group of the given ranks of a part, if the part is open.
 Membership Group::split_part(
     const Membership& part,
     const std::string& name,
@@ -225,12 +225,12 @@ uint64_t Group::handle(c10::Device device) const {
   if (is_closed_) {
     C10_THROW_ERROR(
         DistBackendError,
-        "the process group of symmem is closed: it was destroyed, aborted or shut down");
+        "the symmem process group is closed, because it was destroyed, aborted or shut down");
   }
   const auto handle = device.is_cpu() ? parts_.host.handle : parts_.device.handle;
   TORCH_CHECK_NOT_IMPLEMENTED(
-      handle != 0, "this process group of symmem has no tensors on ", device.type(),
-      ": name a backend for them in init_process_group, such as \"cpu:gloo,cuda:symmem\"");
+      handle != 0, "this symmem process group does not support tensors on ", device.type(),
+      "; pass a backend for them to init_process_group, such as \"cpu:gloo,cuda:symmem\"");
   return handle;
 }
 
@@ -241,15 +241,16 @@ void Group::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
 }
 
-// Batches of messages need no list of works. With it, an exception in batch_isend_irecv would leave
-// PyTorch's group in a state in which it records collectives and does not run them.
+// Batches of messages do not need coalescing. If it were supported, an exception in
+// batch_isend_irecv would leave PyTorch's group in a state in which it records collectives but does
+// not run them.
 bool Group::supportsCoalescing() const {
   return false;
 }
 
 void Group::startCoalescing() {
   coalescing = true;
-  coalesced.clear(); // An exception may have kept an earlier list from its end.
+  coalesced.clear(); // After an exception, endCoalescing may not have been called.
 }
 
 WorkPointer Group::endCoalescing() {
@@ -257,7 +258,7 @@ WorkPointer Group::endCoalescing() {
   return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced, {}));
 }
 
-// Returns a work to the caller of an operation.
+// Records the work of an operation if operations are being coalesced, and returns it.
 WorkPointer Group::returned(WorkPointer work) {
   if (coalescing && work) {
     coalesced.push_back(work);
@@ -292,7 +293,7 @@ void Group::abort() {
   for (const auto handle : handles_) {
     library_->group_abort(handle);
   }
-  queue_.run([] {}); // Operations that were waiting return the error of the group, then it closes.
+  queue_.run([] {}); // Wait until all queued operations have failed with the group's error.
   close();
 }
 
@@ -301,8 +302,8 @@ void Group::shutdown() {
   close();
 }
 
-// Throws if a signal handler raises while a collective waits for earlier ones. The group fails on
-// all ranks, because the collective will not run on this one.
+// Throws if a signal handler raises an exception while a collective waits for earlier ones. Because
+// the collective will then not run on this rank, the group fails on all ranks.
 void Group::end_if_interrupted() {
   try {
     library_->check_signals();

@@ -1,4 +1,4 @@
-// The backend of torch.distributed: a group of symmem as a c10d::Backend.
+// The backend of torch.distributed, a c10d::Backend that wraps symmem groups.
 #pragma once
 
 #include <atomic>
@@ -23,18 +23,18 @@ namespace symmem_c10d {
 using Tensors = std::vector<at::Tensor>;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// Calls makes an operation's calls of the library on one stream.
+// Calls makes the library calls of an operation on one stream.
 class Calls {
  public:
   Calls(const Library& library, uint64_t group, uint64_t stream, bool wait)
       : library_(library), group_(group), stream_(stream), wait_(wait) {}
 
-  // Makes a call whose arguments, other than the group and the stream, are set.
+  // Fills in the size, group, stream and flags of a call, and makes it.
   void call(struct symmem_call call) const;
 
   void collective(int operation, Elements elements, int op, int root, const void* send, void* recv)
       const;
-  // Makes several calls as one, which may run in any order. The list must not be empty.
+  // Makes several calls at once, which may run in any order. The list must not be empty.
   void together(std::vector<struct symmem_call> calls) const;
   // Gathers parts of different sizes, or reduces them if `reduces`.
   void uneven(
@@ -59,24 +59,24 @@ class Calls {
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
 };
 
-// Membership describes an open group of symmem.
+// Membership describes an open symmem group.
 struct Membership {
   uint64_t handle = 0; // 0 if no group is open
   uint64_t world = 0;
-  std::vector<int32_t> members; // by their numbers in the world
+  std::vector<int32_t> members; // world ranks
 };
 
-// Parts are the groups of symmem that serve a process group. At least one is open.
+// Parts holds the symmem groups of a process group. At least one is open.
 struct Parts {
-  std::string name; // for groups that are split off
+  std::string name; // the prefix for names of groups split from this one
   Membership host; // for tensors on the CPU
   Membership device; // for tensors on GPUs
 };
 
 // Group is a process group. It is safe for concurrent use.
 //
-// Operations of tensors on the CPU run on the caller's thread if the caller waits, else on the
-// thread of a queue. Those of tensors on a device are queued on its streams.
+// Synchronous operations of CPU tensors run on the caller's thread, and asynchronous ones on the
+// thread of a queue. Operations of device tensors are queued on streams of the device.
 class Group final : public c10d::Backend {
  public:
   Group(
@@ -181,8 +181,8 @@ class Group final : public c10d::Backend {
     bool async;
   };
 
-  // Runs `body`, which makes an operation's calls, or adds it to the queue. Returns null if the
-  // operation is not asynchronous.
+  // Runs `body`, which makes an operation's calls, or adds it to the queue. Returns null for a
+  // synchronous operation.
   template <typename Body>
   WorkPointer start(const Operation& operation, Tensors inputs, Tensors outputs, Body body);
   template <typename Body>
@@ -195,7 +195,7 @@ class Group final : public c10d::Backend {
       Tensors outputs,
       Body body);
 
-  // Runs `body` as the caller waits.
+  // Runs `body` on this thread.
   template <typename Body>
   void run(Body body);
 
@@ -218,16 +218,16 @@ class Group final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend::Options> options_;
   const Parts parts_;
   const std::vector<uint64_t> handles_; // of the parts that are open
-  const uint64_t stream_; // of operations of tensors on the CPU
+  const uint64_t stream_; // for operations of CPU tensors
   std::atomic<bool> is_closed_{false};
   std::atomic<uint64_t> sequence_{0};
-  std::atomic<bool> allocated_{false}; // whether there were tensors of allocateTensor
-  std::atomic<uint64_t> barriers_{0}; // monitored barriers so far
+  std::atomic<bool> allocated_{false}; // whether allocateTensor has allocated a tensor
+  std::atomic<uint64_t> barriers_{0}; // the number of monitored barriers
   const std::shared_ptr<Messages> messages_;
   std::mutex mutex_;
   std::unordered_map<c10::Device, c10::Stream> side_streams_; // guarded by mutex_
-  int pool_; // of allocateTensor; -1 until it is opened; guarded by mutex_
-  std::map<std::vector<int>, int> splits_; // splits by their ranks; guarded by mutex_
+  int pool_; // for allocateTensor; -1 until it is opened; guarded by mutex_
+  std::map<std::vector<int>, int> splits_; // number of splits by ranks; guarded by mutex_
   Queue queue_;
 };
 

@@ -15,10 +15,12 @@ std::string failure;
 template <typename Function>
 void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
-  TORCH_CHECK(function != nullptr, "libsymmem.so has no function ", name, ": install one wheel");
+  TORCH_CHECK(
+      function != nullptr, "libsymmem.so has no function ", name,
+      "; install both libraries from the same wheel");
 }
 
-// Reads a text of unknown length from a function of symmem.h.
+// Reads a string of unknown length from a function of symmem.h.
 std::string read(int (*function)(size_t, char*, size_t*)) {
   std::string text(1024, '\0');
   for (;;) {
@@ -74,13 +76,13 @@ void Library::fail(int code) const {
     interrupted(text);
   }
   if (code == SYMMEM_ERR_TIMEOUT) {
-    text = "symmem: Timed out waiting for other ranks: " + text; // programs look for "Timed out"
+    text = "symmem: Timed out waiting for other ranks: " + text; // Programs search for "Timed out".
   }
   C10_THROW_ERROR(DistBackendError, text);
 }
 
-// PyTorch cannot pass KeyboardInterrupt through C++, so this raises a DistBackendError, during
-// which Python raises the KeyboardInterrupt.
+// PyTorch cannot pass a KeyboardInterrupt through C++. This function therefore sets Python's
+// interrupt flag, so that Python raises KeyboardInterrupt while it handles the DistBackendError.
 void Library::interrupted(const std::string& text) const {
   if (interpreter.interrupted() != 0) {
     interpreter.interrupt();

@@ -1,4 +1,4 @@
-// The functions of libsymmem.so that the backend calls.
+// Loads the functions of libsymmem.so that the backend calls.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace symmem_c10d {
 
-// Interpreter holds functions of Python's process, by address: the backend links no symbol of
+// Interpreter holds the addresses of functions in Python, because the backend is not linked against
 // Python.
 struct Interpreter {
-  void (*closed)(uint64_t group); // called once for a group that shutdown or abort has closed
-  int (*interrupted)(); // forgets the exception of a signal handler; 1 for KeyboardInterrupt
+  void (*closed)(uint64_t group); // called once for each group that shutdown or abort closes
+  int (*interrupted)(); // discards a signal handler's exception; 1 if it is KeyboardInterrupt
   void (*interrupt)(); // PyErr_SetInterrupt
 };
 
 // Library holds the functions of a loaded libsymmem.so. The library stays loaded until the process
 // exits.
 struct Library {
-  // Loads the library from a path. The same path gives the same library as ctypes.CDLL.
+  // Loads the library from a path. It is the same library that ctypes.CDLL loads from that path.
   Library(const std::string& path, const Interpreter& interpreter);
 
   decltype(&::symmem_last_error) last_error;
@@ -51,11 +51,11 @@ struct Library {
     }
   }
 
-  // Throws like check if a signal handler of Python raises an exception. Call it about ten times a
-  // second in a wait, without locks.
+  // Throws like check if one of Python's signal handlers raises an exception. Call this about ten
+  // times per second during a wait, without holding locks.
   void check_signals() const {
     if (poll() != 0) {
-      interrupted("the wait was interrupted; the operation continues");
+      interrupted("the wait was interrupted, but the operation continues");
     }
   }
 
@@ -66,7 +66,7 @@ struct Library {
   [[noreturn]] void interrupted(const std::string& text) const;
 };
 
-// Returns the JSON of the last error that check threw on any thread, or an empty text.
+// Returns the JSON of the last error that check threw on any thread, or an empty string.
 std::string last_failure();
 
 } // namespace symmem_c10d

@@ -1,5 +1,5 @@
-// The operators by which Python makes a backend. TorchBind passes the objects, so the library
-// depends on the version of PyTorch and not on that of Python.
+// The operators with which Python creates the backend. The objects are passed with TorchBind, so
+// that the library depends on the version of PyTorch but not on that of Python.
 #include <map>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 using ProcessGroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Returns the functions at the addresses of a list, in the order of Interpreter's fields.
+// Converts a list of addresses, in the order of Interpreter's fields.
 Interpreter functions(const std::vector<int64_t>& addresses) {
   return {
       reinterpret_cast<void (*)(uint64_t)>(addresses.at(0)),
@@ -21,8 +21,8 @@ Interpreter functions(const std::vector<int64_t>& addresses) {
       reinterpret_cast<void (*)()>(addresses.at(2))};
 }
 
-// Returns an open group of symmem: `numbers` are the group, its world, and its ranks by their
-// numbers in the world. An empty list stands for no group.
+// Returns an open group. `numbers` holds the handles of the group and its world, followed by the
+// world ranks of the members. An empty list means no group.
 Membership membership(const std::vector<int64_t>& numbers) {
   if (numbers.empty()) {
     return {};
@@ -32,37 +32,36 @@ Membership membership(const std::vector<int64_t>& numbers) {
       std::vector<int32_t>(numbers.begin() + 2, numbers.end())};
 }
 
-// Returns a process group whose backend is a new Group. Its store and its ranks are those of
-// `meeting`. `host` and `device` are the arguments of membership, for tensors on the CPU and on
-// GPUs. `pool` is the pool of allocateTensor, or -1. `interpreter` has the addresses of an
-// Interpreter's functions.
+// Returns a process group whose backend is a new Group, with the store and the ranks of `model`.
+// `host` and `device` are arguments of membership for tensors on the CPU and on GPUs. `pool` is the
+// pool for allocateTensor, or -1. `interpreter` holds the addresses of an Interpreter's functions.
 ProcessGroupPointer make(
     const std::string& path,
-    const ProcessGroupPointer& meeting,
+    const ProcessGroupPointer& model,
     const std::string& name,
     const std::vector<int64_t>& host,
     const std::vector<int64_t>& device,
     int64_t pool,
     int64_t timeout_ms,
     const std::vector<int64_t>& interpreter) {
-  const int rank = meeting->getRank();
-  const int size = meeting->getSize();
+  const int rank = model->getRank();
+  const int size = model->getSize();
   auto group = c10::make_intrusive<Group>(
-      std::make_shared<const Library>(path, functions(interpreter)), meeting->getStore(), rank, size,
+      std::make_shared<const Library>(path, functions(interpreter)), model->getStore(), rank, size,
       Parts{name, membership(host), membership(device)}, static_cast<int>(pool),
       std::chrono::milliseconds(timeout_ms));
-  auto made = c10::make_intrusive<c10d::ProcessGroup>(meeting->getStore(), rank, size);
-  made->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
-  made->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
-  return made;
+  auto result = c10::make_intrusive<c10d::ProcessGroup>(model->getStore(), rank, size);
+  result->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  result->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, group);
+  return result;
 }
 
-// The allocators of the process, by the type of device. They are never destroyed, since memory may
-// be freed when the process exits.
+// The allocators of the process, by device type. They are never destroyed, because memory may be
+// freed while the process exits.
 auto& allocators = *new std::map<c10::DeviceType, c10::intrusive_ptr<Allocator>>;
 
-// Makes the allocator of symmetric memory for tensors on the CPU or on GPUs. `world` has the
-// addresses of a World's functions.
+// Creates the allocator of symmetric memory on the CPU or on GPUs. `world` holds the addresses of a
+// World's functions.
 void make_allocator(
     const std::string& path,
     bool on_gpus,
@@ -82,7 +81,7 @@ void offer_memory(bool on_gpus) {
   c10d::symmetric_memory::register_availability("SYMMEM", allocators.at(type));
 }
 
-// Makes a handle of a tensor in a pool of symmem. Collective over the group.
+// Creates a handle of a tensor in a symmem pool. Collective over the group.
 c10::intrusive_ptr<Handle> make_handle(
     const at::Tensor& tensor,
     int64_t pool,
@@ -148,7 +147,7 @@ void define_handle(torch::Library& m) {
 
 TORCH_LIBRARY(symmem_c10d, m) {
   m.def(
-      "make(str path, __torch__.torch.classes.c10d.ProcessGroup meeting, str name, int[] host, "
+      "make(str path, __torch__.torch.classes.c10d.ProcessGroup model, str name, int[] host, "
       "int[] device, int pool, int timeout_ms, int[] interpreter) "
       "-> __torch__.torch.classes.c10d.ProcessGroup",
       make);

@@ -1,4 +1,4 @@
-// Tensors in symmetric memory, which DDP and FSDP2 ask their backend for.
+// Allocates tensors in symmetric memory, which DDP and FSDP2 request from their backend.
 #include <ATen/ATen.h>
 
 #include "group.hpp"
@@ -6,14 +6,14 @@
 namespace symmem_c10d {
 
 bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
-  return device < 0 && parts_.host.handle != 0; // a tensor on the CPU
+  return device < 0 && parts_.host.handle != 0; // A negative index stands for the CPU.
 }
 
 // All ranks of the group must allocate tensors of the same sizes in the same order.
 at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      options.device().is_cpu(), "symmem allocates tensors on the CPU here, not on ",
-      options.device(), "; in a scope of symmem.use() it allocates them on GPUs");
+      options.device().is_cpu(), "allocateTensor of symmem supports only the CPU, not ",
+      options.device(), "; allocate symmetric tensors on GPUs in a scope of symmem.use()");
   const auto bytes = static_cast<size_t>(size) * options.dtype().itemsize();
   if (bytes == 0) {
     return at::empty({size}, options);

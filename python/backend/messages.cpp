@@ -1,4 +1,4 @@
-// The operations of two ranks, and barriers.
+// Messages and barriers.
 #include <thread>
 
 #include "start.hpp"
@@ -20,8 +20,8 @@ WorkPointer Group::recvAnysource(Tensors& tensors, int tag) {
   return message(OpType::RECVANYSOURCE, "symmem:recvAnySource", tensors, SYMMEM_ANY_SOURCE, tag);
 }
 
-// Sends or receives a tensor. The calls of a rank are matched with those of its peers in the order
-// of calls here, so the library is called on this thread.
+// Sends or receives a tensor. This calls the library on the caller's thread, because messages are
+// matched in the order of the library calls.
 WorkPointer Group::message(
     OpType type,
     const char* title,
@@ -31,7 +31,8 @@ WorkPointer Group::message(
   ++sequence_;
   const auto& tensor = only(tensors);
   TORCH_CHECK_VALUE(
-      type == OpType::SEND || tensor.is_contiguous(), "received tensors must be contiguous");
+      type == OpType::SEND || tensor.is_contiguous(),
+      "the tensor is not contiguous, but recv needs a contiguous one");
   const auto flat = tensor.contiguous();
   const auto [kind, count] = moved(flat);
   auto source = std::make_shared<int32_t>(peer);
@@ -60,8 +61,8 @@ WorkPointer Group::message(
       getRank(), type, title, flat.device(), Tensors{flat}, Tensors{flat}));
 }
 
-// The barrier of a device is on its current stream. Like NCCL's, it blocks the caller unless it is
-// asynchronous.
+// On a device, the barrier is queued on the current stream. As with NCCL, it also blocks the caller
+// unless it is asynchronous.
 WorkPointer Group::barrier(const c10d::BarrierOptions& options) {
   ++sequence_;
   const Operation operation{OpType::BARRIER, "symmem:barrier", options.asyncOp};
@@ -88,8 +89,8 @@ WorkPointer Group::barrier(const c10d::BarrierOptions& options) {
 
 namespace {
 
-// Meeting is a monitored barrier: ranks meet through keys of the store, so that a late rank does
-// not make the group fail.
+// Meeting implements a monitored barrier with keys in the store, so that a late rank does not make
+// the group fail.
 class Meeting {
  public:
   Meeting(
@@ -111,7 +112,7 @@ class Meeting {
     return std::chrono::steady_clock::now() >= deadline_;
   }
 
-  // Waits until a rank has arrived. Returns false if that takes too long.
+  // Waits until a rank has arrived. Returns false if the deadline passes first.
   bool await(int rank) const {
     for (int n = 1; !store_.check({prefix_ + std::to_string(rank)}); ++n) {
       if (late()) {
@@ -142,7 +143,7 @@ class Meeting {
 
 } // namespace
 
-// The words of the errors are those of gloo, which programs may look for.
+// The error messages contain those of gloo, because programs may search for them.
 void Group::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
   const auto unset = options.timeout == c10d::kUnsetTimeout;
   const Meeting meeting(
@@ -152,7 +153,7 @@ void Group::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
     if (!meeting.await(0)) {
       meeting.fail(
           "Rank ", getRank(), " successfully reached monitoredBarrier, but received errors while "
-          "waiting for send/recv from rank 0, whose error names the rank that is late");
+          "waiting for send/recv from rank 0, whose error names the late ranks");
     }
     return;
   }

@@ -12,10 +12,10 @@ thread_local Queue::State* Queue::working_for = nullptr;
 
 namespace {
 
-constexpr std::chrono::milliseconds kPeriod(100); // between polls
+constexpr std::chrono::milliseconds kPollPeriod(100);
 
-// Waits without a limit. condition_variable::wait would need a newer libstdc++ than systems with
-// glibc 2.34 have.
+// Waits without a timeout. condition_variable::wait would require a newer libstdc++ than that of
+// systems with glibc 2.34.
 template <typename Condition>
 void wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Condition holds) {
   while (!changed.wait_for(lock, std::chrono::hours(1), holds)) {
@@ -29,7 +29,7 @@ Queue::Queue(std::function<void()> poll)
 
 Queue::~Queue() {
   if (process_ != getpid()) {
-    return; // A child of fork has no thread of the queue.
+    return; // The queue's thread does not exist in a forked child.
   }
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->ended = true;
@@ -39,7 +39,8 @@ Queue::~Queue() {
 void Queue::add(std::function<void()> operation, std::function<void()> after) {
   TORCH_CHECK(
       process_ == getpid(),
-      "symmem was opened before this process was forked: use the spawn or forkserver method");
+      "symmem was initialized before this process was forked; start workers with the spawn or "
+      "forkserver method");
   yield();
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->tasks.push_back({state_->next++, std::move(operation), std::move(after)});
@@ -68,7 +69,7 @@ Queue::Turn::Turn(State& state, const std::function<void()>& poll) : state_(stat
   lock.unlock();
   yield();
   lock.lock();
-  while (!state.turns.wait_for(lock, kPeriod, [&] { return state.current == number; })) {
+  while (!state.turns.wait_for(lock, kPollPeriod, [&] { return state.current == number; })) {
     lock.unlock();
     try {
       poll();
@@ -93,7 +94,7 @@ void Queue::State::advance() {
   turns.notify_all();
 }
 
-// Removes an operation that has not begun.
+// Removes an operation that has not started.
 void Queue::State::give_up(size_t number) {
   std::lock_guard<std::mutex> lock(mutex);
   if (number == current) {
@@ -109,7 +110,7 @@ void Queue::State::start() {
   std::thread([self = shared_from_this()] { self->work(); }).detach();
 }
 
-// Runs the tasks until the queue has ended or another thread runs them.
+// Runs the tasks until the queue is destroyed or another thread takes over.
 void Queue::State::work() {
   working_for = this;
   while (working_for == this) {

@@ -1,4 +1,4 @@
-// A queue of operations that run one after the other.
+// A queue of operations that run one at a time.
 #pragma once
 
 #include <unistd.h>
@@ -15,21 +15,21 @@ namespace symmem_c10d {
 // Queue runs the operations of a group in the order in which they were added. It is safe for
 // concurrent use.
 //
-// An operation whose caller waits runs on the caller's thread. The others run on a thread of the
-// queue, which starts with the first of them.
+// Synchronous operations run on the caller's thread. Asynchronous ones run on the queue's thread,
+// which starts with the first of them.
 class Queue {
  public:
-  // `poll` is called ten times a second by callers that wait for earlier operations. If it throws,
+  // A caller that waits for earlier operations calls `poll` ten times per second. If `poll` throws,
   // the caller's operation does not run.
   explicit Queue(std::function<void()> poll);
 
-  // Ends the queue's thread after all operations.
+  // Makes the queue's thread exit after it has run all operations.
   ~Queue();
 
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // Runs an operation on this thread after all earlier ones. Exceptions pass to the caller.
+  // Runs an operation on this thread after all earlier ones, and passes on its exceptions.
   template <typename Operation>
   void run(Operation&& operation) {
     Turn turn(*state_, poll_);
@@ -40,8 +40,8 @@ class Queue {
   // and may add operations to this queue and wait for them. Neither function may throw.
   void add(std::function<void()> operation, std::function<void()> after);
 
-  // Lets another thread run the operations if this thread, which is about to wait for one of them,
-  // is the queue's. Call it before such a wait.
+  // Must be called before a wait for an operation. If this is a queue's thread, another thread
+  // takes over its operations.
   static void yield();
 
  private:
@@ -52,8 +52,8 @@ class Queue {
 
   struct State : std::enable_shared_from_this<State> {
     std::mutex mutex;
-    std::condition_variable turns; // current has changed
-    std::condition_variable added; // there are tasks, or the queue has ended
+    std::condition_variable turns; // signals changes of current
+    std::condition_variable added; // signals new tasks, or that the queue was destroyed
     std::deque<Task> tasks;
     size_t next = 0; // the number of the next operation to be added
     size_t current = 0; // the number of the operation that may run
@@ -67,7 +67,7 @@ class Queue {
     void work();
   };
 
-  // Turn waits for all earlier operations. Its end lets the next operation run.
+  // Turn waits for all earlier operations. Its destructor lets the next operation run.
   class Turn {
    public:
     Turn(State& state, const std::function<void()>& poll);
@@ -77,7 +77,7 @@ class Queue {
     State& state_;
   };
 
-  static thread_local State* working_for; // the queue whose thread this is, or null
+  static thread_local State* working_for; // the queue whose tasks this thread runs, or null
 
   const std::function<void()> poll_;
   const std::shared_ptr<State> state_;

@@ -1,4 +1,4 @@
-// The operations that compute: all-reduce, reduce and reduce-scatter.
+// The reductions: all-reduce, reduce and reduce-scatter.
 #include "start.hpp"
 #include "tensors.hpp"
 
@@ -62,7 +62,7 @@ WorkPointer Group::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opt
 
 WorkPointer Group::allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "symmem has no all-reduce of sparse tensors: convert them with to_dense()");
+      false, "symmem does not support sparse tensors; convert them with to_dense()");
 }
 
 WorkPointer Group::allreduce_coalesced(
@@ -113,9 +113,12 @@ WorkPointer Group::reduce_scatter(
     std::vector<Tensors>& inputs,
     const c10d::ReduceScatterOptions& options) {
   const auto& output = only(outputs);
-  TORCH_CHECK_VALUE(inputs.size() == 1, "symmem takes one list of inputs");
+  TORCH_CHECK_VALUE(
+      inputs.size() == 1, "symmem needs exactly one list of inputs, not ", inputs.size());
   const auto parts = inputs.front();
-  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "a tensor for each rank");
+  TORCH_CHECK_VALUE(
+      parts.size() == static_cast<size_t>(getSize()), "the list has ", parts.size(),
+      " inputs, but needs one for each of the ", getSize(), " ranks");
   require_alike(parts);
   reduction(output, options.reduceOp);
   require_same(output, parts[getRank()]);

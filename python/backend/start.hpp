@@ -1,4 +1,4 @@
-// How operations run: the definitions of Group's templates.
+// Defines the templates of Group that run operations.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,12 @@
 
 namespace symmem_c10d {
 
-// Profiled records an operation for PyTorch's profiler until the end of its scope.
+// Profiled records an operation for PyTorch's profiler until it goes out of scope.
 class Profiled {
  public:
   Profiled(const char* title, const Tensors& inputs) : record_(at::RecordScope::USER_SCOPE) {
     if (record_.isActive()) {
-      record_._setAsync(); // as works that are waited for later
+      record_._setAsync(); // as PyTorch does for works
       const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
       record_.before(title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
     }
@@ -64,7 +64,9 @@ WorkPointer Group::queue(const Operation& operation, Tensors inputs, Tensors out
     } catch (...) {
       failure = std::current_exception();
     }
-    body.reset(); // Ranks free symmetric tensors where their programs do, not where works end.
+    // Drop the tensors now, so that the program and not the end of the work determines when
+    // symmetric tensors are freed.
+    body.reset();
     work->end(std::move(failure));
   };
   queue_.add(std::move(run), [work] { work->notify(); });

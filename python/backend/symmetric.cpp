@@ -12,9 +12,9 @@ namespace {
 
 namespace symmetric = c10d::symmetric_memory;
 
-constexpr uint64_t kHostStream = uint64_t{1} << 62; // of tensors on the CPU
+constexpr uint64_t kHostStream = uint64_t{1} << 62; // for tensors on the CPU
 
-// Returns the current stream of a device as a number of symmem.h.
+// Returns the current stream of a device as the number that symmem.h uses.
 uint64_t stream_of(c10::Device device) {
   if (device.is_cpu()) {
     return kHostStream;
@@ -102,7 +102,7 @@ void* Handle::get_multicast_ptr() {
 }
 
 void Handle::barrier(int channel, size_t) {
-  TORCH_CHECK_VALUE(channel >= 0, "channel ", channel, " of a barrier is negative");
+  TORCH_CHECK_VALUE(channel >= 0, "the channel of a barrier must not be negative: ", channel);
   queue_barrier(*library_, members_, device_, device_.is_cpu());
 }
 
@@ -119,9 +119,11 @@ uint32_t* Handle::word(int pad, int channel, int from) const {
   const auto channels = static_cast<int>(words / members_.size);
   TORCH_CHECK_VALUE(
       pad >= 0 && pad < members_.size && from >= 0 && from < members_.size,
-      "a signal of rank ", from, " to rank ", pad, " in a group of ", members_.size);
+      "invalid signal from rank ", from, " to rank ", pad, ": the group has ", members_.size,
+      " ranks");
   TORCH_CHECK_VALUE(
-      channel >= 0 && channel < channels, "channel ", channel, " of a signal pad with ", channels);
+      channel >= 0 && channel < channels, "invalid channel ", channel, ": the signal pad has ",
+      channels, " channels");
   return static_cast<uint32_t*>(pad_.peers[pad]) + members_.size * channel + from;
 }
 
@@ -154,8 +156,8 @@ void Handle::exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size
   }
 }
 
-// Changes a signal word, unless it has another value than `from`. Only this rank makes this change,
-// so on GPUs a read before the write is enough. The write is then ordered by the current stream.
+// Sets a signal word to `to` if its value is `from`, and returns whether it did. Because only this
+// rank makes this change, a read followed by a write on the current stream is sufficient on GPUs.
 bool Handle::changed(uint32_t* word, uint32_t from, uint32_t to) const {
   if (device_.is_cpu()) {
     return __atomic_compare_exchange_n(
@@ -230,7 +232,7 @@ Allocator::Blocks::iterator Allocator::find(void* address) {
   TORCH_CHECK_VALUE(
       found != blocks_.begin() &&
           static_cast<char*>(address) < std::prev(found)->first + std::prev(found)->second.bytes,
-      "memory at ", address, " was not allocated by SYMMEM: use symm_mem.empty");
+      "memory at ", address, " was not allocated by SYMMEM; allocate it with symm_mem.empty");
   return std::prev(found);
 }
 
@@ -242,7 +244,8 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
   auto* base = found->first;
   const auto& block = found->second;
   const auto name = group.value_or(block.group);
-  TORCH_CHECK_VALUE(!name.empty(), "rendezvous needs a group: pass it here or to the allocation");
+  TORCH_CHECK_VALUE(
+      !name.empty(), "rendezvous needs a group; pass one to rendezvous or to the allocation");
   const auto offset = static_cast<size_t>(static_cast<char*>(address) - base);
   const auto bytes = block.bytes;
   const auto device = block.device;
@@ -265,7 +268,7 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
   return handle;
 }
 
-// Returns the handle that rendezvous has made of a range of a block for a group, or null.
+// Returns the handle that rendezvous created earlier for a block, an offset and a group, or null.
 c10::intrusive_ptr<Handle> Allocator::known(char* base, size_t offset, uint64_t group) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto block = blocks_.find(base);
@@ -307,8 +310,8 @@ Range Allocator::shared(
   return range;
 }
 
-// Allocates a signal pad, which is zero on all ranks when the function returns. Collective over the
-// group.
+// Allocates a signal pad. When the function returns, the pads of all ranks are filled with zeros.
+// Collective over the group.
 Range Allocator::allocate_pad(const Members& members, c10::Device device) {
   const auto bytes = symmetric::get_signal_pad_size();
   const auto from = group_pool(members.handle);
@@ -332,11 +335,13 @@ Members Allocator::members(const std::string& group) const {
   return {handle, found->getRank(), found->getSize(), options->timeout};
 }
 
-// Returns the pool of the main world, or of a group unless its name is empty.
+// Returns the pool of the named group, or of the main world if the name is empty.
 int Allocator::pool(const std::string& group) {
   if (group.empty()) {
     const int main = world_.pool();
-    TORCH_CHECK(main >= 0, "symmem is closed: call symmem.init, or init_process_group(\"symmem\")");
+    TORCH_CHECK(
+        main >= 0,
+        "symmem is not initialized; call symmem.init or init_process_group(\"symmem\")");
     return main;
   }
   return group_pool(members(group).handle);

@@ -1,5 +1,5 @@
-// The symmetric memory of torch.ops.symm_mem and torch.distributed._symmetric_memory, in pools of
-// symmem.
+// Implements PyTorch's symmetric memory (torch.ops.symm_mem, torch.distributed._symmetric_memory)
+// with symmem's pools.
 #pragma once
 
 #include <map>
@@ -15,18 +15,18 @@
 
 namespace symmem_c10d {
 
-// World holds functions of Python's process, by address.
+// World holds the addresses of functions in Python.
 struct World {
-  int (*pool)(); // the number of the main world's pool; -1 if the world is closed
-  // Returns symmem's group of a process group, by the name that PyTorch gave it, and opens the
-  // group if necessary. Returns 0 after an error, whose text it writes.
+  int (*pool)(); // returns the number of the main world's pool; -1 if the world is closed
+  // Returns the symmem group of the process group with the given name, opening it if necessary. On
+  // an error, writes the message to text and returns 0.
   uint64_t (*group)(const char* name, size_t size, char* text);
 };
 
-// Range is memory of a window: its address on this rank, and on all ranks of a group.
+// Range is a range of a window's memory.
 struct Range {
-  void* own;
-  std::vector<void*> peers; // by group rank
+  void* own; // this rank's memory
+  std::vector<void*> peers; // the memory of all ranks of a group, by group rank
 };
 
 // Members describes a group.
@@ -37,12 +37,12 @@ struct Members {
   std::chrono::milliseconds timeout;
 };
 
-// Handle is what rendezvous returns: an allocation as the ranks of a group see it, and a signal pad
-// that belongs to this group and allocation alone. It is safe for concurrent use.
+// Handle is the result of rendezvous. It holds the addresses of an allocation on all ranks of a
+// group, and a signal pad of its own. It is safe for concurrent use.
 //
-// On GPUs, barrier is queued on the current stream. Otherwise the caller waits; for a signal on a
-// GPU it first waits for the current stream. All waits end with the timeout of the group at the
-// latest, and the error names the ranks that are missing.
+// On GPUs, barrier is queued on the current stream. All other waits block the caller, and
+// put_signal and wait_signal on a GPU first wait for the current stream. The timeout of the group
+// bounds all waits unless the caller passes another one. The error names the missing ranks.
 class Handle final : public c10d::symmetric_memory::SymmetricMemory {
  public:
   Handle(
@@ -72,7 +72,7 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   bool world_within_direct_access() override;
 
  private:
-  // Waits until a signal word has the value `from`, and sets it to `to`.
+  // Waits until a signal word has the value `from`, and then sets it to `to`.
   void exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size_t timeout_ms) const;
   bool changed(uint32_t* word, uint32_t from, uint32_t to) const;
   uint32_t* word(int pad, int channel, int from) const;
@@ -82,13 +82,13 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   const c10::Device device_;
   const Range buffer_, pad_;
   const size_t bytes_, offset_;
-  const at::Tensor addresses_; // of all buffers, then of all pads, on the device
+  const at::Tensor addresses_; // on the device: first all buffers, then all pads
 };
 
 // Allocator allocates symmetric memory. It is safe for concurrent use.
 //
-// Memory without a group's name belongs to the pool of the main world, so all ranks of the world
-// must allocate it in the same order. Memory for a group belongs to a pool of the group.
+// Memory without a group name comes from the pool of the main world, so all ranks of the world must
+// allocate it in the same order. Memory for a group comes from a pool of the group.
 class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator {
  public:
   Allocator(std::shared_ptr<const Library> library, World world, c10::DeviceType type)
@@ -101,12 +101,11 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
       void* address,
       const std::optional<std::string>& group) override;
   bool has_multicast_support(int device) override;
-  bool has_allocation(void* address); // overrides since PyTorch 2.14
+  bool has_allocation(void* address); // overrides a method since PyTorch 2.14
   c10::DeviceType supported_device_type() override;
   std::string name() override;
 
-  // Makes a handle of a range of symmem's memory, whichever function has allocated it. Collective
-  // over the group.
+  // Creates a handle of any range of symmem's memory. Collective over the group.
   c10::intrusive_ptr<Handle> handle(
       void* address,
       size_t bytes,
@@ -119,8 +118,8 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
     size_t bytes;
     c10::Device device;
     int pool;
-    std::string group; // of alloc, or empty
-    std::map<uint64_t, c10::intrusive_ptr<Handle>> handles; // by symmem's handle of the group
+    std::string group; // the name passed to alloc, or empty
+    std::map<uint64_t, c10::intrusive_ptr<Handle>> handles; // by the handle of the group
   };
   using Blocks = std::map<char*, Block>;
 
@@ -138,7 +137,7 @@ class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator 
   const c10::DeviceType type_;
   std::mutex mutex_;
   Blocks blocks_; // by address; guarded by mutex_
-  std::map<uint64_t, int> pools_; // of groups, by handle; guarded by mutex_
+  std::map<uint64_t, int> pools_; // by the handle of the group; guarded by mutex_
 };
 
 } // namespace symmem_c10d

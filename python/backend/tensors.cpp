@@ -11,7 +11,7 @@ void require_separate(const std::vector<at::Tensor>& outputs) {
     TORCH_CHECK_VALUE(
         at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
         "elements of an output share memory (sizes ", tensor.sizes(), ", strides ",
-        tensor.strides(), "): pass a tensor without overlap, as of contiguous()");
+        tensor.strides(), "); pass a tensor without overlap, for example a contiguous() one");
   }
 }
 
@@ -21,23 +21,24 @@ void require_alike(const std::vector<at::Tensor>& tensors) {
     TORCH_CHECK_VALUE(
         tensor.scalar_type() == tensors.front().scalar_type() &&
             tensor.device() == tensors.front().device(),
-        "tensors of one operation differ: ", tensors.front().scalar_type(), " on ",
-        tensors.front().device(), ", ", tensor.scalar_type(), " on ", tensor.device());
+        "tensors of one operation must have the same type and device, but one has ",
+        tensors.front().scalar_type(), " on ", tensors.front().device(), " and another ",
+        tensor.scalar_type(), " on ", tensor.device());
   }
 }
 
 void require_same(const at::Tensor& one, const at::Tensor& other) {
   require_alike({one, other});
   TORCH_CHECK_VALUE(
-      one.numel() == other.numel(), "tensors of ", one.numel(), " and ", other.numel(),
-      " elements must have the same size");
+      one.numel() == other.numel(), "two tensors must have the same size, but have ",
+      one.numel(), " and ", other.numel(), " elements");
 }
 
 void require_parts(const at::Tensor& whole, const at::Tensor& part, int size) {
   require_alike({whole, part});
   TORCH_CHECK_VALUE(
-      whole.numel() == part.numel() * size, "a tensor of ", whole.numel(),
-      " elements does not hold ", size, " parts of ", part.numel());
+      whole.numel() == part.numel() * size, "a tensor has ", whole.numel(),
+      " elements, but needs ", size, " parts of ", part.numel(), " elements");
 }
 
 bool same_size(const std::vector<at::Tensor>& tensors) {

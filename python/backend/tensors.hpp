@@ -1,4 +1,4 @@
-// Checks and contiguous forms of tensors.
+// Checks tensors and makes them contiguous.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,22 +7,22 @@
 
 namespace symmem_c10d {
 
-// Throws unless the tensor is dense memory.
+// Throws unless the tensor is dense.
 inline void require_dense(const at::Tensor& tensor) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.layout() == at::kStrided, "symmem has no collectives of sparse tensors, here ",
-      tensor.layout(), ": convert them with to_dense()");
+      tensor.layout() == at::kStrided, "symmem does not support tensors with layout ",
+      tensor.layout(), "; convert them with to_dense()");
 }
 
 // Returns the only tensor of a list.
 inline at::Tensor& only(std::vector<at::Tensor>& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "symmem takes one tensor, not ", tensors.size());
+  TORCH_CHECK_VALUE(tensors.size() == 1, "symmem needs exactly one tensor, not ", tensors.size());
   require_dense(tensors.front());
   return tensors.front();
 }
 
-// Output is a tensor that a call of the library writes: the tensor, or a contiguous copy of it
-// that finish writes back.
+// Output provides contiguous memory for the output of a library call. If the tensor itself is not
+// contiguous, this is a copy, which finish writes back.
 class Output {
  public:
   explicit Output(const at::Tensor& tensor) : tensor_(tensor), flat_(tensor.contiguous()) {}
@@ -45,30 +45,29 @@ class Output {
   const at::Tensor tensor_, flat_;
 };
 
-// Throws if several elements of a tensor that an operation writes share memory, as in a tensor of
-// expand().
+// Throws if elements of an output share memory, as in a tensor that expand() returned.
 void require_separate(const std::vector<at::Tensor>& outputs);
 
-// Throws unless all tensors have the type and the device of the first.
+// Throws unless all tensors are dense and have the same type and device.
 void require_alike(const std::vector<at::Tensor>& tensors);
 
 // Throws unless two tensors have the same type, device and number of elements.
 void require_same(const at::Tensor& one, const at::Tensor& other);
 
-// Throws unless one tensor has a part for each rank that is like the other tensor.
+// Throws unless `whole` consists of `size` parts like `part`.
 void require_parts(const at::Tensor& whole, const at::Tensor& part, int size);
 
 // Returns whether all tensors have the same number of elements.
 bool same_size(const std::vector<at::Tensor>& tensors);
 
-// Returns the tensors one after the other as one tensor.
+// Returns the concatenation of the flattened tensors.
 at::Tensor concatenated(const std::vector<at::Tensor>& tensors);
 
-// Returns the numbers of elements of symmem.h's types in tensors.
+// Returns the number of elements of each tensor, as in moved.
 std::vector<int64_t> moved_counts(const std::vector<at::Tensor>& tensors);
 
-// Returns a contiguous tensor whose rows are the tensors, which have the same number of elements.
-// It shares their memory if they follow each other there; else its contents are undefined.
+// Returns a contiguous tensor with a row for each of the tensors, which must have the same size. If
+// they are adjacent in memory, it shares their memory; otherwise it is uninitialized.
 at::Tensor rows(const std::vector<at::Tensor>& tensors, bool& shared);
 
 } // namespace symmem_c10d

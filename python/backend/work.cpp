@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kSignalPeriod(100);
       DistBackendError,
       c10::str(
           "Timed out: the operation did not complete within the ", timeout.count(),
-          " ms of Work.wait; it continues, and the work can be waited for again"));
+          " ms passed to Work.wait and is still running; you can call wait again"));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> tensors_future(std::vector<c10::Device> devices = {}) {
@@ -41,7 +41,7 @@ QueuedWork::QueuedWork(
       release_(release),
       outputs_(std::move(outputs)) {}
 
-// Waits until the operation ends, and handles signals meanwhile.
+// Waits until the operation ends. Handles signals during the wait.
 void QueuedWork::await_end(std::chrono::milliseconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   auto until = [&] {

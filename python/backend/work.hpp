@@ -1,4 +1,4 @@
-// The works that the backend returns for asynchronous operations.
+// The Work classes that the backend returns for asynchronous operations.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@
 
 namespace symmem_c10d {
 
-// QueuedWork is an operation of tensors on the CPU, which a Queue runs.
+// QueuedWork is an operation of CPU tensors that a Queue runs.
 class QueuedWork final : public c10d::Work {
  public:
-  // With `release` the first wait releases the outputs, so that every rank frees symmetric memory
-  // at the same point of its program. Else they are released with the work.
+  // If `release` is set, the first wait releases the outputs, so that all ranks free symmetric
+  // memory at the same point of the program. Otherwise they are released with the work.
   QueuedWork(
       std::shared_ptr<const Library> library,
       int rank,
@@ -31,10 +31,10 @@ class QueuedWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-  // Records that the operation is complete, or has failed with an exception, and ends waits.
+  // Records that the operation has completed or failed with an exception, and wakes waiters.
   void end(std::exception_ptr failure);
 
-  // Completes the future, if there is one, which runs its callbacks. Call it once, after end.
+  // Completes the future, if there is one, and so runs its callbacks. Call this once, after end.
   void notify();
 
  private:
@@ -49,12 +49,12 @@ class QueuedWork final : public c10d::Work {
   bool notified_ = false; // guarded by futures_
 };
 
-// DeviceWork is an operation that was queued on a stream of a device. Like NCCL's works, it is
-// waited for by streams, and wait does not block the caller.
+// DeviceWork is an operation that was queued on a stream of a device. As with NCCL's works, wait
+// makes the current stream wait and does not block the caller.
 class DeviceWork final : public c10d::Work {
  public:
-  // The operation is on the device's current stream. inputs stay allocated until the work is
-  // waited for or dropped.
+  // The operation must be on the device's current stream. The inputs stay allocated until the work
+  // is waited for or destroyed.
   DeviceWork(
       int rank,
       c10d::OpType operation,
@@ -77,16 +77,16 @@ class DeviceWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Message is a message of a tensor on the CPU that is in progress.
+// Message is a message of a CPU tensor in progress.
 struct Message {
   uint64_t stream; // carries only this message
-  uint64_t event; // follows the message
+  uint64_t event; // completes after the message
   at::Tensor tensor;
   std::shared_ptr<int32_t> source; // the sender's rank, which the library writes
 };
 
-// Messages provides streams for messages, and keeps the tensors of messages that are in progress.
-// It is safe for concurrent use.
+// Messages provides streams for messages, and keeps the tensors of dropped messages alive until the
+// messages complete. It is safe for concurrent use.
 class Messages {
  public:
   // Streams are numbered from `first`.
@@ -100,10 +100,10 @@ class Messages {
   // Returns a stream without work.
   uint64_t take();
 
-  // Returns the stream of a message that is complete.
+  // Frees the stream of a completed message.
   void give_back(const Message& message);
 
-  // Keeps a message until it is complete.
+  // Keeps a message until it completes.
   void keep(Message message);
 
  private:
@@ -114,7 +114,7 @@ class Messages {
   uint64_t next_;
 };
 
-// MessageWork is a send or a receive of a tensor on the CPU.
+// MessageWork is a send or receive of a CPU tensor.
 class MessageWork final : public c10d::Work {
  public:
   MessageWork(

@@ -164,7 +164,7 @@ def test_notes_about_tensors_are_written_out() -> None:
     both = f"note {place} of kind {0x70530001}; note {place} of kind {0x70530003}"
     assert "garbage collection" in library.readable(both)
     assert "garbage collection" not in found
-    assert "way ffff" in library.readable(f"note -1 of kind {0x70530005}")
+    assert "layout ffff" in library.readable(f"note -1 of kind {0x70530005}")
 
 
 @pytest.mark.library

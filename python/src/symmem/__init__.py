@@ -1,8 +1,8 @@
 """Symmetric GPU memory for collectives, for programs that use PyTorch.
 
-Tensors made in a scope lie at the same place on every rank, in memory that is registered with NCCL,
-so collectives on them read and write the memory of peers directly. If ranks differ, all of them get
-an error that names the first difference, instead of wrong sums or a hang.
+Tensors created in a scope are at the same place on every rank, in memory that is registered with
+NCCL, so that collectives on them access the memory of peers directly. If ranks diverge, all of them
+get an error that names the first difference, instead of wrong sums or a hang.
 
     import symmem
 
@@ -15,8 +15,8 @@ an error that names the first difference, instead of wrong sums or a hang.
 The guides are in `docs` next to the sources. `import symmem` imports neither torch nor the library.
 """
 
-# The packages, from below to above: each imports only those above it in this list, also for
-# types and inside functions.
+# The packages, lowest layer first. Each imports only packages listed before it, even for types and
+# inside functions.
 #
 #   errors: exceptions and warnings
 #   _c: the C library

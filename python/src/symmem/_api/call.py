@@ -66,12 +66,12 @@ class Call:
     __slots__ = (
         "_asynchronous",
         "_back",
-        "_followed",
         "_host",
         "_lane",
         "_output",
         "_runtime",
         "_side",
+        "_tracked",
         "_used",
         "group",
         "source",
@@ -88,7 +88,7 @@ class Call:
         self._used: list[Any] = []
         self._output: list[Any] = []
         self._back: list[tuple[Any, Any]] = []
-        self._followed = False  # whether autograd tracks a tensor
+        self._tracked = False  # whether autograd tracks one of the tensors
         # The rank that sent the message, for calls that receive one.
         self.source: Any = None
         self._lane = lane
@@ -105,7 +105,7 @@ class Call:
     def read(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Add an input, and return the contiguous tensor to read from."""
         plain = checked(self.group, name, tensor)
-        self._followed |= tensor.requires_grad
+        self._tracked |= tensor.requires_grad
         if not plain:
             self._wait_for(tensor)
             with self.as_current():
@@ -123,7 +123,7 @@ class Call:
         self._output.append(tensor)
         flat = tensor
         plain = checked(self.group, name, tensor)
-        self._followed |= tensor.requires_grad and not tensor.is_leaf
+        self._tracked |= tensor.requires_grad and not tensor.is_leaf
         if not plain:
             if pytorch().overlaps_itself(tensor):
                 raise errors.InvalidError(
@@ -141,7 +141,7 @@ class Call:
         """Concatenate inputs into one tensor."""
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
-            self._followed |= tensor.requires_grad
+            self._tracked |= tensor.requires_grad
             self._wait_for(tensor)
         with self.as_current():
             flat: torch.Tensor = pytorch().module.cat([t.detach().reshape(-1) for t in tensors])
@@ -153,7 +153,7 @@ class Call:
         first = tensors[0]
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
-            self._followed |= tensor.requires_grad and not tensor.is_leaf
+            self._tracked |= tensor.requires_grad and not tensor.is_leaf
             self._wait_for(tensor)
         shape = (len(tensors), first.numel())
         with self.as_current():
@@ -184,7 +184,7 @@ class Call:
             if previous is not None:
                 runtime.library.raw.symmem_set_site(previous)
         work = self.finish()
-        if self._followed:
+        if self._tracked:
             refuse(f"{name}, which writes in place,", self._output)
         return work
 
@@ -228,7 +228,7 @@ class Call:
             self._runtime.streams.synchronize(self._host)
         except BaseException as e:
             # After an interrupted wait, the collective may still use the tensors.
-            group.broken_off(e)
+            group.abort_if_interrupted(e)
             with suppress(errors.SymmemError):
                 left = self._runtime.streams.add(self._host, self._used, self.source)
                 left.reported = True

@@ -433,7 +433,7 @@ def reduce_scatter_v(
     kind, lists = pytorch().reduction(input.dtype, op), (numbers(counts), None)
     if kind[1] is Reduction.PREMUL_SUM:
         raise errors.UnsupportedError(
-            "premul_sum does not support parts of different sizes: scale the input instead"
+            "premul_sum does not support parts of different sizes; scale the input instead"
         )
     places = source.data_ptr(), target.data_ptr()
     return call.run("symmem_reduce_scatter_v", g.size, *lists, *kind, *places)

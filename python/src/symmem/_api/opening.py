@@ -192,7 +192,7 @@ def finalize(*, force: bool = False) -> None:
 
 
 def is_initialized() -> bool:
-    """Report whether the world of `init` is open in this process."""
+    """Return whether the world of `init` is open in this process."""
     return session.is_open
 
 

@@ -64,13 +64,13 @@ def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None
     found = find(group)
     frame = _frame(1)
     try:
-        of, code, at = found.agreed[name]
+        packed, code, offset = found.agreed[name]
     except KeyError:
-        of, code, at = b"", None, 0
-    if code is not frame.f_code or at != frame.f_lasti:
-        of = _packed(found, frame, name, _AGREE)
+        packed, code, offset = b"", None, 0
+    if code is not frame.f_code or offset != frame.f_lasti:
+        packed = _packed(found, frame, name, _AGREE)
         code = None if found.runtime.callsites > 1 else frame.f_code
-        found.agreed[name] = (of, code, frame.f_lasti)
+        found.agreed[name] = (packed, code, frame.f_lasti)
     try:
         number = _number(value)
     except struct.error:
@@ -80,9 +80,9 @@ def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None
         if isinstance(value, Integral) or not isinstance(value, Real):
             number = _number(_checked(value))
         else:
-            of = _packed(found, frame, name, _AGREE_FLOAT)
+            packed = _packed(found, frame, name, _AGREE_FLOAT)
             number = _float(value)
-    if failed := found.library.value(of, number):
+    if failed := found.library.value(packed, number):
         raise found.library.error(failed)
 
 
@@ -139,7 +139,7 @@ class Step:
         found = find(self._group)
         what = self._name
         if self._arguments:
-            what += f"({', '.join(f'{k}={_said(v)}' for k, v in self._arguments.items())})"
+            what += f"({', '.join(f'{k}={_formatted(v)}' for k, v in self._arguments.items())})"
         text = what.encode()
         frame = _frame(1)
         site = found.runtime.site(frame)
@@ -167,12 +167,12 @@ def step(name: str, group: GroupLike = None, **arguments: object) -> Step:
     return Step(name, group, arguments)
 
 
-def _said(value: object) -> str:
+def _formatted(value: object) -> str:
     """Format an argument of a step. Refuse tensors, because formatting one waits for the GPU."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_said, value))})"
+        return f"({', '.join(map(_formatted, value))})"
     raise errors.InvalidError(
         f"an argument of a step is a {type(value).__name__}; want a number, a string, None, or a "
         "tuple or list of these"
@@ -203,21 +203,21 @@ def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
         return kept[0]
     text = name.encode()
     site = site or runtime.site(frame)
-    of = _value(found.handle, operation, site, len(text), text)
+    packed = _value(found.handle, operation, site, len(text), text)
     if len(found.values) >= _MAX_CALLERS:
         found.values.clear()
         found.agreed.clear()
     # Keep a reference to the code, so that no other object gets its id.
-    found.values[key] = (of, frame.f_code)
-    return of
+    found.values[key] = (packed, frame.f_code)
+    return packed
 
 
 def combined(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
     """Combine a value. The call site is the line that called the caller of this function."""
     found = find(group)
     frame = _frame(2)
-    of = _packed(found, frame, name, operation)
+    packed = _packed(found, frame, name, operation)
     number = c.c_int64(_checked(value))
-    if code := found.library.value(of, c.byref(number)):
+    if code := found.library.value(packed, c.byref(number)):
         raise found.library.error(code)
     return number.value

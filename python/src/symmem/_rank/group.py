@@ -200,7 +200,7 @@ class Group:
         """Fail the group on all its ranks. Pending calls raise `AbortedError`."""
         self.library.call("symmem_group_abort", self.handle)
 
-    def broken_off(self, error: BaseException) -> None:
+    def abort_if_interrupted(self, error: BaseException) -> None:
         """Fail the group if a signal handler interrupted the wait for one of its collectives.
 
         Otherwise the other ranks might wait for calls that this rank never makes.
