@@ -55,7 +55,7 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory and the staging memory of messages, also those of the
+// Suspend releases the exchange memory and the staging memory of messages, including those of the
 // levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators, which
 // Released does not include.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
@@ -240,12 +240,12 @@ func (m resumedMemory) messages() (messages [][]byte) {
 // mapPeers maps the memory of the peers. messages holds the messages of each rank of the group.
 func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, part := range m {
-		var ofMembers [][]byte
+		var memberMessages [][]byte
 		for _, r := range part.members {
-			ofMembers = append(ofMembers, messages[r][i])
+			memberMessages = append(memberMessages, messages[r][i])
 		}
 		err := part.locked(func() error {
-			if err := part.exchange.MapPeers(ctx, ofMembers); err != nil {
+			if err := part.exchange.MapPeers(ctx, memberMessages); err != nil {
 				return err
 			}
 			return part.suspended.messages.MapAgain(ctx)

@@ -104,7 +104,7 @@ func TestWindowsThatWereNotMappedAreSuspended(t *testing.T) {
 	}
 }
 
-// TestMalformedResumptionNamesRank lets rank 1 send a malformed message while rank 0 resumes the
+// TestMalformedResumptionNamesRank sends a malformed message from rank 1 while rank 0 resumes the
 // group. The error must name rank 1, and rank 0 must keep no memory.
 func TestMalformedResumptionNamesRank(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
@@ -119,7 +119,7 @@ func TestMalformedResumptionNamesRank(t *testing.T) {
 			c := m.group.(*communicator)
 			if m.rank == 1 {
 				_, _ = c.plane.Exchange(t.Context(), driver.LaneControl, []byte(message))
-				return nil // rank 0 may fail the group before the exchange ends here
+				return nil // rank 0 may fail the group before the exchange completes here
 			}
 			err := c.suspender.Resume(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "rank 1") || c.Cause() == nil {
@@ -160,18 +160,19 @@ func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
 	}
 	for r, now := range w.freeMemory() {
 		if leaked := free[r] - now; leaked >= groups<<20 {
-			t.Errorf("rank %d: %d bytes have leaked", r, leaked)
+			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
+				groups<<20)
 		}
 	}
 }
 
-// closeDuringSuspension closes the rank's group, which is being suspended and resumed. These calls
-// must end with an error.
+// closeDuringSuspension closes the rank's group while another goroutine suspends and resumes it
+// until one of these calls returns an error.
 func (m *testRank) closeDuringSuspension() error {
 	s := &m.group.(*communicator).suspender
-	ended := make(chan struct{})
+	failed := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(failed)
 		for ctx := context.Background(); ; {
 			if _, err := s.Suspend(ctx); err != nil || s.Resume(ctx) != nil {
 				return
@@ -182,7 +183,7 @@ func (m *testRank) closeDuringSuspension() error {
 		runtime.Gosched()
 	}
 	err := m.closeGroup()
-	<-ended
+	<-failed
 	if errors.As(err, new(*driver.DeadlockError)) || errors.As(err, new(*driver.RankLostError)) {
 		return nil // the other rank has left the group first
 	}

@@ -10,7 +10,7 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// checkBoth makes an AllReduce and an AllGather on two levels.
+// checkBoth checks an AllReduce and an AllGather on the two-level path.
 func (w *twoLevelGroup) checkBoth() {
 	w.t.Helper()
 	const bytes = 1 << 10
@@ -33,8 +33,8 @@ func TestSuspendReleasesLevels(t *testing.T) {
 		released := w.suspend()
 		for r, now := range w.freeMemory() {
 			if now-active[r] != released[r] || released[r] < kernels.ExchangeBytes {
-				t.Errorf("rank %d: Suspend has released %d bytes and reports %d, want the same number, at "+
-					"least %d", r, now-active[r], released[r], kernels.ExchangeBytes)
+				t.Errorf("rank %d: Suspend released %d bytes and reported %d, want the same number, which "+
+					"is at least %d", r, now-active[r], released[r], kernels.ExchangeBytes)
 			}
 		}
 		w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
@@ -45,7 +45,8 @@ func TestSuspendReleasesLevels(t *testing.T) {
 	}
 }
 
-// TestResumeOfLevelsIsRefusedOnAllRanks lets one rank have too little memory for a level.
+// TestResumeOfLevelsIsRefusedOnAllRanks checks that all ranks refuse to resume if one of them has
+// too little memory for a level.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
@@ -53,7 +54,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	suspended := w.freeMemory()
 	var occupied *region
 	w.must(func(m *testRank) (err error) {
-		if m.rank == 2 { // leave too little for all communicators
+		if m.rank == 2 { // leave too little memory for all communicators
 			occupied, err = m.mapRegion(suspended[m.rank] - released[m.rank]/2)
 		}
 		return err
@@ -61,7 +62,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w.must(func(m *testRank) error {
 		err := m.group.(*communicator).suspender.Resume(t.Context())
 		if !errors.Is(err, driver.ErrOutOfMemory) || m.group.Cause() != nil {
-			return failuref("Resume = %v, want an ErrOutOfMemory that is no fault", err)
+			return failuref("Resume = %v, want ErrOutOfMemory without a fault", err)
 		}
 		return nil
 	})
