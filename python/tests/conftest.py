@@ -1,4 +1,4 @@
-"""What all tests share: a deadline, and which of them need what this machine lacks."""
+"""Limits the time of tests, and skips those that need what this machine lacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEADLINE = int(os.environ.get("SYMMEM_TEST_DEADLINE", "300"))
 for has shorter deadlines of its own; this is for what nobody has thought of."""
 
 BACKSTOP = 60
-"""How many seconds later all tests end, where one cannot be interrupted."""
+"""The additional seconds after which a test that cannot be interrupted ends the test run."""
 
 _STDERR = pytest.StashKey[int]()
 
@@ -39,7 +39,7 @@ class NoTorchError(Exception):
 
 
 class DeadlineError(Exception):
-    """A test did not end in time; the text has the stacks of its threads."""
+    """A test did not end in time. The message contains the stacks of its threads."""
 
 
 Start = Callable[..., list[Result]]
@@ -50,7 +50,7 @@ def torch_is_here() -> bool:
 
 
 def gpus_here() -> int:
-    """Count the GPUs, by their files: CUDA must not start in the process that starts ranks."""
+    """Count the GPUs by their device files, because this process must not initialize CUDA."""
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
@@ -58,13 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "library: needs libsymmem.so")
     config.addinivalue_line("markers", "gpus(n): needs so many GPUs of NVIDIA")
-    # Nothing is captured yet, so this is where people look.
+    # Output is not captured yet, so this is printed to the terminal.
     config.stash[_STDERR] = os.dup(2)
 
 
 @contextlib.contextmanager
 def _limited(item: pytest.Item, phase: str) -> Iterator[None]:
-    """Fail what takes too long, with the stacks of all threads."""
+    """Raise an error with the stacks of all threads if a phase takes too long."""
 
     def late(number: int, frame: FrameType | None) -> None:
         with tempfile.TemporaryFile("w+") as file:
@@ -122,19 +122,19 @@ def start() -> Start:
 
 @dataclass
 class Checks:
-    """The checks of a program, as each rank ended them."""
+    """The outcomes of a program's checks on each rank."""
 
     ranks: list[dict[str, str]]
     results: list[Result]
 
     def verify(self, name: str) -> None:
         for rank, found in enumerate(self.ranks):
-            assert name in found, f"rank {rank} did not come to {name}\n{self.results[rank]}"
+            assert name in found, f"rank {rank} did not reach {name}\n{self.results[rank]}"
             assert found[name] == "ok", f"rank {rank}: {found[name]}"
 
 
 def run_checks(program: str, ranks: int, **options: object) -> Checks:
-    """Run a program whose checks print one line each: see programs/harness.py."""
+    """Run a program whose checks print one line each; see programs/harness.py."""
     results = run_ranks(program, ranks, **options)  # type: ignore[arg-type]
     found = []
     for result in results:

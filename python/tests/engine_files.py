@@ -1,4 +1,4 @@
-"""The Python files of vLLM and SGLang, from PyPI: downloaded once for a machine, unmodified.
+"""Downloads the unmodified Python files of vLLM and SGLang from PyPI, once per machine.
 
     python engine_files.py FOLDER 3.12     fetches them for another version of Python
 
@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 ENGINES = {"vllm": "0.33.0", "sglang": "0.5.23"}
-"""The versions that the plug-ins are tested with."""
+"""The versions with which the plug-ins are tested."""
 
 PACKAGES = (
     "annotated-types==0.8.0",
@@ -30,18 +30,18 @@ PACKAGES = (
     "regex==2026.11.19",
     "typing-inspection==0.4.5",
 )
-"""What their groups import and call. All else that they import is a stub."""
+"""The packages whose functions the groups call. All other imports are stubs."""
 
 LIMIT = 240.0
-"""How many seconds a download may take."""
+"""The maximum time of a download, in seconds."""
 
 
 class UnreachableError(Exception):
-    """PyPI did not deliver a package."""
+    """A package could not be downloaded from PyPI."""
 
 
 def cache() -> Path:
-    """Return the folder of the files for this version of Python."""
+    """Return the folder of files for this version of Python."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "symmem-ci" / f"engines-py{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -74,16 +74,16 @@ def fetch(folder: Path | None = None, python: str = "") -> Path:
 
 
 def _unpack(name: str, version: str, folder: Path) -> None:
-    """Download a wheel, and unpack its Python files and its metadata."""
+    """Download a wheel, and unpack its Python files and metadata."""
     with tempfile.TemporaryDirectory() as work:
-        # SGLang has one wheel for each version of Python; their Python files are the same.
+        # SGLang has one wheel for each version of Python, but their Python files are the same.
         _pip("download", "-d", work, "--python-version", "3.12", f"{name}=={version}")
         (wheel,) = Path(work).glob("*.whl")
         with zipfile.ZipFile(wheel) as file:
             found = [n for n in file.namelist() if n.endswith((".py", "METADATA", "points.txt"))]
             file.extractall(folder, found)
     if name == "sglang":
-        # Its files look for the folders of the sources that they would compile.
+        # Some files look for the folders of the sources that they would compile.
         for sources in ("csrc", "include"):
             (folder / "sglang" / "kernels" / "jit" / sources).mkdir(exist_ok=True)
 

@@ -1,4 +1,4 @@
-"""Forks ranks from a process that has imported PyTorch, which takes each of them seconds else.
+"""Forks ranks from a process that has imported PyTorch, which saves each rank several seconds.
 
 This runs in two processes. `Server` is the side of the tests. `serve` is the process that forks: it
 imports what it is asked to, starts no threads, and never loads libsymmem.so, whose Go runtime does
@@ -28,22 +28,22 @@ from types import CodeType
 from typing import Any
 
 READY = 100.0
-"""How many seconds a fork may take, with the imports of its server if that is new."""
+"""The maximum time of a fork in seconds, including the imports of a new server."""
 
 MOST = 1 << 20
-"""The bytes that a request may have: the arguments and the variables of one program."""
+"""The maximum size of a request, which holds a program's arguments and variables, in bytes."""
 
 
 PID, END = "pid", "end"
-"""What comes through a connection: the number of the process, and later its exit code."""
+"""The format of messages: first the process ID, later the exit code."""
 
 
 class ServerError(Exception):
-    """A server, or what it has forked, has ended too early."""
+    """A server or one of its children has exited too early."""
 
 
 class Child:
-    """A program that a server has forked: what subprocess.Popen is for one that was started."""
+    """A program that a server has forked, with some of the interface of subprocess.Popen."""
 
     def __init__(self, connection: socket.socket):
         self._connection = connection
@@ -51,7 +51,7 @@ class Child:
         self.pid = self._received(PID, READY)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end. Its number stays its own as long as this object is entered."""
+        """Wait for the exit code. The process ID is not reused until this context ends."""
         if self.returncode is None:
             self.returncode = self._received(END, timeout)
         return self.returncode
@@ -79,12 +79,12 @@ class Child:
 
 
 class Server:
-    """The side of the tests: starts a server, and asks it for programs."""
+    """The client side: starts a server, and requests programs from it."""
 
     def __init__(self, modules: Sequence[str], variables: dict[str, str]):
         self._control, theirs = _connected()
         with theirs:
-            # Its errors are those of the test that has asked for it.
+            # The server's error output belongs to the test that requested it.
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), *modules],
                 env=variables,
@@ -95,12 +95,12 @@ class Server:
             )
 
     def close(self) -> None:
-        """End it, with all that it has forked."""
+        """Stop the server and all its children."""
         with self._process:
             self._control.close()
 
     def start(self, command: Sequence[str], variables: dict[str, str], out: int, err: int) -> Child:
-        """Fork a program, whose standard output and error are these descriptors."""
+        """Fork a program with the given descriptors as standard output and error."""
         ours, theirs = _connected()
         request = json.dumps([list(command), variables]).encode()
         with theirs:
@@ -109,12 +109,12 @@ class Server:
 
 
 def _connected() -> tuple[socket.socket, socket.socket]:
-    """Make a connection that keeps messages apart."""
+    """Return a connection that preserves message boundaries."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class _Forked:
-    """The side of the server: one that it has forked."""
+    """The server side of a child."""
 
     def __init__(self, pid: int, connection: socket.socket):
         self.pid, self.connection = pid, connection
@@ -122,16 +122,16 @@ class _Forked:
         self.ended = False
 
     def report(self) -> None:
-        """Send its exit code. It stays a zombie, so that its number is nobody else's."""
+        """Send the exit code. The child stays a zombie, so that its process ID is not reused."""
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         assert found is not None
         self.ended = True
         code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        with contextlib.suppress(BrokenPipeError):  # The test has let go of it.
+        with contextlib.suppress(BrokenPipeError):  # The test has closed the connection.
             self.connection.send(f"{END} {code}".encode())
 
     def end(self) -> None:
-        """End it, with its session if it has come to make one."""
+        """Kill the child, with its session if it has created one."""
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError):
                 kill(self.pid, signal.SIGKILL)
@@ -144,13 +144,13 @@ class _Forked:
 
 
 def serve(control: socket.socket, modules: Sequence[str]) -> tuple[CodeType, dict[str, Any]]:
-    """Fork what the tests ask for until they end; return, in a fork alone, what it is to run."""
+    """Fork programs for the tests until the tests end. In a child, return the code to run."""
     for module in modules:
         importlib.import_module(module)
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1 or "symmem" in sys.modules:
         raise ServerError(f"{threads} threads and {modules} are not what may be forked")
-    gc.freeze()  # The collector of each fork would copy all pages of it, again at its end.
+    gc.freeze()  # Otherwise garbage collection in each child would copy all pages.
     forked: list[_Forked] = []
     while True:
         connections = {each.connection.fileno(): each for each in forked}
@@ -182,7 +182,7 @@ def serve(control: socket.socket, modules: Sequence[str]) -> tuple[CodeType, dic
 def _become(
     request: Any, connection: socket.socket, outputs: Sequence[int]
 ) -> tuple[CodeType, dict[str, Any]]:
-    """Make of this fork what Python would be that has been started with a program."""
+    """Make this child look like a Python process that was started with the program."""
     (program, *arguments), variables = request
     os.setsid()
     for number, descriptor in enumerate(outputs, 1):
@@ -202,7 +202,7 @@ def _become(
 
 
 if __name__ == "__main__":
-    # By this name, for the fork's own module takes the place of this one.
+    # Import it by name, because the program's module replaces __main__.
     import fork_server
 
     exec(*fork_server.serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))

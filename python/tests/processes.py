@@ -1,4 +1,4 @@
-"""Processes that tests start. Each has a deadline, and says where it was when that came."""
+"""Starts processes for tests. A process that exceeds its deadline reports where it was."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PROGRAMS = HERE / "programs"
 SOURCE = HERE.parent / "src"
 
 LAST_WORDS = 10.0
-"""How long a process that is over its deadline may take to write the stacks of its threads."""
+"""How long a process may take to write its stacks after its deadline, in seconds."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a process left behind."""
+    """The exit code and output of a process."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ class Result:
 
 
 class _Reader:
-    """Reads what comes through a pipe until its end, so that no writer waits for room in it."""
+    """Reads a pipe until its end, so that writers never block."""
 
     def __init__(self) -> None:
         self._text = b""
@@ -60,7 +60,7 @@ class _Reader:
             self._grown.notify_all()
 
     def text(self, patience: float = 0) -> str:
-        """Return what has come, with the end of the output if that comes soon enough."""
+        """Return the text read so far, after waiting up to `patience` seconds for the end."""
         self._thread.join(patience)
         with self._grown:
             return self._text.decode("utf-8", "replace")
@@ -71,7 +71,7 @@ class _Reader:
 
 
 class Process:
-    """A program in a session of its own, all of which ends with the `with` statement."""
+    """A program in its own session, which is killed at the end of the `with` statement."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Process:
         cwd: Path | None = None,
         server: Server | None = None,
     ):
-        # By this a process of Python that gets SIGABRT writes the stacks of its threads.
+        # With this, a Python process that gets SIGABRT writes the stacks of its threads.
         variables = {**(os.environ if env is None else env), "PYTHONFAULTHANDLER": "1"}
         self.command = command
         self._out, self._err = _Reader(), _Reader()
@@ -112,20 +112,20 @@ class Process:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._child:  # The end of which waits for it.
+        with self._child:  # Waits for the process.
             self._signal_all(signal.SIGKILL)
 
     def send(self, number: int) -> None:
-        """Send a signal to the program alone, not to what it has started."""
+        """Send a signal only to the program, not to its children."""
         self._child.send_signal(number)
 
     def await_words(self, words: str, times: int = 1, limit: float = 60) -> None:
-        """Wait until words stand in the standard output, however that is divided into lines."""
+        """Wait until the standard output contains words, however it is split into writes."""
         if not self._out.comes(words.encode(), times, limit):
             raise AssertionError(f"{words!r} did not come {times} times: {self.end(0)}")
 
     def end(self, limit: float, left: float = 5) -> Result:
-        """Wait for the end; a program that is over its limit is ended, and says where it was.
+        """Wait for the program to exit. After the limit, it reports where it was and is killed.
 
         Args:
             limit: how long it may take, in seconds.
@@ -150,20 +150,20 @@ class Process:
 
 
 def without_gloo(out: str) -> str:
-    """Leave out what PyTorch 2.8's Gloo writes to the standard output of every program."""
+    """Remove what Gloo of PyTorch 2.8 writes to the standard output of every program."""
     return "".join(x for x in out.splitlines(keepends=True) if not x.startswith("[Gloo] "))
 
 
 def run(
     *command: str, limit: float = 100, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> Result:
-    """Run a program to its end, at most `limit` seconds."""
+    """Run a program to completion, for at most `limit` seconds."""
     with Process(command, env, cwd) as process:
         return process.end(limit)
 
 
 def _variables(rank: int, size: int, port: int) -> dict[str, str]:
-    """Set what torchrun would set."""
+    """Return the variables that torchrun would set."""
     return {
         **os.environ,
         "RANK": str(rank),
@@ -180,14 +180,14 @@ def _variables(rank: int, size: int, port: int) -> dict[str, str]:
 
 @functools.cache
 def server(rank: int) -> Server:
-    """Start the server from which this rank of every program is forked."""
+    """Return the server that forks this rank of every program."""
     made = Server(["torch"], {**_variables(rank, 1, 0), "PYTHONFAULTHANDLER": "1"})
     atexit.register(made.close)
     return made
 
 
 def forks(program: str | Path, env: dict[str, str]) -> bool:
-    """Report whether a program may be forked: it is slow to start, and symmem reads what is set."""
+    """Return whether a program can be forked, which is worthwhile if it imports PyTorch."""
     slow = re.search(r"^import torch$", (PROGRAMS / program).read_text(), re.M)
     return bool(slow) and all(name.startswith("SYMMEM_") for name in env)
 
@@ -200,7 +200,7 @@ def ranks(
     env: dict[str, str] | None = None,
     fresh: bool = False,
 ) -> Iterator[list[Process]]:
-    """Start a program of tests/programs on so many ranks.
+    """Start a program in tests/programs on the given number of ranks.
 
     Those that import PyTorch are forked from processes that have done that, unless they are to have
     a fresh interpreter.
@@ -222,7 +222,7 @@ def ranks(
 
 
 def ends(started: Sequence[Process], limit: float) -> list[Result]:
-    """Wait for the ends of all, at most `limit` seconds together."""
+    """Wait until all processes exit, for at most `limit` seconds in total."""
     deadline = time.monotonic() + limit
     return [each.end(deadline - time.monotonic()) for each in started]
 
@@ -235,6 +235,6 @@ def run_ranks(
     env: dict[str, str] | None = None,
     fresh: bool = False,
 ) -> list[Result]:
-    """Run a program of tests/programs on so many ranks to the end of all."""
+    """Run a program in tests/programs to completion on the given number of ranks."""
     with ranks(program, size, *arguments, env=env, fresh=fresh) as started:
         return ends(started, timeout)

@@ -1,4 +1,4 @@
-"""Messages of the package advise only functions, arguments, flags and variables that exist."""
+"""Tests that functions, arguments, flags and variables named in messages exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENVIRONMENT = HERE.parent.parent / "docs" / "reference" / "environment.md"
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """List the strings of several words that are no documentation, each with its place."""
+    """Yield all strings of several words except docstrings, with their locations."""
     for path in sorted((SOURCE / "symmem").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -38,13 +38,13 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def flags() -> set[str]:
-    """List the flags of the programs."""
+    """Return the flags of the programs."""
     text = "".join(path.read_text() for path in (SOURCE / "symmem").rglob("*.py"))
     return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', text))
 
 
 def has(path: str) -> bool:
-    """Report whether a dotted name leads to something, such as "symmem.group"."""
+    """Return whether a dotted name exists, such as "symmem.group"."""
     module, *names = path.split(".")
     found: Any = importlib.import_module(module)
     for name in names:
@@ -59,7 +59,7 @@ def has(path: str) -> bool:
 
 
 def takes(call: str) -> bool:
-    """Report whether a function has an argument, such as "symmem.init(timeout="."""
+    """Return whether a function has an argument, such as "symmem.init(timeout="."""
     function, _, argument = call.rstrip("=").partition("(")
     return (
         argument in inspect.signature(getattr(symmem, function.removeprefix("symmem."))).parameters
@@ -67,7 +67,7 @@ def takes(call: str) -> bool:
 
 
 def called(method: str) -> bool:
-    """Report whether something that messages name in passing has a method."""
+    """Return whether any object that messages mention has a method."""
     import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool], bool]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_messages_advise_exists(kind: str) -> None:
+def test_names_in_messages_exist(kind: str) -> None:
     pattern, exists, needs_torch = KINDS[kind]
     if needs_torch and not torch_is_here():
         pytest.skip("NoTorchError: PyTorch is not installed")
@@ -97,7 +97,7 @@ def test_what_messages_advise_exists(kind: str) -> None:
     assert not missing
 
 
-def test_advice_to_use_what_does_not_exist_is_found() -> None:
+def test_nonexistent_names_are_detected() -> None:
     assert not has("symmem.nothing")
     assert not takes("symmem.init(timeout_ms=")
     assert "--nothing" not in flags()

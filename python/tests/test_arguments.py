@@ -1,4 +1,4 @@
-"""The arguments of collectives, on real processes."""
+"""Tests the arguments of collectives on real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_arguments(checks: Checks, name: str) -> None:
     checks.verify(name)
 
 
-def test_a_root_is_a_number_of_torch_distributed() -> None:
+def test_a_root_is_a_global_rank() -> None:
     checks = run_checks("roots.py", 4)
     for name in names("roots.py"):
         checks.verify(name)

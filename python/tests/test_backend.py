@@ -1,4 +1,4 @@
-"""The backend of torch.distributed, on real processes."""
+"""Tests the backend of torch.distributed on real processes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ OPERATIONS = [
     "test_scatter",
     "test_send_recv_any_source",
 ]
-"""One of PyTorch's tests for each operation; torch_suite.py without arguments runs all."""
+"""One PyTorch test for each operation. torch_suite.py without arguments runs all tests."""
 
 
 class NoExpecttestError(Exception):
-    """The package expecttest is not installed, which PyTorch's tests need."""
+    """The package expecttest, which PyTorch's tests need, is not installed."""
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def test_backend(checks: Checks, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_the_process_group_in_python(size: int) -> None:
+def test_python_process_group(size: int) -> None:
     checks = run_checks("backend_python.py", size)
     names = set(checks.ranks[0])
-    assert {"all_reduce", "one_line_is_logged"} <= names
+    assert {"all_reduce", "one_warning_is_logged"} <= names
     for name in names:
         checks.verify(name)
 
@@ -68,7 +68,7 @@ def test_ranks_exit_normally(checks: Checks) -> None:
         assert result.code == 0, result
 
 
-def test_the_part_in_cpp_uses_no_symbol_of_python(built: None) -> None:
+def test_cpp_backend_uses_no_python_symbols(built: None) -> None:
     for file in (SOURCE / "symmem" / "_backend").glob("*.so"):
         table = subprocess.run(
             ["nm", "-D", "--undefined-only", file], check=True, capture_output=True, text=True
@@ -76,13 +76,13 @@ def test_the_part_in_cpp_uses_no_symbol_of_python(built: None) -> None:
         assert [word for word in table.split() if word.lstrip("_").startswith("Py")] == []
 
 
-def test_groups_are_worlds(built: None) -> None:
+def test_groups_are_separate_worlds(built: None) -> None:
     checks = run_checks("groups.py", 3)
     for name in names("groups.py"):
         checks.verify(name)
 
 
-def test_tests_of_pytorch_pass(built: None) -> None:
+def test_pytorch_suite_passes(built: None) -> None:
     pytest.importorskip(
         "expecttest", reason=f"{NoExpecttestError.__name__}: expecttest is not installed"
     )
@@ -93,7 +93,7 @@ def test_tests_of_pytorch_pass(built: None) -> None:
     assert f"{len(OPERATIONS)} passed, 0 failed" in result.out, result
 
 
-def test_devices_are_those_of_the_process_group_that_is_made() -> None:
+def test_devices_match_the_new_process_group() -> None:
     class Config:
         def get_device_backend_map(self) -> dict[str, str]:
             return {"cpu": "symmem", "cuda": "nccl"}
@@ -111,7 +111,7 @@ def test_devices_are_those_of_the_process_group_that_is_made() -> None:
     assert create() == {"cpu", "cuda"}
 
 
-def test_models_learn_as_with_gloo(built: None) -> None:
+def test_models_train_as_with_gloo(built: None) -> None:
     checks = run_checks("models.py", 2, timeout=200)
     models = list(checks.ranks[0])
     assert "fsdp2" in models

@@ -1,4 +1,4 @@
-"""Errors, timeouts and signals in the backend of torch.distributed."""
+"""Tests errors, timeouts and signals in the backend of torch.distributed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_backend_faults(checks: Checks, name: str) -> None:
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_an_interrupt_ends_a_wait_of_the_backend(
+def test_an_interrupt_ends_a_backend_wait(
     built: None, start: Start, tmp_path: Path, where: str
 ) -> None:
     results = start("backend_interrupts.py", 2, where, str(tmp_path))
@@ -58,7 +58,7 @@ def test_torchrun_restarts_after_a_rank_was_killed(built: None, tmp_path: Path) 
 
 
 def processes_with(variable: str) -> list[str]:
-    """List the processes that have a variable in their environment."""
+    """Return the processes that have a variable in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Process groups of the backend "symmem" next to a default group of another backend."""
+"""Tests process groups of the backend "symmem" beside a default group of another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers of DDP and FSDP2, on real processes."""
+"""Tests buffers of DDP and FSDP2 on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled code and autograd, on real processes."""
+"""Tests compiled code on real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from test_raw import names
 
 
 class NoCompilerError(Exception):
-    """PyTorch's inductor finds no compiler for C++."""
+    """PyTorch's inductor finds no C++ compiler."""
 
 
 pytestmark = [

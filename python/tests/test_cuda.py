@@ -1,4 +1,4 @@
-"""The side that faces CUDA, on a PyTorch of paper: what it asks for, and what it makes of it."""
+"""Tests the code for CUDA with a fake of PyTorch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def segment(address: int, size: int, pool: tuple[int, int], *blocks: tuple[int, 
 
 @dataclass
 class PaperTorch:
-    """The parts of PyTorch that the CUDA side uses."""
+    """Fakes the parts of PyTorch that the code for CUDA uses."""
 
     segments: list[Any] = field(default_factory=list)
     calls: list[Any] = field(default_factory=list)
@@ -120,7 +120,7 @@ def test_each_pool_has_its_own_allocator() -> None:
         ("nowhere that is listed", 1 << 40, (NO_POOL, 5)),
     ],
 )
-def test_a_capture_is_known_by_where_an_element_lands(
+def test_a_capture_is_identified_by_probing_its_pool(
     name: str, landed: int, key: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paper = PaperTorch(landed=landed)
@@ -130,12 +130,14 @@ def test_a_capture_is_known_by_where_an_element_lands(
     hooks = TorchHooks(cast(Any, paper), 0, None, Captures())
     assert hooks.capture_key() == key, name
     assert hooks.capture_key() == key
-    assert paper.calls == [("snapshot", False)], "one look for a capture, without the history"
+    assert paper.calls == [("snapshot", False)], (
+        "want one snapshot per capture, without the history"
+    )
     hooks.capture_key()
-    assert len(paper.calls) == 2, "another capture is looked at anew"
+    assert len(paper.calls) == 2, "want a new snapshot for another capture"
 
 
-def test_a_scope_inside_of_another_domains_knows_the_graph(
+def test_a_nested_scope_finds_the_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     paper = PaperTorch(landed=4096)
@@ -144,11 +146,11 @@ def test_a_scope_inside_of_another_domains_knows_the_graph(
     found = pools(paper)
     outer, inner = (found.router(n).hooks for n in (0, 1))
     assert outer.capture_key() == (9, 0)
-    paper.landed = 8192  # what is made now lands in the pool of the outer scope
+    paper.landed = 8192  # new memory comes from the pool of the outer scope
     assert inner.capture_key() == (9, 0)
 
 
-def test_the_graph_is_paused_only_where_it_would_win() -> None:
+def test_the_graph_is_paused_only_if_it_takes_precedence() -> None:
     for nested in (True, False):
         paper = PaperTorch(nested_pools=nested)
         hooks = TorchHooks(cast(Any, paper), 0, None, Captures())
@@ -158,14 +160,14 @@ def test_the_graph_is_paused_only_where_it_would_win() -> None:
         assert paper.calls == ([] if nested else again)
 
 
-def test_pools_that_have_memory_are_alive() -> None:
+def test_pools_with_memory_are_alive() -> None:
     paper = PaperTorch(segments=[segment(0, 1, (0, 0)), segment(1, 1, (4, 0))])
     assert live_pools(cast(Any, paper)) == {(0, 0), (4, 0)}
     assert paper.calls[0] == "empty_cache"
 
 
 class PaperLibrary:
-    """What notes are made of."""
+    """Fakes the library and stores the notes."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[int, int]] = []
@@ -180,7 +182,7 @@ class PaperLibrary:
 
 
 def layout(*addresses: int) -> list[tuple[int, int]]:
-    """Note tensors in segments at these addresses: the second half of each is free."""
+    """Record tensors in segments at these addresses. The second half of each is free."""
     paper = PaperTorch()
     found = pools(paper)
     found.router(0).enter()
@@ -194,7 +196,7 @@ def layout(*addresses: int) -> list[tuple[int, int]]:
     return library.notes
 
 
-def test_every_block_is_noted_by_its_place() -> None:
+def test_every_block_is_recorded_by_place() -> None:
     notes = layout(10_000)
     assert notes[:4] == [
         (Note.TENSOR_AT, 1 << 44),
@@ -204,13 +206,15 @@ def test_every_block_is_noted_by_its_place() -> None:
     ]
     assert notes[4][0] == Note.LAYOUT
     assert len(notes) == 5
-    assert layout(10_000, 20_000)[-1] == layout(20_000, 10_000)[-1], "the order is that of places"
+    assert layout(10_000, 20_000)[-1] == layout(20_000, 10_000)[-1], (
+        "want blocks in the order of places"
+    )
     assert layout(10_000, 20_000)[-1] != layout(10_000, 20_512)[-1]
 
 
 @dataclass
 class PaperComm:
-    """A process group with a communicator that is made on first use."""
+    """A process group that creates its communicator on first use."""
 
     group_name: str = "tp"
     pointer: int = 0
@@ -225,7 +229,7 @@ class PaperComm:
 
 
 class PaperWorld:
-    """torch.distributed, and the library's side of attachments."""
+    """Fakes torch.distributed and the library's attachments."""
 
     def __init__(self) -> None:
         self.pg_map: dict[Any, Any] = {}
@@ -265,7 +269,7 @@ class Unhashed(PaperComm):
     __hash__ = object.__hash__
 
 
-def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
+def test_a_communicator_is_attached_once_and_dropped_when_destroyed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, first, second = PaperWorld(), Unhashed("tp"), Unhashed("dp", 0xDEF)
@@ -292,7 +296,7 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
 
 @pytest.mark.parametrize("made_anew", [False, True])
 @pytest.mark.parametrize("use", ["detach", "wait_idle", "detach_all", "attach"])
-def test_a_communicator_that_was_aborted_is_not_touched(
+def test_an_aborted_communicator_is_not_used(
     monkeypatch: pytest.MonkeyPatch, use: str, made_anew: bool
 ) -> None:
     world, aborted, other = PaperWorld(), Unhashed("tp", 0xABC), Unhashed("dp", 0xDEF)
@@ -302,7 +306,7 @@ def test_a_communicator_that_was_aborted_is_not_touched(
     attachments = Attachments(cast(Any, world))
     attachments.attach(aborted, 42, 0)
     attachments.attach(other, 42, 0)
-    # The process group stays, without a communicator or with another one.
+    # The process group remains, without a communicator or with a new one.
     aborted.pointer = 0x123 if made_anew else 0
     del world.calls[:]
     if use == "detach":
@@ -313,25 +317,27 @@ def test_a_communicator_that_was_aborted_is_not_touched(
         attachments.attach(other, 42, 0)
     else:
         attachments.detach_all()
-    assert ("symmem_detach", 1, 0) in world.calls, "its windows have ended with it"
+    assert ("symmem_detach", 1, 0) in world.calls, (
+        "the windows were destroyed with the communicator"
+    )
     assert ("symmem_detach", 1, 1) not in world.calls
     assert (("symmem_detach", 2, 1) in world.calls) == (use == "detach_all")
 
 
-def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_a_communicator_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("symmem._torch.pytorch.pytorch", PaperWorld().torch)
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
     with pytest.raises(errors.TorchError, match="does not expose its communicator"):
         communicator(gloo, 0)
 
 
-def test_a_forced_close_waits_for_the_device_but_not_for_long() -> None:
+def test_a_forced_close_limits_its_wait_for_the_device() -> None:
     hangs = threading.Event()
 
     def fails() -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
     assert completes_within(60, lambda: None)
-    assert completes_within(60, fails), "a device that has failed has nothing under way"
+    assert completes_within(60, fails), "a failed device has no work in progress"
     assert not completes_within(0.01, hangs.wait)
     hangs.set()

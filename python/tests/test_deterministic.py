@@ -1,4 +1,4 @@
-"""Reductions that give the bits of a formula, on real processes."""
+"""Tests deterministic reductions on real processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_deterministic(checks: Checks, name: str) -> None:
     checks.verify(name)
 
 
-def test_the_numbers_tell_one_formula_from_another() -> None:
+def test_the_inputs_distinguish_the_formulas() -> None:
     import torch
     from formula import compared, contributed, reduced
 
@@ -46,7 +46,7 @@ def test_the_numbers_tell_one_formula_from_another() -> None:
 @pytest.mark.parametrize(
     ("formula", "op", "numbers", "want"),
     [
-        ("ranks", "sum", [2048, 1, 1, 1], 2052),  # 2051 is halfway between 2050 and 2052
+        ("ranks", "sum", [2048, 1, 1, 1], 2052),  # 2051 is halfway between 2050 and 2052 in float16
         ("tree", "sum", [2048, 1, 1, 1], 2052),
         ("rounded-tree", "sum", [2048, 1, 1, 1], 2050),
         ("ranks", "min", [0.0, -0.0], -0.0),
@@ -55,10 +55,10 @@ def test_the_numbers_tell_one_formula_from_another() -> None:
         ("ranks", "avg", [1, 2, 4], 7 / 3),
         ("ranks", "avg", [65504, 65504, 65504], 65504),
         ("tree", "avg", [65504, 65504, -65504, -65504], 0),
-        ("rounded-tree", "avg", [65504, 65504, -65504, -65504], 0),  # inf - inf, unless scaled
+        ("rounded-tree", "avg", [65504, 65504, -65504, -65504], 0),  # inf - inf unless scaled
     ],
 )
-def test_the_formula_is_that_of_the_page(
+def test_the_formula_matches_the_documentation(
     formula: str, op: str, numbers: list[float], want: float
 ) -> None:
     import torch

@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's own groups on symmem: the wheels' Python files, on real processes."""
+"""Tests the plug-ins with the Python files of vLLM's and SGLang's wheels, on real processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROJECT = SOURCE.parents[1] / "pyproject.toml"
 
 
 class NoCompilerError(Exception):
-    """PyTorch's inductor finds no compiler for C++."""
+    """PyTorch's inductor finds no C++ compiler."""
 
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where programs import from: symmem with its entry points, and the engines' files."""
+    """The import path of programs: symmem with its entry points, and the engines' files."""
     try:
         files = fetch()
     except UnreachableError as e:
@@ -45,7 +45,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def entry_points(project: str) -> str:
-    """Write the entry points of a pyproject.toml as an installed package has them."""
+    """Convert the entry points of a pyproject.toml to the format of an installed package."""
     found = re.findall(r'^\[project\.entry-points\."(.+)"\]\n(\w+) = "(.+)"$', project, re.M)
     return "".join(f"[{group}]\n{name} = {value}\n" for group, name, value in found)
 

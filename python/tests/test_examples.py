@@ -1,4 +1,4 @@
-"""The examples for Kubernetes agree with its schema."""
+"""Tests that the Kubernetes examples match the schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = sorted((SOURCE.parents[1] / "examples" / "kubernetes").glob("*.yaml")
 
 @pytest.mark.skipif(not VALIDATOR.exists(), reason="kubernetes-validate is not installed")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_kubernetes_accepts(example: Path, tmp_path: Path) -> None:
+def test_kubernetes_accepts_the_example(example: Path, tmp_path: Path) -> None:
     done = processes.run(str(VALIDATOR), "--strict", str(example))
     assert done.code == 0, done
     wrong = tmp_path / "wrong.yaml"

@@ -1,4 +1,4 @@
-"""PyTorch's own tools read the files that symmem export writes."""
+"""Tests that PyTorch's tools can read the files that symmem export writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*command: str, **variables: str) -> Result:
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The traces of a run in which all ranks agree."""
+    """Traces of a run in which all ranks agree."""
     folder = tmp_path_factory.mktemp("run") / "traces"
     done = run(
         *(COMMAND, "verify", "--backend=host", f"--ranks={RANKS}", "--cases=4", "--churn=40"),
@@ -46,7 +46,7 @@ def export(traces: Path, kind: str, target: Path) -> Path:
 
 
 def analyze(dumps: Path, database: Path) -> tuple[Result, Any]:
-    """Run PyTorch's analyzer. Return its result and its list of collectives."""
+    """Run PyTorch's analyzer, and return its result and its list of collectives."""
     module = "torch.distributed.flight_recorder.fr_trace"
     done = run(sys.executable, "-m", module, str(dumps), "-o", str(database))
     assert done.code == 0, done
@@ -55,7 +55,7 @@ def analyze(dumps: Path, database: Path) -> tuple[Result, Any]:
 
 
 def cut_after_last_collective(trace: Path) -> None:
-    """Remove the last collective of a trace, and what follows it, as if the rank had stopped."""
+    """Remove the last collective and all later events, as if the rank had stopped."""
     content = bytearray(trace.read_bytes())
     (count,) = struct.unpack_from("<Q", content, 128)  # docs/reference/trace.md
     collective, second = 18, 2
@@ -75,7 +75,7 @@ def test_analyzer_finds_agreement(traces: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stopped(traces: Path, tmp_path: Path) -> Path:
-    """The traces of a run in which rank 1 stopped before its last collective."""
+    """Traces of a run in which rank 1 stopped before its last collective."""
     folder = tmp_path / "stopped"
     folder.mkdir()
     for file in traces.iterdir():

@@ -1,4 +1,4 @@
-"""Factories of PyTorch inside of scopes, on real processes."""
+"""Tests PyTorch's factory functions in scopes, on real processes."""
 
 from __future__ import annotations
 

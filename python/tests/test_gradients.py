@@ -1,4 +1,4 @@
-"""Collectives with gradients, on real processes."""
+"""Tests collectives with gradients on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build hook: which platform tag it gives the wheel. scripts/release_check.sh installs one."""
+"""Tests the wheel's platform tag. scripts/release_check.sh installs a wheel."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def tables(binary: str) -> str:
 
 
 @pytest.mark.parametrize("binary", hatch_build.BINARIES.values())
-def test_the_binaries_run_with_glibc_2_28(binary: str) -> None:
+def test_binaries_run_with_glibc_2_28(binary: str) -> None:
     assert hatch_build.oldest_glibc(tables(binary)) <= (2, 28)
 
 
 @pytest.mark.parametrize("binary", sorted(ROOT.glob(hatch_build.BACKENDS)) or ["no backend"])
-def test_the_backends_run_on_manylinux_2_28(binary: Path) -> None:
+def test_backends_run_on_manylinux_2_28(binary: Path) -> None:
     text = tables(str(binary))
     allowed = hatch_build.ALLOWED | hatch_build.OF_TORCH
     assert hatch_build.oldest_glibc(text, allowed) <= (2, 28)
@@ -43,11 +43,11 @@ def test_the_backends_run_on_manylinux_2_28(binary: Path) -> None:
     assert max(library) <= 24
 
 
-def test_the_tag_names_the_newest_version_that_a_binary_needs() -> None:
+def test_the_tag_has_the_newest_glibc_version_required() -> None:
     assert hatch_build.oldest_glibc("(NEEDED) [libc.so.6] GLIBC_2.2.5 GLIBC_2.38") == (2, 38)
     assert hatch_build.oldest_glibc("GLIBC_2.2.5") == (2, 2)
 
 
-def test_a_binary_that_links_another_library_is_refused() -> None:
+def test_a_binary_linked_to_another_library_is_rejected() -> None:
     with pytest.raises(hatch_build.BinaryError, match=r"libssl\.so\.3"):
         hatch_build.oldest_glibc("(NEEDED) Shared library: [libssl.so.3]")

@@ -1,4 +1,4 @@
-"""Which module of the package imports which: one way only, in the order that it names itself."""
+"""Tests that imports within the package follow the order listed in its __init__.py."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from processes import SOURCE
 PACKAGE = SOURCE / "symmem"
 
 Graph = dict[str, dict[str, str]]
-"""What each module imports, and how: at the top, for types, or in a function."""
+"""The imports of each module, and where they are: at the top, for types, or in a function."""
 
 
 def imports_of(folder: Path) -> Graph:
-    """Read the imports of all modules below a folder, which holds a package named symmem."""
+    """Return the imports of all modules of the package symmem in a folder."""
     files = {".".join(f.relative_to(folder).with_suffix("").parts): f for f in folder.rglob("*.py")}
     return {m: _Imports(set(files), m).of(files[m].read_text()) for m in sorted(files)}
 
 
 class _Imports(ast.NodeVisitor):
-    """Finds what one module imports of its package."""
+    """Finds a module's imports from its own package."""
 
     def __init__(self, modules: set[str], own: str):
         self.modules, self.own = modules, own
@@ -63,7 +63,7 @@ class _Imports(ast.NodeVisitor):
         self.how = before
 
     def _add(self, path: list[str]) -> None:
-        """Note the longest part of a dotted path that is a module, or a package by its own file."""
+        """Add the longest prefix of a dotted path that is a module or a package."""
         for end in range(len(path), -1, -1):
             for name in (".".join(path[:end]), ".".join([*path[:end], "__init__"])):
                 if name in self.modules:
@@ -73,7 +73,7 @@ class _Imports(ast.NodeVisitor):
 
 
 def circle_in(graph: Graph) -> str:
-    """Describe a circle of imports; it is empty if there is none."""
+    """Describe a circular import, or return an empty string if there is none."""
     done: set[str] = set()
 
     def walk(path: list[str]) -> str:
@@ -92,7 +92,7 @@ def circle_in(graph: Graph) -> str:
 
 
 def out_of_order(graph: Graph, order: list[str]) -> list[str]:
-    """List the imports between packages that go against their order, from below to above."""
+    """Return the imports that violate the order of packages, lowest layer first."""
     place = {name: number for number, name in enumerate(order)}
     return [
         f"{name} imports {other} {how}"
@@ -103,15 +103,15 @@ def out_of_order(graph: Graph, order: list[str]) -> list[str]:
 
 
 def layer(module: str) -> str:
-    """Name the package that a module is in, or a module that is in none."""
+    """Return the package of a module, or the module itself if it is in none."""
     return module.partition(".")[0]
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_imports_are_not_circular() -> None:
     assert circle_in(imports_of(PACKAGE)) == ""
 
 
-def test_each_package_imports_those_alone_that_stand_before_it() -> None:
+def test_each_package_imports_only_packages_listed_before_it() -> None:
     """The comment at the top of the package names all packages in order."""
     lines = re.findall(r"^#   (\w+): .+$", (PACKAGE / "__init__.py").read_text(), re.M)
     graph = imports_of(PACKAGE)
@@ -119,7 +119,7 @@ def test_each_package_imports_those_alone_that_stand_before_it() -> None:
     assert out_of_order(graph, lines) == []
 
 
-def test_an_import_against_the_order_is_found(tmp_path: Path) -> None:
+def test_an_import_against_the_order_is_detected(tmp_path: Path) -> None:
     for name, text in {
         "__init__": "",
         "_a.__init__": "",
@@ -154,7 +154,7 @@ def test_an_import_against_the_order_is_found(tmp_path: Path) -> None:
         ("class C:\n    async def f(self):\n        import symmem._p.b", "in a function"),
     ],
 )
-def test_every_way_to_import_counts(tmp_path: Path, text: str, how: str) -> None:
+def test_every_form_of_import_is_detected(tmp_path: Path, text: str, how: str) -> None:
     inner = tmp_path / "_p"
     inner.mkdir()
     (tmp_path / "__init__.py").write_text("from symmem._p import a\n")
@@ -167,7 +167,7 @@ def test_every_way_to_import_counts(tmp_path: Path, text: str, how: str) -> None
 
 
 @pytest.mark.parametrize("text", ["import symmem", "from symmem import empty"])
-def test_a_name_of_the_package_itself_counts(tmp_path: Path, text: str) -> None:
+def test_importing_a_name_of_the_package_is_detected(tmp_path: Path, text: str) -> None:
     (tmp_path / "__init__.py").write_text("from symmem import _a\n")
     (tmp_path / "_a.py").write_text(text)
     want = "__init__ imports _a (at the top) imports __init__ (at the top)"

@@ -1,4 +1,4 @@
-"""A signal ends a wait of Python's, wherever it comes."""
+"""Tests that a signal ends any wait in Python."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_a_handler_that_returns_does_not_end_the_wait(start: Start, tmp_path: Pa
     assert second.out == "SUM 3.0 []\n", second
 
 
-def test_a_handler_may_wait_in_the_wait_that_it_interrupts(start: Start, tmp_path: Path) -> None:
+def test_a_handler_can_wait_while_a_wait_is_interrupted(start: Start, tmp_path: Path) -> None:
     for result in start(PROGRAM, 2, "nested", "0", str(tmp_path)):
         assert result.out == "GROUP 2\nSUM 3.0\n", result
         assert "Exception ignored" not in result.err, result
 
 
 @pytest.mark.parametrize("where", ["late", "late on a thread"])
-def test_late_ranks_are_warned_of_while_the_wait_goes_on(
+def test_a_warning_names_late_ranks_during_the_wait(
     start: Start, tmp_path: Path, where: str
 ) -> None:
     first, second = start(PROGRAM, 2, where, "0", str(tmp_path))
@@ -71,6 +71,6 @@ def test_late_ranks_are_warned_of_while_the_wait_goes_on(
     assert (second.code, second.out) == (0, ""), second
 
 
-def test_a_warning_that_is_an_error_ends_the_wait(start: Start, tmp_path: Path) -> None:
+def test_a_warning_raised_as_an_error_ends_the_wait(start: Start, tmp_path: Path) -> None:
     first, _ = start(PROGRAM, 2, "late is an error", "0", str(tmp_path))
     assert first.out == "RAISED [1]\n", first

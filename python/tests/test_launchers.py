@@ -1,4 +1,4 @@
-"""The launchers that people use start ranks of the package."""
+"""Tests the launchers that users start ranks with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.library
 
 
 def run(*command: str) -> Result:
-    """Run a launcher, without the variables of another one."""
+    """Run a launcher without the variables of another one."""
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     env["PYTHONPATH"] = os.pathsep.join([str(SOURCE), str(PROGRAMS)])
     return processes.run(*command, env=env)
@@ -36,7 +36,7 @@ def test_symmem_launch(ranks: int) -> None:
 
 @pytest.mark.torch
 @pytest.mark.skipif(not COMMAND, reason="SYMMEM_COMMAND names no symmem command")
-def test_the_example_of_the_readme() -> None:
+def test_the_readme_example() -> None:
     done = run(COMMAND, "launch", "-n", "3", "--", sys.executable, str(EXAMPLE))
     assert done.code == 0, done
     assert sorted(re.findall(r"rank (\d) sum 6.0", done.out)) == ["0", "1", "2"]

@@ -1,4 +1,4 @@
-"""The live view of ranks that symmem.init opens."""
+"""Tests the live view of ranks that symmem.init starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 import pytest
 from conftest import run_checks
 
-NAMES = ["ranks_are_served", "requests_without_rights_are_refused"]
+NAMES = ["ranks_are_served", "unauthorized_requests_are_rejected"]
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.library, pytest.mark.torch]
 def test_live_view() -> None:
     with socket.create_server(("localhost", 0)) as listener:
         address = f"localhost:{listener.getsockname()[1]}"
-    folder = tempfile.mkdtemp(dir="/tmp")  # the paths of sockets must be short
+    folder = tempfile.mkdtemp(dir="/tmp")  # socket paths must be short
     try:
         checks = run_checks(
             "live.py",

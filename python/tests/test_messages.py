@@ -1,4 +1,4 @@
-"""Messages and uneven exchanges, on real processes."""
+"""Tests messages and uneven exchanges on real processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.library, pytest.mark.torch]
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
 def checks(request: pytest.FixtureRequest) -> Checks:
-    # SYMMEM_TEST_MIB=64 exchanges as many MiB between each pair.
+    # SYMMEM_TEST_MIB=64 exchanges 64 MiB between each pair.
     return run_checks("messages.py", request.param, timeout=200)
 
 

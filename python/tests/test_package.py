@@ -1,4 +1,4 @@
-"""What needs neither the library nor PyTorch."""
+"""Tests that need neither the library nor PyTorch."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_importing_loads_neither_torch_nor_the_library() -> None:
     assert (done.code, done.out) == (0, "False 0\n"), done
 
 
-def test_everything_public_has_a_docstring() -> None:
+def test_public_names_have_docstrings() -> None:
     for name in symmem.__all__:
         thing = getattr(symmem, name)
         assert name == "__version__" or thing.__doc__, name
 
 
-def test_the_guides_link_only_what_there_is() -> None:
+def test_links_in_the_guides_exist() -> None:
     for guide in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
         for target in re.findall(r"\]\((\w[\w/]*\.md)\)", guide.read_text()):
             assert (guide.parent / target).exists(), f"{guide}: {target}"
@@ -64,7 +64,9 @@ def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
         (errors.TorchError, ImportError),
     ],
 )
-def test_errors_are_python_s_own_too(error: type[Exception], builtin: type[Exception]) -> None:
+def test_errors_derive_from_builtin_errors(
+    error: type[Exception], builtin: type[Exception]
+) -> None:
     raised = error("words")
     assert isinstance(raised, builtin)
     assert isinstance(raised, errors.SymmemError)
@@ -72,7 +74,7 @@ def test_errors_are_python_s_own_too(error: type[Exception], builtin: type[Excep
     assert str(raised) == "words"
 
 
-def test_errors_carry_what_the_library_knows() -> None:
+def test_errors_contain_data_from_the_library() -> None:
     variants = [
         {"ranks": [0, 2], "event": "alloc 4096 B", "site": "model.py:7"},
         {"ranks": [1], "event": "nothing", "site": None},
@@ -110,7 +112,7 @@ def test_errors_carry_what_the_library_knows() -> None:
         (Code.FAILED, {}, errors.SymmemError),
     ],
 )
-def test_classes_say_what_is_known_beyond_the_code(
+def test_classes_depend_on_the_data(
     code: Code, data: dict[str, Any], kind: type[errors.SymmemError]
 ) -> None:
     assert library._class_of(code, data) is kind
@@ -122,7 +124,7 @@ def test_every_code_has_a_class() -> None:
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="the header is not next to the package")
-def test_numbers_are_those_of_the_header() -> None:
+def test_constants_match_the_header() -> None:
     from symmem._c import constants as k
     from symmem._c import terms
 
@@ -145,7 +147,7 @@ def test_numbers_are_those_of_the_header() -> None:
     assert not missing
 
 
-def test_levels_and_paths_are_read_by_name() -> None:
+def test_levels_and_paths_are_converted_by_name() -> None:
     assert check_level("every") == 3
     assert path_choice("window") == 3
     with pytest.raises(errors.InvalidError, match="sometimes"):
@@ -154,7 +156,7 @@ def test_levels_and_paths_are_read_by_name() -> None:
         path_choice("scenic")
 
 
-def test_notes_about_tensors_are_written_out() -> None:
+def test_notes_about_tensors_are_described() -> None:
     place = (3 << 44) + 512
     text = f'rank 0 has "note {place} of kind {0x70530001}"; rank 1 has "note 7 of kind 8"'
     found = library.readable(text)
@@ -168,7 +170,7 @@ def test_notes_about_tensors_are_written_out() -> None:
 
 
 @pytest.mark.library
-def test_a_backend_that_cannot_work_here_says_what_to_do() -> None:
+def test_an_unusable_backend_says_what_to_do() -> None:
     program = "import symmem; symmem.init(backend='nccl')"
     env = {**os.environ, "PYTHONPATH": str(SOURCE), "SYMMEM_CUDA": "/nowhere/libcuda.so"}
     done = run(sys.executable, "-c", program, env=env)
@@ -180,7 +182,7 @@ def test_a_backend_that_cannot_work_here_says_what_to_do() -> None:
 
 
 class PaperStore:
-    """A store of torch.distributed, of paper."""
+    """A fake store of torch.distributed."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -222,21 +224,21 @@ def meet(machines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     return [found[r] for r in range(len(machines))]
 
 
-def test_ranks_of_one_machine_meet_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_one_machine_meet_at_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     found = meet(["a", "a", "a"], monkeypatch)
     assert len({(f["store"], f["token"]) for f in found}) == 1
     assert found[0]["store"].startswith("unix:@symmem-")
     assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_ranks_of_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "reachable", lambda: "10.1.2.3")
     found = meet(["a", "b", "a", "b"], monkeypatch)
     assert found[0]["store"].startswith("10.1.2.3:")
     assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
-def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
+def test_ranks_that_do_not_arrive_are_named() -> None:
     with pytest.raises(errors.TimeoutError, match="ranks 0, 2 of 3") as raised:
         rendezvous.options(PaperStore(), 1, 3, 0.01)
     assert raised.value.missing == [0, 2]
@@ -253,7 +255,7 @@ def test_the_timeout_is(given: dict[str, int], of_the_group: float | None, want:
     assert options["timeout_ms"] == want
 
 
-def test_a_store_that_fails_is_no_late_rank() -> None:
+def test_a_failing_store_is_not_a_late_rank() -> None:
     class Broken(PaperStore):
         def check(self, keys: list[str]) -> bool:
             raise RuntimeError("connection reset")
@@ -262,7 +264,7 @@ def test_a_store_that_fails_is_no_late_rank() -> None:
         rendezvous.options(Broken(), 0, 2, 20)
 
 
-def test_a_machine_is_reached_by_its_address_towards_the_master(
+def test_the_address_is_that_of_the_route_to_the_master(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

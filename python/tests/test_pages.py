@@ -1,4 +1,4 @@
-"""What the pages show of Python: it compiles, and every call of symmem's fits its signature."""
+"""Tests that Python on pages compiles and that its calls to symmem match the signatures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATORS = "torch.ops.symmem."
 
 
 def snippets(text: str) -> Iterator[str]:
-    """Find blocks, and lines in the text that call symmem."""
+    """Yield code blocks, and calls to symmem in the text."""
     yield from BLOCK.findall(text)
     for span in SPAN.findall(BLOCK.sub("", text)):
         line = span.replace("…", "...")
@@ -36,7 +36,7 @@ def snippets(text: str) -> Iterator[str]:
 
 
 def signature(name: str) -> inspect.Signature:
-    """Find what a dotted name takes; raise AttributeError where there is none."""
+    """Return the signature of a dotted name. Raise AttributeError if it does not exist."""
     if name.startswith(OPERATORS):
         operator = operators.OPERATORS.get(name.removeprefix(OPERATORS))
         if operator is None:
@@ -60,7 +60,7 @@ def signature(name: str) -> inspect.Signature:
 
 
 def mistakes(code: str) -> Iterator[str]:
-    """Say what a snippet does that symmem cannot."""
+    """Yield the mistakes in a snippet's use of symmem."""
     try:
         tree = ast.parse(f"def f():\n{' ' * 4}{code}" if code.startswith("return ") else code)
     except SyntaxError as e:
@@ -82,20 +82,22 @@ def mistakes(code: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_pages_show_of_python_can_be_called(page: Path) -> None:
+def test_python_on_pages_is_valid(page: Path) -> None:
     found = [m for code in snippets(page.read_text()) for m in mistakes(code)]
     assert not found, found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_name_only_what_there_is(page: Path) -> None:
+def test_names_on_pages_exist(page: Path) -> None:
     others = {"verify", "bench", "errors", "so", "h", "pc", "test"}
-    python = page.is_relative_to(ROOT / "python")  # elsewhere names of Go begin with a capital
+    python = page.is_relative_to(
+        ROOT / "python"
+    )  # on other pages, capitalized names may be from Go
     names = re.findall(r"(?<![\w/])symmem\.(\w+)" if python else NAME, page.read_text())
     assert {*names} <= {*symmem.__all__, *others}
 
 
-def test_the_recipes_of_engines_are_among_what_is_checked() -> None:
+def test_engine_recipes_are_checked() -> None:
     codes = list(snippets((ROOT / "python/docs/adopting.md").read_text()))
     for call in ("symmem.init(", "symmem.all_reduce(", 'torch.ops.symmem.all_reduce(x, "sum"'):
         assert any(call in code for code in codes), (call, codes)
@@ -114,5 +116,5 @@ def test_the_recipes_of_engines_are_among_what_is_checked() -> None:
         ("symmem.all_reduce(x", "never closed"),
     ],
 )
-def test_a_mistake_on_a_page_is_found(code: str, why: str) -> None:
+def test_a_mistake_on_a_page_is_detected(code: str, why: str) -> None:
     assert any(why in m for m in mistakes(code)), list(mistakes(code))

@@ -1,4 +1,4 @@
-"""One module uses private names of PyTorch, which may change in any release."""
+"""Tests that only one module uses private names of PyTorch, which may change in any release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_PYTHON = {"_fields_", "_getframe", "_type_"}
 
 
 def private_names(text: str) -> Iterator[tuple[int, str]]:
-    """List what a module uses of others that begins with an underscore, with its lines.
+    """Yield the private names of other modules that a module uses, with their lines.
 
     In modules of symmem only `self` and `cls` have private attributes, so any other is taken for
     one of PyTorch's. Modules of PyTorch may also be named in strings, and attributes in getattr.
@@ -38,7 +38,7 @@ def private_names(text: str) -> Iterator[tuple[int, str]]:
 
 
 def of_torch(module: str) -> list[str]:
-    """Split the name of a module of PyTorch; those of others have no parts here."""
+    """Split the name of a PyTorch module. Return an empty list for other modules."""
     parts = module.split(".")
     return parts if parts[0] == "torch" else []
 
@@ -69,7 +69,7 @@ def test_one_module_uses_private_names_of_pytorch() -> None:
         ("hasattr(backend, '_comm_ptr')", "_comm_ptr"),
     ],
 )
-def test_every_way_to_use_one_is_found(text: str, name: str) -> None:
+def test_every_use_of_a_private_name_is_detected(text: str, name: str) -> None:
     assert [found for _, found in private_names(text)] == [name]
 
 
@@ -77,5 +77,5 @@ def test_every_way_to_use_one_is_found(text: str, name: str) -> None:
     "text",
     ["self._field", "cls._field", "sys._getframe(1)", "torch.__version__", "from a._b import c"],
 )
-def test_other_names_are_not(text: str) -> None:
+def test_other_names_are_ignored(text: str) -> None:
     assert [*private_names(text)] == []

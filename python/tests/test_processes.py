@@ -1,4 +1,4 @@
-"""The deadlines of these tests: what hangs is ended, and says where it was."""
+"""Tests the deadlines of processes and tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ waiting_here()
 """
 
 
-def test_a_program_that_hangs_is_ended_and_names_its_line() -> None:
+def test_a_hanging_program_is_killed_and_reports_its_line() -> None:
     with Process([sys.executable, "-c", f"import time\n{WAITING}"]) as process:
         process.await_words("here")
         done = process.end(0.2)
@@ -28,28 +28,28 @@ def test_a_program_that_hangs_is_ended_and_names_its_line() -> None:
     assert "ended by the test: no end within 0.2 s" in done.err
 
 
-def test_what_a_program_leaves_behind_does_not_keep_its_test() -> None:
+def test_leftover_processes_do_not_block_the_test() -> None:
     program = "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     with Process([sys.executable, "-c", program]) as process:
         done = process.end(60, left=0.1)
         assert done.code == 0, done
         left = int(done.out)
         watch = os.pidfd_open(left)
-    # A descriptor of a process is readable when it has ended.
+    # A process descriptor becomes readable when the process has exited.
     ended, _, _ = select.select([watch], [], [], 60)
     os.close(watch)
     assert ended
 
 
 def program_that_forks(folder: Path, text: str) -> Path:
-    """Write a program that is forked, since it imports PyTorch."""
+    """Write a program that is forked because it imports PyTorch."""
     program = folder / "program.py"
     program.write_text(f"import os, signal, subprocess, sys, time\nimport torch\n{text}")
     return program
 
 
 @pytest.mark.torch
-def test_forked_ranks_end_as_programs_do(tmp_path: Path) -> None:
+def test_forked_ranks_exit_like_programs(tmp_path: Path) -> None:
     text = """
 rank = int(os.environ["RANK"])
 if rank == 0:
@@ -69,7 +69,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.torch
-def test_forked_ranks_that_hang_are_ended_and_name_their_lines(tmp_path: Path) -> None:
+def test_hanging_forked_ranks_are_killed_and_report_their_lines(tmp_path: Path) -> None:
     with ranks(program_that_forks(tmp_path, WAITING), 2) as started:
         for process in started:
             process.await_words("here")
@@ -81,7 +81,7 @@ def test_forked_ranks_that_hang_are_ended_and_name_their_lines(tmp_path: Path) -
 
 
 @pytest.mark.torch
-def test_what_a_forked_rank_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+def test_leftover_processes_of_a_forked_rank_are_killed(tmp_path: Path) -> None:
     text = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     with ranks(program_that_forks(tmp_path, text), 1) as (process,):
         done = process.end(60, left=0.1)
@@ -93,8 +93,8 @@ def test_what_a_forked_rank_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_forked_ranks_have_variables_addresses_and_hashes_of_their_own(tmp_path: Path) -> None:
-    """As those have that are started one by one. What differs between ranks must not matter."""
+def test_forked_ranks_have_their_own_variables_addresses_and_hashes(tmp_path: Path) -> None:
+    """As separately started ranks have. Such differences between ranks must not matter."""
     text = """
 assert "symmem" not in sys.modules, "it was loaded before the fork"
 assert __name__ == "__main__" and sys.argv == [__file__, "an argument"]
@@ -110,13 +110,13 @@ print(os.environ["RANK"], os.environ["SYMMEM_GIVEN"], id(torch), hash("words"))
     assert first[3] != second[3]
 
 
-def test_words_are_awaited_however_lines_are_divided() -> None:
+def test_words_are_found_across_writes() -> None:
     program = "print('one', end='', flush=True); print(' two one two', flush=True); input()"
     with Process([sys.executable, "-c", program]) as process:
         process.await_words("one two", 2)
 
 
-def test_a_test_that_hangs_fails_with_its_stack(tmp_path: Path) -> None:
+def test_a_hanging_test_fails_with_its_stack(tmp_path: Path) -> None:
     (tmp_path / "test_hang.py").write_text(
         "import threading\n"
         "def waiting_here(): threading.Event().wait()\n"

@@ -1,4 +1,4 @@
-"""The layer below PyTorch, on real processes."""
+"""Tests the layer below PyTorch on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pool a thread's allocations go to, on a PyTorch of paper."""
+"""Tests which pool a thread allocates from, with a fake of PyTorch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pool:
 
 @dataclass
 class Paper:
-    """PyTorch's list of diverting pools, with its rule that a pool stands in it once."""
+    """Fakes PyTorch's list of diverting pools, which may contain a pool only once."""
 
     graph: Key | None = None
     diverting: list[tuple[Key, int | None]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Paper:
         self.paused.remove(key)
 
     def target(self) -> Key | None:
-        """Where an allocation of this thread goes; None is ordinary memory or the graph's."""
+        """Return the pool that this thread allocates from, or None for ordinary or graph memory."""
         for pool, thread in reversed(self.diverting):
             if thread in (None, threading.get_ident()):
                 return pool
@@ -81,7 +81,7 @@ class Paper:
 
 
 def entered(router: Router, all_threads: bool = False) -> Lane:
-    """Enter a scope and return the lane that it has come to."""
+    """Enter a scope and return its lane."""
     router.enter(all_threads)
     lane = router.nesting.stack[-1]
     assert lane is not None
@@ -98,7 +98,7 @@ def router(paper: Paper) -> Router:
     return Router(paper, Nesting())
 
 
-def test_a_scope_diverts_and_leaves_nothing_behind(paper: Paper, router: Router) -> None:
+def test_a_scope_diverts_until_it_ends(paper: Paper, router: Router) -> None:
     for _ in range(3):
         entered(router)
         assert paper.target() == (0, 1)
@@ -108,9 +108,7 @@ def test_a_scope_diverts_and_leaves_nothing_behind(paper: Paper, router: Router)
     assert paper.references == {(0, 1): 0}
 
 
-def test_a_scope_inside_one_of_the_same_domain_has_nothing_to_leave(
-    paper: Paper, router: Router
-) -> None:
+def test_a_nested_scope_of_the_same_domain_changes_nothing(paper: Paper, router: Router) -> None:
     entered(router)
     entered(router)
     assert paper.target() == (0, 1)
@@ -121,7 +119,7 @@ def test_a_scope_inside_one_of_the_same_domain_has_nothing_to_leave(
     assert paper.made == 1
 
 
-def test_the_innermost_of_two_domains_counts_and_the_outer_comes_back(paper: Paper) -> None:
+def test_the_innermost_domain_applies_and_the_outer_is_restored(paper: Paper) -> None:
     nesting = Nesting()
     tensor, expert = Router(paper, nesting), Router(paper, nesting)
     entered(tensor)
@@ -137,9 +135,7 @@ def test_the_innermost_of_two_domains_counts_and_the_outer_comes_back(paper: Pap
     assert paper.target() is None
 
 
-def test_a_second_thread_gets_a_lane_of_its_own_and_gives_it_back(
-    paper: Paper, router: Router
-) -> None:
+def test_a_second_thread_uses_its_own_lane(paper: Paper, router: Router) -> None:
     entered(router)
     seen: list[Any] = []
 
@@ -157,7 +153,7 @@ def test_a_second_thread_gets_a_lane_of_its_own_and_gives_it_back(
     router.leave()
 
 
-def test_all_threads_are_diverted_when_that_is_asked_for(paper: Paper, router: Router) -> None:
+def test_all_threads_can_be_diverted(paper: Paper, router: Router) -> None:
     entered(router, all_threads=True)
     seen: list[Any] = []
     thread = threading.Thread(target=lambda: seen.append(paper.target()), daemon=True)
@@ -175,7 +171,7 @@ def test_a_disabled_scope_pauses_the_one_around_it(paper: Paper, router: Router)
     assert paper.target() is None
     router.pause()
     router.unpause()
-    assert paper.target() is None, "a disabled scope inside a disabled one"
+    assert paper.target() is None, "a disabled scope inside another one"
     inner = entered(router)
     assert inner is not lane
     assert paper.target() == inner.pool_id
@@ -187,13 +183,13 @@ def test_a_disabled_scope_pauses_the_one_around_it(paper: Paper, router: Router)
     assert paper.target() is None
 
 
-def test_a_graph_has_lanes_of_its_own(paper: Paper, router: Router) -> None:
+def test_a_graph_has_its_own_lanes(paper: Paper, router: Router) -> None:
     eager = entered(router)
     router.leave()
     paper.graph = GRAPH
     captured = entered(router)
     assert paper.target() == (0, 2)
-    assert paper.paused == [GRAPH], "the graph's pool would win before PyTorch 2.11"
+    assert paper.paused == [GRAPH], "before PyTorch 2.11 the graph's pool takes precedence"
     router.leave()
     assert paper.paused == []
     again = entered(router)
@@ -205,7 +201,7 @@ def test_a_graph_has_lanes_of_its_own(paper: Paper, router: Router) -> None:
     router.leave()
 
 
-def test_a_capture_inside_of_a_scope_goes_to_the_graph(paper: Paper, router: Router) -> None:
+def test_a_capture_inside_a_scope_uses_the_graphs_lanes(paper: Paper, router: Router) -> None:
     entered(router)
     paper.graph = GRAPH
     inner = entered(router)
@@ -216,7 +212,7 @@ def test_a_capture_inside_of_a_scope_goes_to_the_graph(paper: Paper, router: Rou
     router.leave()
 
 
-def test_lanes_of_dead_graphs_are_forgotten(paper: Paper, router: Router) -> None:
+def test_lanes_of_dead_graphs_are_dropped(paper: Paper, router: Router) -> None:
     for graph in (GRAPH, (8, 0)):
         paper.graph = graph
         entered(router)
@@ -226,7 +222,7 @@ def test_lanes_of_dead_graphs_are_forgotten(paper: Paper, router: Router) -> Non
     assert EAGER not in router.lanes
 
 
-def test_a_lane_that_could_not_be_entered_is_free_again(paper: Paper, router: Router) -> None:
+def test_a_lane_that_could_not_be_entered_is_freed(paper: Paper, router: Router) -> None:
     lane = entered(router)
     router.leave()
     paper.broken = True
@@ -238,7 +234,7 @@ def test_a_lane_that_could_not_be_entered_is_free_again(paper: Paper, router: Ro
     assert paper.diverting == []
 
 
-def test_reset_drops_the_lanes_that_nobody_holds(paper: Paper, router: Router) -> None:
+def test_reset_drops_free_lanes(paper: Paper, router: Router) -> None:
     lane = entered(router)
     router.reset()
     assert router.lanes[EAGER] == [lane], "an open scope keeps its lane"
@@ -252,7 +248,7 @@ def test_reset_drops_the_lanes_that_nobody_holds(paper: Paper, router: Router) -
 
 @dataclass
 class PaperGroup:
-    """What a scope needs of a group, of its rank and of the library."""
+    """Fakes the parts of a group, a runtime and the library that scopes use."""
 
     router: Router
     callsites: bool = False
@@ -288,7 +284,7 @@ class PaperGroup:
         self.seen = self.words[0]
 
 
-def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Router) -> None:
+def test_a_scope_registers_only_new_memory(paper: Paper, router: Router) -> None:
     group = PaperGroup(router)
     scope = scopes_of(cast(Any, group)).plain
     for _ in range(3):
@@ -300,7 +296,7 @@ def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Rout
     group.words[0] = 7
     with pytest.raises(KeyError), scope:
         raise KeyError
-    assert group.ended == 0, "a scope that is left by an exception registers nothing"
+    assert group.ended == 0, "a scope that ends with an exception registers nothing"
     with scope:
         pass
     assert group.ended == 1
@@ -308,7 +304,7 @@ def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Rout
     assert paper.references == {(0, 1): 0}
 
 
-def test_growth_in_a_capture_is_warned_of_once_for_what_is_new(
+def test_growth_in_a_capture_warns_once_per_segment(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = cast(Any, PaperGroup(router))
@@ -327,7 +323,7 @@ def test_growth_in_a_capture_is_warned_of_once_for_what_is_new(
     assert [w.category for w in seen] == [errors.GrowthInCaptureWarning] * 2, seen
 
 
-def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
+def test_scopes_with_call_sites_record_layouts_unless_disabled(
     paper: Paper, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[Any] = []
@@ -345,11 +341,11 @@ def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
     assert noted == [(0, 1)]
     with pytest.raises(KeyError), scopes.threads:
         raise KeyError
-    assert noted == [(0, 1)], "ranks need not share what an exception has left"
+    assert noted == [(0, 1)], "layouts are not recorded after an exception"
     assert group.current.sites == []
 
 
-def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> None:
+def test_scopes_on_two_threads_use_two_lanes(paper: Paper, router: Router) -> None:
     scopes = scopes_of(cast(Any, PaperGroup(router)))
     seen: list[Any] = []
 
@@ -370,7 +366,7 @@ def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> N
     assert paper.diverting == []
 
 
-def test_a_scope_in_a_capture_goes_to_the_graph(paper: Paper, router: Router) -> None:
+def test_a_scope_in_a_capture_uses_the_graphs_lanes(paper: Paper, router: Router) -> None:
     scope = scopes_of(cast(Any, PaperGroup(router))).plain
     with scope:
         pass

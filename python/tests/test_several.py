@@ -1,4 +1,4 @@
-"""Several worlds in one process, and timeouts of groups, on the host backend."""
+"""Tests several worlds in one process, and timeouts of groups, on the host backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Works on the side stream of a group, on a PyTorch of paper: how long they keep tensors."""
+"""Tests how long works on a side stream keep tensors, with a fake of PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SYMMETRIC, PLAIN = PaperTensor(4096), PaperTensor(64)
 
 
 class PaperEvent:
-    """An event that is reached when the test says so."""
+    """An event that the test completes."""
 
     made: list[PaperEvent]
 
@@ -45,7 +45,7 @@ class PaperEvent:
 
 @pytest.fixture
 def side(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A side stream, on which SYMMETRIC lies in a pool and PLAIN does not, and its events."""
+    """A side stream and its events. SYMMETRIC is in a pool, and PLAIN is not."""
     monkeypatch.setattr(PaperEvent, "made", [], raising=False)
     state = SimpleNamespace(capturing=False)
     cuda = SimpleNamespace(
@@ -65,7 +65,7 @@ def held(works: list[Any]) -> int:
     return sum(bool(w.tensors) for w in works)
 
 
-def test_works_that_nobody_waits_for_keep_few_symmetric_tensors(side: Any) -> None:
+def test_works_without_waits_keep_few_symmetric_tensors(side: Any) -> None:
     works = []
     for _ in range(10 * MOST_KEPT):
         works.append(side.stream.work([SYMMETRIC], []))
@@ -75,14 +75,14 @@ def test_works_that_nobody_waits_for_keep_few_symmetric_tensors(side: Any) -> No
     assert 0 < sum(waits) <= len(waits) // (MOST_KEPT // 2)
 
 
-def test_when_symmetric_tensors_are_let_go_of_does_not_depend_on_the_clock(side: Any) -> None:
-    """None of these is done, as on a slow rank, and the same waits are made."""
+def test_the_release_of_symmetric_tensors_does_not_depend_on_timing(side: Any) -> None:
+    """On a slow rank no work is complete, but the waits must be the same."""
     works = [side.stream.work([SYMMETRIC], []) for _ in range(10 * MOST_KEPT)]
     assert held(works) <= MOST_KEPT
     assert side.events[MOST_KEPT // 2].waits == 1
 
 
-def test_other_tensors_are_let_go_of_when_they_are_done(side: Any) -> None:
+def test_other_tensors_are_released_on_completion(side: Any) -> None:
     first = side.stream.work([PLAIN], [])
     side.events[-1].done = True
     side.stream.work([PLAIN], [])
@@ -90,7 +90,7 @@ def test_other_tensors_are_let_go_of_when_they_are_done(side: Any) -> None:
     assert [e.waits for e in side.events] == [0, 0]
 
 
-def test_a_work_of_a_capture_does_not_keep_those_behind_it(side: Any) -> None:
+def test_a_captured_work_does_not_block_later_ones(side: Any) -> None:
     side.state.capturing = True
     side.stream.work([SYMMETRIC], [])
     side.state.capturing = False

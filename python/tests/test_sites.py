@@ -1,4 +1,4 @@
-"""The lines of Python in errors, on real processes of the host backend."""
+"""Tests call sites in errors, on real processes with the host backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that stop after the same step, on real processes of the host backend."""
+"""Tests that ranks stop after the same step, on real processes with the host backend."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PROGRAM = "stop.py"
 @pytest.mark.parametrize(
     "way", ["call", "another_thread", "terminated", "terminated_twice", "own_handler"]
 )
-def test_all_ranks_stop_after_the_step_in_which_one_was_asked(start: Start, way: str) -> None:
+def test_all_ranks_stop_after_the_step_with_the_request(start: Start, way: str) -> None:
     for result in start(PROGRAM, 3, way):
         assert (result.code, result.out) == (0, "STOPPED 5 True\n"), result
 
 
-def test_a_signal_ends_a_child_of_fork(start: Start) -> None:
+def test_a_signal_terminates_a_forked_child(start: Start) -> None:
     for result in start(PROGRAM, 2, "child"):
         assert result.out == f"CHILD {-signal.SIGTERM} False\n", result

@@ -1,4 +1,4 @@
-"""Opening symmem through each kind of PyTorch's stores."""
+"""Tests initializing symmem with each kind of PyTorch store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PROGRAM = "stores.py"
 @pytest.mark.parametrize(
     ("kind", "size"), [("tcp", 3), ("file", 3), ("prefix of file", 2), ("hash", 1)]
 )
-def test_a_late_rank_is_waited_for_in_silence(
+def test_waiting_for_a_late_rank_prints_nothing(
     start: Start, tmp_path: Path, kind: str, size: int
 ) -> None:
     for result in start(PROGRAM, size, kind, str(tmp_path)):
         assert (result.code, result.out) == (0, f"SUM {float(size)}\n"), result
-        # PyTorch writes two lines for each wait that ends so.
+        # PyTorch writes two lines for each wait that times out.
         assert not re.search("time(d )?out", result.err), result
 
 
-def test_a_late_rank_is_warned_of(start: Start, tmp_path: Path) -> None:
+def test_a_warning_names_a_late_rank(start: Start, tmp_path: Path) -> None:
     *others, last = start(PROGRAM, 3, "warned", str(tmp_path))
     assert (last.code, last.out) == (0, "END\n"), last
     for result in others:
@@ -37,20 +37,20 @@ def test_a_late_rank_is_warned_of(start: Start, tmp_path: Path) -> None:
         )
 
 
-def test_a_store_that_does_not_answer_is_named_at_the_timeout(start: Start, tmp_path: Path) -> None:
+def test_an_unresponsive_store_is_reported_after_the_timeout(start: Start, tmp_path: Path) -> None:
     _, second = start(PROGRAM, 2, "stopped", str(tmp_path))
     assert "END True" in second.out, second
     assert "the store of torch.distributed did not answer within" in second.out, second
 
 
-def test_a_store_that_holds_nothing_is_named(start: Start, tmp_path: Path) -> None:
+def test_a_fake_store_is_reported(start: Start, tmp_path: Path) -> None:
     (only,) = start(PROGRAM, 1, "fake", str(tmp_path))
     assert only.code == 0, only
     assert "END opening symmem: the store of torch.distributed" in only.out, only
 
 
 class Slow:
-    """A store in which a key is there at the tenth question. It notes the threads that ask."""
+    """A store where a key appears at the tenth check. It records the calling threads."""
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""Memory that is released for some time, on real processes and the host backend."""
+"""Tests suspending memory, on real processes with the host backend."""
 
 from __future__ import annotations
 
@@ -10,5 +10,9 @@ pytestmark = [pytest.mark.library, pytest.mark.torch]
 
 def test_suspension() -> None:
     checks = run_checks("suspension.py", 2)
-    for name in ("tensors_keep_their_addresses", "contents_are_kept", "calls_are_refused"):
+    for name in (
+        "tensors_keep_their_addresses",
+        "contents_can_be_kept",
+        "calls_are_rejected_while_suspended",
+    ):
         checks.verify(name)

@@ -1,4 +1,4 @@
-"""PyTorch's symmetric memory on symmem's memory, on real processes."""
+"""Tests PyTorch's symmetric memory with symmem's allocator, on real processes."""
 
 from __future__ import annotations
 

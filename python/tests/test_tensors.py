@@ -1,4 +1,4 @@
-"""Tensors of PyTorch, on real processes."""
+"""Tests PyTorch tensors on real processes."""
 
 from __future__ import annotations
 

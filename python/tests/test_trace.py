@@ -1,4 +1,4 @@
-"""Traces that symmem.init writes."""
+"""Tests the traces that symmem.init writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import run_checks
 
-NAMES = ["a_file_as_the_folder_is_refused", "init_writes_a_trace"]
+NAMES = ["a_file_is_rejected_as_the_trace_folder", "init_writes_a_trace"]
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 

@@ -1,4 +1,4 @@
-"""A program of PyTorch with the backend "symmem", where the wheel is installed."""
+"""Tests a PyTorch program with the backend "symmem" from an installed wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["built"]
 
 @pytest.fixture(scope="module")
 def installed(built: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel and install it alone."""
+    """Build the wheel and install only it."""
     pytest.importorskip(
         "hatchling", reason=f"{NoHatchlingError.__name__}: hatchling is not installed"
     )
@@ -35,7 +35,7 @@ def installed(built: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["symmem", "cpu:symmem"])
-def test_a_program_runs_by_the_name_of_the_backend(installed: Path, backend: str) -> None:
+def test_a_program_can_select_the_backend_by_name(installed: Path, backend: str) -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(installed), str(PROGRAMS)])}
     for result in run_ranks("unchanged.py", 2, backend, timeout=250, env=env):
         assert result.code == 0, result

@@ -1,4 +1,4 @@
-"""Numbers that ranks compare on the host, on real processes and without PyTorch."""
+"""Tests values that ranks compare on the host, on real processes without PyTorch."""
 
 from __future__ import annotations
 

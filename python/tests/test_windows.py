@@ -1,4 +1,4 @@
-"""The copy of a group's windows, which threads read while another one replaces it."""
+"""Tests the copy of a group's windows, which threads read while another replaces it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 4096
 
 
 class Growing:
-    """A library whose windows are one more, or none, each time that it is asked."""
+    """A fake library that returns one more window on each call, or none."""
 
     def __init__(self) -> None:
         self.words = [0] * (max(Word) + 1)
@@ -30,8 +30,8 @@ class Growing:
         return self.count
 
 
-def test_windows_are_replaced_as_a_whole() -> None:
-    """No thread sees where windows begin and not where they end."""
+def test_the_window_table_is_replaced_as_a_whole() -> None:
+    """Threads always see the starts and the ends of the same windows."""
     library: Any = Growing()
     group = object.__new__(Group)
     group.windows = WindowTable(library, 1)
@@ -43,7 +43,7 @@ def test_windows_are_replaced_as_a_whole() -> None:
         try:
             while not ended.is_set():
                 assert not symmem.is_symmetric(beyond, group)
-        except BaseException as e:  # of another thread, so it is told by this test
+        except BaseException as e:  # raised on another thread, so report it in this one
             troubles.append(e)
 
     interval = sys.getswitchinterval()

@@ -1,4 +1,4 @@
-"""Works of asynchronous collectives, on real processes."""
+"""Tests the works of asynchronous collectives on real processes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_works(checks: Checks, name: str) -> None:
     checks.verify(name)
 
 
-def test_ranks_end_well(checks: Checks) -> None:
+def test_ranks_exit_successfully(checks: Checks) -> None:
     for result in checks.results:
         assert result.code == 0, result

@@ -1,4 +1,4 @@
-"""The ways to name the ranks that are the world of `symmem.init`, on the host backend."""
+"""Tests the ways to specify the ranks of `symmem.init`, on the host backend."""
 
 from __future__ import annotations
 

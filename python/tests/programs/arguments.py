@@ -1,4 +1,4 @@
-"""The arguments of collectives, against those of torch.distributed with gloo."""
+"""Compares the arguments of collectives with those of torch.distributed with gloo."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LONGEST = 20.0
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
     symmem.init(backend="host", timeout=LONGEST)
 
 
 @check
-def complex_numbers_have_a_sum_and_an_average_alone() -> None:
+def complex_numbers_support_only_sum_and_average() -> None:
     for dtype in (torch.complex64, torch.complex128):
         x = torch.full((5,), complex(RANK + 1, 1), dtype=dtype)
         symmem.all_reduce(y := x.clone())
@@ -65,7 +65,7 @@ def layouts() -> list[tuple[str, torch.Tensor]]:
 
 
 @check
-def elements_need_not_lie_side_by_side() -> None:
+def tensors_need_not_be_contiguous() -> None:
     for name, x in layouts():
         for async_op in (False, True):
             a, b = _same_strides(x), x.clone(memory_format=torch.contiguous_format)
@@ -81,14 +81,16 @@ def elements_need_not_lie_side_by_side() -> None:
 
 
 def _same_strides(x: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor with its strides."""
+    """Copy a tensor, including its strides."""
     storage = torch.zeros(x.untyped_storage().nbytes() // x.itemsize, dtype=x.dtype)
     return storage.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(x)
 
 
 @check
-def inputs_and_outputs_need_not_either() -> None:
-    x = torch.arange(12.0 * SIZE).view(3, 4 * SIZE).t() + RANK  # rows are not side by side
+def inputs_and_outputs_need_not_be_contiguous() -> None:
+    x = (
+        torch.arange(12.0 * SIZE).view(3, 4 * SIZE).t() + RANK
+    )  # columns are contiguous, rows are not
     want, out = torch.empty(4 * SIZE, 3), torch.zeros(3, 4 * SIZE).t()
     dist.all_to_all_single(want, x.contiguous())
     symmem.all_to_all_single(out, x)
@@ -104,7 +106,7 @@ def inputs_and_outputs_need_not_either() -> None:
 
 
 @check
-def ranks_may_lay_tensors_out_differently() -> None:
+def ranks_may_use_different_strides() -> None:
     x = torch.arange(12.0).view(3, 4)
     mine = x.t().contiguous().t() if RANK else x.clone()
     symmem.all_reduce(mine)
@@ -112,7 +114,7 @@ def ranks_may_lay_tensors_out_differently() -> None:
 
 
 @check
-def a_copy_sees_what_works_before_it_have_written() -> None:
+def copies_see_results_of_earlier_works() -> None:
     for _ in range(20):
         x = torch.ones(64, 64)
         symmem.all_reduce(x, async_op=True)
@@ -122,7 +124,7 @@ def a_copy_sees_what_works_before_it_have_written() -> None:
 
 
 @check
-def what_is_no_tensor_of_ours_is_refused() -> None:
+def unsupported_tensors_are_rejected() -> None:
     dense = torch.ones(4, 4)
     wrong: list[tuple[type[Exception], Any, str]] = [
         (symmem.InvalidError, [dense], "list"),
@@ -141,7 +143,7 @@ def what_is_no_tensor_of_ours_is_refused() -> None:
 
 
 class Wrapper(torch.Tensor):
-    """A tensor that wraps another one and has no memory."""
+    """A tensor that wraps another one and has no memory itself."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Wrapper:
@@ -152,7 +154,7 @@ class Wrapper(torch.Tensor):
         raise NotImplementedError(f"{f} of a wrapper")
 
 
-def without_memory() -> list[tuple[torch.Tensor, str]]:
+def tensors_without_memory() -> list[tuple[torch.Tensor, str]]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -164,7 +166,7 @@ def without_memory() -> list[tuple[torch.Tensor, str]]:
     with FakeTensorMode():
         fake = torch.ones(4)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The interface of nested tensors may change.
+        warnings.simplefilter("ignore")  # PyTorch warns that the API of nested tensors may change.
         jagged = torch.nested.nested_tensor([part, part[1:]], layout=torch.jagged)
     return [
         (DTensor.from_local(part, mesh, [Replicate()]), ".to_local()"),
@@ -182,9 +184,9 @@ def without_memory() -> list[tuple[torch.Tensor, str]]:
 
 
 @check
-def a_tensor_without_memory_is_named_with_what_to_pass() -> None:
+def errors_for_tensors_without_memory_say_what_to_pass() -> None:
     out = torch.zeros(4 * SIZE)
-    for tensor, words in without_memory():
+    for tensor, words in tensors_without_memory():
         calls: list[Callable[[], Any]] = [
             lambda t=tensor: symmem.all_reduce(t),
             lambda t=tensor: symmem.all_reduce(t, async_op=True),
@@ -196,7 +198,7 @@ def a_tensor_without_memory_is_named_with_what_to_pass() -> None:
             lambda t=tensor: symmem.is_symmetric(t),
         ]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch warns of the address of a fake tensor.
+            warnings.simplefilter("ignore")  # PyTorch warns about the address of a fake tensor.
             for call in calls:
                 error = raises(symmem.UnsupportedError, call)
                 assert words in str(error), (words, error)
@@ -214,7 +216,7 @@ def in_a_transform(x: torch.Tensor) -> torch.Tensor:
 
 
 @check
-def reductions_that_symmem_has_not_are_named() -> None:
+def unsupported_reductions_are_rejected() -> None:
     x = torch.ones(4, dtype=torch.int32)
     wrong: list[Any] = [3, "sums", object(), ["sum"], {}, "sum:2", "premul_sum:x"]
     wrong += ["premul_sum", dist.ReduceOp.RedOpType.PREMUL_SUM, "premul_sum:2"]
@@ -225,7 +227,7 @@ def reductions_that_symmem_has_not_are_named() -> None:
 
 
 @check
-def bitwise_reductions_are_those_of_torch() -> None:
+def bitwise_reductions_match_torch() -> None:
     for name, combine in BITWISE.items():
         for dtype in (torch.uint8, torch.int64, torch.bool):
             draw = torch.Generator().manual_seed(3)
@@ -263,7 +265,7 @@ def premul_sums_multiply_by_the_factor() -> None:
 
 
 @check
-def bad_words_are_errors_of_symmem() -> None:
+def invalid_names_raise_invalid_error() -> None:
     wrong: list[Any] = ["windw", 3, None]
     for word in wrong:
         raises(symmem.InvalidError, lambda word=word: symmem.set_path(word))
@@ -272,7 +274,7 @@ def bad_words_are_errors_of_symmem() -> None:
 
 
 @check
-def what_no_memory_can_hold_is_refused_before_it_is_made() -> None:
+def invalid_reserve_sizes_are_rejected() -> None:
     wrong = ((-1, "cannot reserve -1 bytes"), (1 << 60, f"reserving {1 << 60} bytes"))
     for nbytes, words in wrong:
         error = raises(symmem.InvalidError, partial(symmem.reserve, nbytes))
@@ -280,7 +282,7 @@ def what_no_memory_can_hold_is_refused_before_it_is_made() -> None:
 
 
 @check
-def groups_are_given_as_to_torch_distributed() -> None:
+def groups_can_be_passed_as_in_torch_distributed() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (SIZE,))
@@ -297,7 +299,7 @@ def groups_are_given_as_to_torch_distributed() -> None:
 
 
 @check
-def a_rank_outside_of_a_group_is_warned_and_does_nothing() -> None:
+def calls_outside_the_group_warn_and_do_nothing() -> None:
     inside = dist.new_group([0])
     x = torch.full((4,), float(RANK))
     calls: list[Callable[[], Any]] = [
@@ -322,7 +324,7 @@ def a_rank_outside_of_a_group_is_warned_and_does_nothing() -> None:
 
 
 @check
-def two_threads_use_two_groups() -> None:
+def two_threads_can_use_two_groups() -> None:
     ranks = list(range(SIZE))
     groups = [dist.new_group(ranks) for _ in range(2)]
     for g in groups:
@@ -351,7 +353,7 @@ def two_threads_use_two_groups() -> None:
 
 
 @check
-def a_late_group_holds_up_no_other() -> None:
+def a_late_group_does_not_delay_others() -> None:
     late, other = (symmem.group(list(range(SIZE)), name=n) for n in ("late", "other"))
     if RANK == 0:
         waiting = symmem.all_reduce(x := torch.ones(1000), group=late, async_op=True)

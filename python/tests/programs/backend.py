@@ -1,4 +1,4 @@
-"""Operations of torch.distributed with the backend "symmem", against values computed here."""
+"""Compares results of the backend "symmem" of torch.distributed with expected values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def total(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @check
-def opens_the_default_group() -> None:
+def default_group_opens() -> None:
     dist.init_process_group("symmem", timeout=timedelta(seconds=90))
     assert dist.get_backend() == "symmem"
     assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
@@ -52,7 +52,7 @@ def all_reduce() -> None:
 
 
 @check
-def all_reduce_of_each_kind() -> None:
+def all_reduce_supports_each_kind() -> None:
     ranks = torch.stack([numbers(r, 7, dtype=torch.int32) for r in WORLD])
     kinds: dict[Any, torch.Tensor] = {
         dist.ReduceOp.SUM: ranks.sum(0),
@@ -88,7 +88,7 @@ def all_reduce_of_bools_is_logical() -> None:
 
 
 @check
-def all_reduce_of_tensors_with_gaps_and_complex_numbers() -> None:
+def all_reduce_supports_strided_and_complex_tensors() -> None:
     whole = numbers(RANK, 6, 4)
     dist.all_reduce(whole[:, ::2])
     torch.testing.assert_close(whole[:, ::2], total(6, 4)[:, ::2])
@@ -99,7 +99,7 @@ def all_reduce_of_tensors_with_gaps_and_complex_numbers() -> None:
 
 
 @check
-def parameters_and_inference_tensors_may_have_gaps() -> None:
+def parameters_and_inference_tensors_may_be_strided() -> None:
     for async_op in (False, True):
         parameter = torch.nn.Parameter(numbers(RANK, 4, 3).t())
         with torch.inference_mode():
@@ -127,7 +127,7 @@ def works_of_all_reduce_run_in_order() -> None:
 
 
 @check
-def futures_and_callbacks_may_call_again() -> None:
+def future_callbacks_may_call_collectives() -> None:
     def again(future: Any) -> torch.Tensor:
         tensor = future.value()[0]
         dist.all_reduce(tensor)
@@ -170,7 +170,7 @@ def all_gather_of_different_sizes() -> None:
     dist.all_gather(outputs, numbers(RANK, RANK + 1, 2))
     torch.testing.assert_close(outputs, [numbers(r, r + 1, 2) for r in WORLD])
     for dtype in (torch.bool, torch.complex64, torch.float8_e5m2, torch.int16):
-        outputs = [torch.zeros(r, 3).to(dtype) for r in WORLD]  # rank 0 has none
+        outputs = [torch.zeros(r, 3).to(dtype) for r in WORLD]  # rank 0 has no rows
         dist.all_gather(outputs, numbers(RANK, RANK, 3).to(dtype))
         for r, output in enumerate(outputs):
             want = numbers(r, r, 3).to(dtype)
@@ -319,7 +319,7 @@ def tensors_in_symmetric_memory() -> None:
 
 
 @check
-def mistakes_are_errors_with_names() -> None:
+def invalid_calls_raise_errors() -> None:
     sparse = raises(NotImplementedError, lambda: dist.all_reduce(numbers(RANK, 3).to_sparse()))
     assert "sparse" in str(sparse)
     bits = raises(NotImplementedError, lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND))
@@ -336,7 +336,7 @@ def unfit(function: Callable[..., object], *arguments: object) -> None:
 
 
 @check
-def sizes_that_do_not_fit_are_errors() -> None:
+def mismatched_sizes_are_errors() -> None:
     small, large = numbers(RANK, 4), numbers(RANK, 4 * SIZE)
     few, many = ([t.clone() for _ in WORLD] for t in (small, large))
     for part, parts in ((large, few), (small, many)):
@@ -353,7 +353,7 @@ def sizes_that_do_not_fit_are_errors() -> None:
 
 
 @check
-def an_error_in_a_batch_does_not_reach_the_next() -> None:
+def an_error_in_a_batch_does_not_affect_the_next() -> None:
     right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     early, late = torch.empty(3), torch.empty(3)
     works = []
@@ -366,15 +366,15 @@ def an_error_in_a_batch_does_not_reach_the_next() -> None:
         dist.P2POp(dist.isend, numbers(RANK, 3), right),
     ]
     for work in dist.batch_isend_irecv(batch):
-        work.wait()  # not for the message of tag 9, which is sent below
+        work.wait()  # must not wait for the message with tag 9, which is sent below
     dist.send(numbers(RANK + 1, 3), right, tag=9)
     works[0].wait()
     torch.testing.assert_close([early, late], [numbers(left, 3), numbers(left + 1, 3)])
 
 
 @check
-def is_destroyed_and_opened_again() -> None:
-    # Ranks must not meet in the store of the first group, which rank 0 may still serve.
+def group_can_be_destroyed_and_reopened() -> None:
+    # The ranks need a new store, because rank 0 may still serve that of the first group.
     port = [free_port()]
     dist.broadcast_object_list(port, 0)
     os.environ["MASTER_PORT"] = str(port[0])
@@ -387,7 +387,7 @@ def is_destroyed_and_opened_again() -> None:
 
 
 @check
-def a_call_that_differs_is_an_error_of_the_backend() -> None:
+def mismatched_calls_raise_backend_errors() -> None:
     tensor = numbers(RANK, 50 + RANK)
     error = raises(dist.DistBackendError, lambda: dist.all_reduce(tensor))
     assert "50" in str(error)

@@ -1,4 +1,4 @@
-"""Errors of the backend "symmem" of torch.distributed, and operations after them, on two ranks."""
+"""Tests errors of the backend "symmem", and operations after them, on two ranks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OTHER = 1 - RANK
 
 
 def total() -> float:
-    """Add up the numbers of the ranks."""
+    """Return the sum of all ranks, each plus 1."""
     tensor = torch.full((3,), RANK + 1.0)
     dist.all_reduce(tensor)
     return float(tensor.sum().item() / 3)
 
 
 @check
-def an_error_in_a_batch_leaves_collectives_as_they_were() -> None:
+def an_error_in_a_batch_does_not_affect_collectives() -> None:
     dist.init_process_group("symmem", timeout=timedelta(seconds=60))
     gaps = torch.empty(4, 2)[:, 0]
     batch = [
@@ -38,7 +38,7 @@ def an_error_in_a_batch_leaves_collectives_as_they_were() -> None:
 
 
 @check
-def outputs_whose_elements_share_memory_are_refused() -> None:
+def overlapping_outputs_are_rejected() -> None:
     one, row, wide = torch.ones(1), torch.ones(4), torch.ones(4 * SIZE)
     expanded = one.expand(4)
     calls: list[Callable[[], object]] = [
@@ -96,7 +96,7 @@ def a_wait_with_a_timeout_can_be_repeated() -> None:
 
 
 @check
-def tensors_outlive_their_group() -> None:
+def tensors_outlive_the_group() -> None:
     group = dist.new_group(backend="symmem", timeout=timedelta(seconds=1))
     backend = group._get_backend(torch.device("cpu"))
     for step in range(2):
@@ -122,7 +122,7 @@ def tensors_outlive_their_group() -> None:
 
 
 @check
-def ranks_that_do_not_exist_are_refused() -> None:
+def nonexistent_ranks_are_rejected() -> None:
     dist.destroy_process_group()
     for rank, size in ((0, 0), (0, -1), (1, 1), (-1, 2), (True, "2"), (0, 1.5), ("0", 1)):
         options = {"rank": rank, "size": size}

@@ -1,4 +1,4 @@
-"""A signal arrives while rank 0 waits for rank 1: the arguments are the place and a folder."""
+"""Sends a signal while rank 0 waits for rank 1: backend_interrupts.py PLACE FOLDER."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PATIENCE = 60
 
 
 def interrupted(call: Callable[[], object]) -> None:
-    """Expect that a call ends by KeyboardInterrupt, soon after the signal."""
+    """Expect that a call raises KeyboardInterrupt soon after the signal."""
     sent = []
 
     def send() -> None:
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    # The main thread is in the call by then; an earlier signal would end it as well.
+    # By then the main thread is usually in the call. An earlier signal would end it as well.
     threading.Timer(0.5, send).start()
     try:
         try:
@@ -49,12 +49,12 @@ def await_rank_0() -> None:
 
 
 def first() -> None:
-    """Wait on rank 0, in the place that was asked for."""
+    """Wait on rank 0, in the given place."""
     tensor = torch.ones(3)
     if WHERE == "call":
         interrupted(lambda: dist.all_reduce(tensor))
     elif WHERE == "monitored barrier":
-        world = dist.group.WORLD  # dist.monitored_barrier is closed to symmem before PyTorch 2.14
+        world = dist.group.WORLD  # dist.monitored_barrier supports symmem only since PyTorch 2.14
         interrupted(lambda: world.monitored_barrier(timedelta(seconds=PATIENCE)))
     elif WHERE == "message":
         work = dist.irecv(tensor, 1)
@@ -74,7 +74,7 @@ def first() -> None:
 
 
 def second() -> None:
-    """Arrive on rank 1 when rank 0 has been interrupted."""
+    """Arrive on rank 1 after rank 0 has been interrupted."""
     await_rank_0()
     if WHERE == "message":
         dist.send(torch.full((3,), 5.0), 0)

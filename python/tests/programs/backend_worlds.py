@@ -1,4 +1,4 @@
-"""Process groups of the backend "symmem" next to a default group of gloo, on four ranks."""
+"""Tests process groups of the backend "symmem" beside a gloo default group, on four ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def total(process_group: dist.ProcessGroup, count: int = 3) -> float:
 
 
 @check
-def some_ranks_have_a_group_and_all_ranks_later() -> None:
+def a_group_of_some_ranks_precedes_one_of_all() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     pair = group(PAIR)
     assert total(pair) == sum(PAIR)
@@ -59,7 +59,7 @@ def some_ranks_have_a_group_and_all_ranks_later() -> None:
 
 
 @check
-def a_group_of_some_ranks_is_in_the_world_of_init_or_has_its_own() -> None:
+def a_group_uses_the_main_world_or_its_own() -> None:
     if RANK < 2:
         symmem.init([0, 1], backend="host", timeout=60)
     inside, outside = group(PAIR), group([RANK % 2, RANK % 2 + 2])
@@ -73,7 +73,7 @@ def a_group_of_some_ranks_is_in_the_world_of_init_or_has_its_own() -> None:
 
 
 @check
-def a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
+def the_timeout_error_names_the_late_rank() -> None:
     for inside in (False, True):
         if inside:
             symmem.init(backend="host", timeout=600)
@@ -83,7 +83,7 @@ def a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
             begin = time.monotonic()
             error = raises(dist.DistBackendError, lambda pair=pair: total(pair))
             took = time.monotonic() - begin
-            late = RANK + 1 if inside else 1  # its number in the world of the group
+            late = RANK + 1 if inside else 1  # its rank in the world of the group
             assert re.search(rf"for (world )?rank {late}\b", str(error)), error
             print(f"named after {took:.2f} s", flush=True)
         dist.barrier()

@@ -1,4 +1,4 @@
-"""Buffers of DDP and FSDP2 in symmetric memory, by SYMMEM_COMM_MEMORY."""
+"""Tests that SYMMEM_COMM_MEMORY puts buffers of DDP and FSDP2 into symmetric memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ON = os.environ.get("SYMMEM_COMM_MEMORY") == "1"
 
 
 def windows() -> int:
-    """Count the calls of the world that took windows."""
+    """Return the number of the world's calls on the window path."""
     return int(symmem.stats()["groups"]["world"]["paths"].get("window", 0))
 
 
 def steps(parallel: nn.Module) -> int:
-    """Train a model, and count its calls that took windows."""
+    """Train a model, and return the number of its calls on the window path."""
     before = windows()
     for _ in range(3):
         parallel(torch.ones(4, 32)).sum().backward()
@@ -38,17 +38,17 @@ def model() -> nn.Module:
 
 
 @check
-def the_world_opens() -> None:
+def world_opens() -> None:
     dist.init_process_group("symmem", timeout=timedelta(seconds=60))
     dist.all_reduce(torch.ones(1))
     assert windows() == 0, "an ordinary tensor has no window"
 
 
 @check
-def buckets_of_ddp_are_symmetric() -> None:
+def ddp_buckets_are_symmetric() -> None:
     symmetric = []
 
-    def hook(_, bucket):  # type: ignore[no-untyped-def] # DDP refuses annotations that are strings
+    def hook(_, bucket):  # type: ignore[no-untyped-def] # DDP rejects string annotations
         dist.all_reduce(bucket.buffer())
         symmetric.append(symmem.is_symmetric(bucket.buffer()))
         future = torch.futures.Future()
@@ -64,7 +64,7 @@ def buckets_of_ddp_are_symmetric() -> None:
 
 
 @check
-def buffers_of_fsdp2_are_symmetric() -> None:
+def fsdp2_buffers_are_symmetric() -> None:
     symmetric: dict[str, list[bool]] = {}
 
     def noted(name: str) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def buffers_of_fsdp2_are_symmetric() -> None:
 
 
 @check
-def other_backends_keep_their_memory() -> None:
+def other_backends_use_ordinary_memory() -> None:
     mesh = dist.init_device_mesh(
         "cpu", (dist.get_world_size(),), mesh_dim_names=("x",), backend_override={"x": "gloo"}
     )

@@ -1,4 +1,4 @@
-"""Collectives in compiled code."""
+"""Tests collectives in compiled code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from harness import RANK, SIZE, check, main, raises
 
 import symmem
 
-# Which vector instructions there are, inductor asks of six more processes that import PyTorch, on
-# every rank. These numbers are few.
+# Inductor detects vector instructions with six more processes that import PyTorch, on
+# every rank. These tensors are too small to need them.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
 LONGEST = 60.0
@@ -23,7 +23,7 @@ TOTAL = SIZE * (SIZE + 1) / 2
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
     symmem.init(backend="host", timeout=LONGEST)
 
@@ -34,7 +34,7 @@ ALL = ("", "aot_eager", "inductor")
 def compilations(
     function: Callable[..., Any], backends: tuple[str, ...] = ALL[:2]
 ) -> Iterator[Callable[..., Any]]:
-    """Give a function as it is, and compiled. A missing autograd kernel is an error."""
+    """Yield a function itself and compiled. A missing autograd kernel is an error."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*autograd kernel was not registered.*")
         for backend in backends:
@@ -50,14 +50,14 @@ FUNCTIONAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @check
-def operators_refuse_to_be_differentiated() -> None:
+def operators_reject_backward_passes() -> None:
     def maximum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.ops.symmem.all_reduce(x @ w, "max", "world") * 2
 
     x = torch.full((SIZE, 4), float(RANK + 1))
     for run in compilations(maximum, ALL):
         w = torch.ones(4, 4, requires_grad=True)
-        y = run(x, w)  # weights that require gradients are no mistake by themselves
+        y = run(x, w)  # weights that require gradients are not an error by themselves
         assert y.eq(8.0 * SIZE).all(), y
         e = raises(symmem.UnsupportedError, y.sum().backward)
         assert "all_reduce with the reduction max" in str(e), e
@@ -70,7 +70,7 @@ def operators_refuse_to_be_differentiated() -> None:
 
 
 @check
-def one_compilation_serves_all_lengths() -> None:
+def one_compilation_supports_all_lengths() -> None:
     for name, operator in FUNCTIONAL.items():
         torch._dynamo.reset()
         run = torch.compile(
@@ -86,7 +86,7 @@ def one_compilation_serves_all_lengths() -> None:
 
 
 @check
-def calls_in_place_refuse_to_be_differentiated() -> None:
+def in_place_calls_reject_backward_passes() -> None:
     def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x @ w
         symmem.all_reduce(y)
@@ -103,7 +103,7 @@ def calls_in_place_refuse_to_be_differentiated() -> None:
 
 
 @check
-def calls_remain_whose_results_a_rank_does_not_use() -> None:
+def calls_with_unused_results_are_kept() -> None:
     def layer(x: torch.Tensor) -> torch.Tensor:
         rows = [torch.empty(4) for _ in range(SIZE)] if RANK == 0 else None
         symmem.gather(x, rows, 0)
@@ -138,7 +138,7 @@ def asynchronous_calls_return_a_finished_work() -> None:
 
 
 @check
-def process_groups_and_their_names_are_groups_in_compiled_code() -> None:
+def compiled_code_accepts_process_groups_and_names() -> None:
     pairs = [dist.new_group([r, r + 1]) for r in range(0, SIZE, 2)]
     mine = pairs[RANK // 2]
     ours = symmem.group(mine)

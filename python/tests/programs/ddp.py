@@ -1,4 +1,4 @@
-"""DDP with the communication hook of docs/training.md, against DDP without one."""
+"""Compares DDP with the communication hook of docs/training.md to DDP without a hook."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(hook: Any, state: Any) -> list[torch.Tensor]:
 
 
 @check
-def a_model_learns_the_same_with_the_hook() -> None:
+def the_hook_does_not_change_training() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     symmem.init(backend="host", timeout=30)
     want = train(None, None)

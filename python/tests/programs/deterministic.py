@@ -1,4 +1,4 @@
-"""Reductions that give the bits of a formula, on the host backend."""
+"""Tests that reductions return the bits of a formula, on the host backend."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FLOATS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
-"""Types, and integers of as many bits."""
+"""The types, and integer types of the same size."""
 
 NANS = {torch.int64: (1 << 63) - 1, torch.int32: 0x7FFFFFFF, torch.int16: 0x7FFF}
 
 
 def inputs(dtype: torch.dtype, count: int) -> list[torch.Tensor]:
-    """Make what each rank contributes: large numbers of both signs, and small ones."""
+    """Return each rank's input: large numbers of both signs, and small ones."""
     made = []
     for rank in range(SIZE):
         draws = torch.Generator().manual_seed(1000 * count + rank)
@@ -37,13 +37,13 @@ def inputs(dtype: torch.dtype, count: int) -> list[torch.Tensor]:
 
 
 def same(got: torch.Tensor, want: torch.Tensor) -> bool:
-    """Compare bits."""
+    """Return whether two tensors have the same bits."""
     bits = FLOATS[got.dtype]
     return got.view(bits).equal(want.view(bits))
 
 
 def summed(values: torch.Tensor, symmetric: bool = True) -> torch.Tensor:
-    """All-reduce a copy of what this rank contributes."""
+    """All-reduce a copy of this rank's input."""
     if not symmetric:
         result = values.clone()
     else:
@@ -55,7 +55,7 @@ def summed(values: torch.Tensor, symmetric: bool = True) -> torch.Tensor:
 
 
 @check
-def symmem_opens_with_a_formula() -> None:
+def symmem_initializes_with_a_formula() -> None:
     mistake: Any = "sorted"
     raises(symmem.InvalidError, lambda: symmem.init(backend="host", deterministic=mistake))
     asked = None if "SYMMEM_DETERMINISTIC" in os.environ else True
@@ -98,7 +98,7 @@ def all_types_and_reductions_have_the_bits_of_the_formula() -> None:
 
 
 @check
-def subnormal_numbers_are_kept_where_torch_flushes_them() -> None:
+def subnormals_are_kept_even_if_torch_flushes_them() -> None:
     assert torch.set_flush_denormal(True)
     try:
         for dtype, bits in FLOATS.items():
@@ -106,13 +106,13 @@ def subnormal_numbers_are_kept_where_torch_flushes_them() -> None:
                 smallest = torch.full((count,), RANK + 1, dtype=bits).view(dtype)
                 got = summed(smallest).view(bits)
                 assert got.eq(SIZE * (SIZE + 1) // 2).all(), (dtype, count, got)
-        assert torch.tensor([1e-40]).mul(1).eq(0).all(), "this thread flushes no more"
+        assert torch.tensor([1e-40]).mul(1).eq(0).all(), "this thread no longer flushes subnormals"
     finally:
         torch.set_flush_denormal(False)
 
 
 @check
-def every_nan_is_one() -> None:
+def all_nans_have_the_same_bits() -> None:
     for dtype, bits in FLOATS.items():
         values = torch.ones(1000, dtype=dtype)
         values[RANK::SIZE] = float("nan")

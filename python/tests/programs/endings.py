@@ -1,4 +1,4 @@
-"""How programs end: the first argument says which way."""
+"""Programs that exit in different ways. The first argument names the way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(**options: Any) -> symmem.Group:
 
 
 def live_tensors() -> None:
-    """The interpreter ends with live tensors, one of them in use by a view."""
+    """The interpreter exits with live tensors, one of them kept alive by a view."""
     with symmem.use(opened()):
         LIVE.append(symmem.empty(1 << 20).fill_(1))
     LIVE.append(LIVE[0][5:])
@@ -36,7 +36,7 @@ def live_tensors() -> None:
 
 
 def open_scope() -> None:
-    """The program ends inside of a scope, by SystemExit."""
+    """The program exits inside a scope with SystemExit."""
     with symmem.use(opened()):
         symmem.empty(1 << 20)
         print("END")
@@ -44,7 +44,7 @@ def open_scope() -> None:
 
 
 def exception() -> None:
-    """One rank raises inside of a scope; the others are told that it is gone."""
+    """One rank raises an exception inside a scope, and the others get RankLostError."""
     world = opened()
     try:
         with symmem.use(world):
@@ -58,8 +58,8 @@ def exception() -> None:
 
 
 def interrupt(where: str) -> None:
-    """A SIGINT comes while rank 0 waits for rank 1, which comes when it is told."""
-    # Python installs no handler where SIGINT is ignored, as in background jobs of a shell.
+    """Rank 0 gets SIGINT while it waits for rank 1, which arrives later."""
+    # Python installs no handler if SIGINT is ignored, as in background jobs of a shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if where == "init":
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -80,7 +80,7 @@ def interrupt(where: str) -> None:
         return
     work = symmem.all_reduce(x, async_op=True) if where == "wait" else None
     begin = time.monotonic()
-    # The signal comes while the main thread is in the library.
+    # Send the signal while the main thread is in the library.
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         if where == "init":
@@ -98,7 +98,7 @@ def interrupt(where: str) -> None:
 
 
 def handler() -> None:
-    """A program's own signal handlers go on working."""
+    """The program's own signal handlers still run."""
     seen: list[int] = []
     signal.signal(signal.SIGUSR1, lambda n, _: seen.append(n))
     opened()
@@ -115,7 +115,7 @@ def handler() -> None:
 
 
 def group_first() -> None:
-    """The process group is destroyed before symmem is closed."""
+    """The process group is destroyed before symmem is finalized."""
     with symmem.use(opened()):
         x = symmem.empty(1000).fill_(1)
     dist.destroy_process_group()
@@ -126,13 +126,13 @@ def group_first() -> None:
 
 
 def line_of(marker: str) -> int:
-    """Find the line of this file that ends with a comment."""
+    """Return the number of the line of this file that ends with a comment."""
     with open(__file__, encoding="utf-8") as file:
         return next(n for n, line in enumerate(file, 1) if line.endswith(f"# {marker}\n"))
 
 
 def diverge(level: str, scoped: str) -> None:
-    """Rank 1 makes a tensor more than the others, and each side hears its line."""
+    """Rank 1 allocates an extra tensor, and the error shows the lines of both sides."""
     world = opened(check=level, callsites=True)
     try:
         with symmem.use(world) if scoped == "in a scope" else contextlib.nullcontext():
@@ -150,7 +150,7 @@ def diverge(level: str, scoped: str) -> None:
 
 
 def collected() -> None:
-    """A tensor in a cycle of references is freed when the collector comes, on rank 1 first."""
+    """Garbage collection frees a tensor in a reference cycle, first on rank 1."""
     gc.disable()
     world = opened()
     try:
@@ -167,7 +167,7 @@ def collected() -> None:
 
 
 class Squares(torch.utils.data.Dataset[int]):
-    """A data set whose items are made in worker processes, which try symmem."""
+    """A data set that tries to use symmem in worker processes."""
 
     def __len__(self) -> int:
         return 8
@@ -181,7 +181,7 @@ class Squares(torch.utils.data.Dataset[int]):
 
 
 def loader() -> None:
-    """A DataLoader forks workers while symmem is open."""
+    """A DataLoader forks workers while symmem is initialized."""
     world = opened()
     with symmem.use(world):
         x = symmem.empty(1000).fill_(1)
@@ -194,7 +194,7 @@ def loader() -> None:
 
 
 def late() -> None:
-    """Rank 1 does not come to a collective, and rank 0 hears who it was."""
+    """Rank 1 does not call a collective, and the error on rank 0 names it."""
     world = opened(timeout=2)
     with symmem.use(world):
         x = symmem.empty(1000)
@@ -211,7 +211,7 @@ def late() -> None:
 
 
 def forced() -> None:
-    """A tensor lives through a forced close: it is ordinary memory from then on."""
+    """A tensor survives a forced close, and is ordinary memory from then on."""
     with symmem.use(opened()):
         x = symmem.empty(1 << 20).fill_(3)
     view = x[5:9]
@@ -235,10 +235,10 @@ def forced() -> None:
 
 
 def absent(timeout: str = "") -> None:
-    """Rank 1 never opens symmem; the timeout is that of the process group, or the caller's."""
+    """Rank 1 never initializes symmem. The timeout is the process group's or the caller's."""
     seconds = {"timeout": float(timeout)} if timeout else {}
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    group = dist.new_group(timeout=timedelta(seconds=2))  # They start further apart at times.
+    group = dist.new_group(timeout=timedelta(seconds=2))  # Sometimes the ranks start further apart.
     store = dist.distributed_c10d._get_default_store()
     if RANK == 1:
         store.wait(["heard"], timedelta(seconds=60))
@@ -253,7 +253,7 @@ def absent(timeout: str = "") -> None:
 
 
 def lost_world() -> None:
-    """A rank of the trainer is killed; the engine of the other ranks continues."""
+    """A rank of the trainer is killed, and the engine on the other ranks continues."""
     world = opened()
     engine = symmem.open_world([0, 1], backend="host", timeout=10) if RANK < 2 else None
     symmem.all_reduce(torch.ones(1))

@@ -1,4 +1,4 @@
-"""Stubs for what vLLM's and SGLang's Python files import, and what their groups never call.
+"""Stubs for modules that vLLM's and SGLang's Python files import but their groups never call.
 
 The files are those of the wheels (see engine_files.py). Only the packages of `STUBS` are replaced,
 if they are not installed. A stub has any name, as a class; calling one raises.
@@ -35,13 +35,13 @@ OTHERS = (
     "urllib3",
     "uvloop",
 )
-"""Packages for serving and for models, which groups do not need."""
+"""Packages for serving and models that groups do not need."""
 
 OWN = {
     "vllm._C_stable_libtorch",  # compiled
-    "vllm.parser.harmony",  # builds grammars of xgrammar when it is imported
+    "vllm.parser.harmony",  # builds xgrammar grammars on import
 }
-"""Modules of the engines themselves that are compiled, or that call what is."""
+"""Modules of the engines that are compiled or call compiled ones."""
 
 STUBS = {*COMPILED, *OTHERS}
 
@@ -51,7 +51,7 @@ class StubError(Exception):
 
 
 class Stub(type):
-    """The class of every name of a stub."""
+    """The metaclass of the names in stub modules."""
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         raise StubError(f"{cls.__module__}.{cls.__name__} is a stub")
@@ -71,7 +71,7 @@ class Stub(type):
 
 
 def stub(module: str, name: str) -> Stub:
-    """Make a name of a stub; pydantic takes it for any type."""
+    """Create a name in a stub module. Pydantic treats it as any type."""
 
     def schema(cls: Any, source: Any, handler: Any) -> dict[str, str]:
         return {"type": "any"}
@@ -81,7 +81,7 @@ def stub(module: str, name: str) -> Stub:
 
 
 class StubModule(types.ModuleType):
-    """A module whose every name is a stub."""
+    """A module in which every name is a stub."""
 
     __version__ = "0"
 
@@ -92,7 +92,7 @@ class StubModule(types.ModuleType):
 
 
 class Finder(MetaPathFinder, Loader):
-    """Finds stubs, after all finders of packages that are installed."""
+    """Finds stubs for packages that are not installed."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name in OWN or name.partition(".")[0] in STUBS:
@@ -109,14 +109,14 @@ class Finder(MetaPathFinder, Loader):
 
 
 class OwnFinder(Finder):
-    """Finds the stubs of modules whose files exist."""
+    """Finds stubs for modules whose files exist."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         return super().find_spec(name, path, target) if name in OWN else None
 
 
 def install(*more: str) -> None:
-    """Let imports find stubs, also of more packages.
+    """Make imports find stubs, including those of more packages.
 
     The package sglang is not executed: it patches transformers. Its modules are those of the wheel.
     """

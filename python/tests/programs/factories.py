@@ -1,4 +1,4 @@
-"""Factories of PyTorch inside of scopes on the host backend."""
+"""Tests PyTorch's factory functions in scopes on the host backend."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ CALLS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     symmem.init(backend="host", timeout=60)
 
 
 @check
-def factories_make_symmetric_tensors() -> None:
+def factories_return_symmetric_tensors() -> None:
     assert {*CALLS} == {*factories.NAMES, *factories.METHODS}
     for name, call in CALLS.items():
         torch.manual_seed(1)
@@ -102,7 +102,7 @@ def other_tensors_are_ordinary() -> None:
 
 
 @check
-def the_innermost_scope_counts() -> None:
+def the_innermost_scope_applies() -> None:
     half = symmem.group([RANK], name="alone")
     with symmem.use():
         with symmem.use(disabled=True):
@@ -117,7 +117,7 @@ def the_innermost_scope_counts() -> None:
 
 
 @check
-def scopes_end_with_exceptions() -> None:
+def exceptions_end_scopes() -> None:
     def fails() -> None:
         with symmem.use():
             torch.zeros(-1)
@@ -127,7 +127,7 @@ def scopes_end_with_exceptions() -> None:
 
 
 @check
-def other_threads_make_ordinary_tensors() -> None:
+def other_threads_allocate_ordinary_tensors() -> None:
     made: list[torch.Tensor] = []
     with symmem.use():
         thread = threading.Thread(target=lambda: made.append(torch.zeros(SHAPE)))
@@ -137,8 +137,8 @@ def other_threads_make_ordinary_tensors() -> None:
 
 
 @check
-def tensors_that_are_not_contiguous_may_differ_between_ranks() -> None:
-    """Copies that a collective makes are no tensors of the scope."""
+def strides_may_differ_between_ranks() -> None:
+    """Copies inside a collective are not allocated from the scope's pool."""
     x = torch.full(SHAPE, 1.0)
     with symmem.use():
         if RANK:

@@ -1,4 +1,4 @@
-"""Deterministic reductions, computed in PyTorch's arithmetic on processors.
+"""Computes deterministic reductions with PyTorch on the CPU.
 
 The formula is that of docs/reference/deterministic.md.
 """
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integer type of each size in bytes."""
+"""Integer types by size in bytes."""
 
 _SMALL = {torch.float64: 20, torch.float32: 10, torch.float16: 18, torch.bfloat16: 20}
-"""How many powers of two the numbers of other ranks are below those that cancel."""
+"""The binary orders of magnitude between canceling numbers and those of other ranks."""
 
 
 def reduced(formula: str, op: str, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Combine a tensor of each rank, in the order of the group."""
+    """Reduce one tensor per rank, in group order."""
     if len(parts) == 1 and op != "premul_sum":
         return parts[0].clone()
     dtype = parts[0].dtype
@@ -47,7 +47,7 @@ FACTOR = 0.75
 """The factor of a premul_sum."""
 
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-"""The types for which PyTorch has no arithmetic on processors."""
+"""The types for which PyTorch has no arithmetic on the CPU."""
 
 _INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": operator.add,
@@ -62,7 +62,7 @@ _INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _reduced_unsigned(op: str, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Combine unsigned integers as integers of Python, which do not wrap."""
+    """Reduce unsigned integers as Python integers, which do not overflow."""
     dtype = parts[0].dtype
     modulus = 1 << 8 * dtype.itemsize
     divisor = len(parts) if op == "avg" else 1
@@ -74,7 +74,7 @@ def _reduced_unsigned(op: str, parts: list[torch.Tensor]) -> torch.Tensor:
 def _average(
     formula: str, x: list[torch.Tensor], total: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Divide by tensors: by a number PyTorch may multiply. What is not finite is added scaled."""
+    """Divide by a tensor, because for a number PyTorch may multiply. Rescale on overflow."""
     count = torch.full_like(total, len(x))
     if not dtype.is_floating_point:
         return torch.div(total, count, rounding_mode="trunc")
@@ -97,7 +97,7 @@ def _combine(formula: str, op: str, x: list[torch.Tensor], dtype: torch.dtype) -
 
 
 BITWISE = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}
-"""The reductions of integers only."""
+"""The reductions that only integers support."""
 
 
 def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -112,14 +112,14 @@ def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     chosen = torch.minimum(a, b) if op == "min" else torch.maximum(a, b)
     if not a.dtype.is_floating_point:
         return chosen
-    # Zeros are equal, and -0 is less than +0: the least has the sign of either.
+    # For minimum and maximum, -0 is less than +0.
     bits = BITS[a.dtype.itemsize]
     i, j = a.view(bits), b.view(bits)
     return torch.where(a == b, (i | j if op == "min" else i & j).view(a.dtype), chosen)
 
 
 def contributed(dtype: torch.dtype, seed: int, rank: int, ranks: int, count: int) -> torch.Tensor:
-    """Make what a rank of a group contributes, alike in every run.
+    """Return the input of a rank of a group, which is the same in every run.
 
     Of most elements two ranks have opposite numbers and the others so small ones that the sum
     depends on when the two cancel; the rest are numbers of any size and bits, and special ones.
@@ -154,7 +154,7 @@ def _cancelling(
 
 
 def _specials(dtype: torch.dtype) -> torch.Tensor:
-    """List zeros, one, the smallest and the largest numbers, infinities and a NaN."""
+    """Return zeros, one, the smallest and largest numbers, infinities and a NaN."""
     f = torch.finfo(dtype)
     inf = float("inf")
     listed = [0.0, f.smallest_normal, 1.0, f.max, inf]
@@ -166,10 +166,10 @@ def _specials(dtype: torch.dtype) -> torch.Tensor:
 
 
 def compared(got: torch.Tensor, want: torch.Tensor) -> tuple[int, float, float]:
-    """Count elements whose bits differ, and say how far they are apart: at most and on average."""
+    """Return the number of elements with different bits, and the largest and mean difference."""
     bits = BITS[got.dtype.itemsize]
     wrong = got.view(bits) != want.view(bits)
-    most = torch.finfo(torch.float32).max  # JSON has no infinity
+    most = torch.finfo(torch.float32).max  # JSON does not support infinity
     apart = (got.double() - want.double()).abs().nan_to_num(most, most).clamp(max=most)
     apart = torch.where(wrong, apart, 0.0)
     return int(wrong.sum()), float(apart.max()), float(apart.mean())

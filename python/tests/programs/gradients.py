@@ -1,4 +1,4 @@
-"""Gradients of collectives, against those of torch.distributed.nn.functional over gloo."""
+"""Compares gradients of collectives with those of torch.distributed.nn.functional over gloo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = 60.0
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
     symmem.init(backend="host", timeout=LONGEST)
 
@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, Function] = {
     "gather": lambda m, x: m.gather(x, LAST),
     "scatter": lambda m, x: m.scatter(parts(x), LAST),
 }
-"""Calls of both modules. gloo has no all_to_all_single."""
+"""Calls of both modules. gloo does not support all_to_all_single."""
 
 
 def flat(result: Any) -> torch.Tensor:
@@ -78,16 +78,16 @@ def gradient(function: Callable[[torch.Tensor], Any]) -> tuple[torch.Tensor, tor
 
 
 @check
-def gradients_equal_those_of_torch_distributed() -> None:
+def gradients_match_torch_distributed() -> None:
     for name, function in FUNCTIONS.items():
         result, found = gradient(lambda x, f=function: f(ours, x))
         like = FUNCTIONS["all_to_all" if name == "all_to_all_single" else name]
         want, expected = gradient(lambda x, f=like: f(theirs, x))
-        assert torch.equal(found, expected), f"{name}: {found} instead of {expected}"
+        assert torch.equal(found, expected), f"{name}: got {found}, want {expected}"
         if name == "reduce" and RANK != LAST:
-            assert not result.any(), result  # PyTorch's result is that of no rank
+            assert not result.any(), result  # PyTorch returns another result
         else:
-            assert torch.equal(result, want), f"{name}: {result} instead of {want}"
+            assert torch.equal(result, want), f"{name}: got {result}, want {want}"
 
 
 def uneven(x: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ DERIVATIVES: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @check
 def gradients_are_derivatives() -> None:
-    """Perturb elements on every rank, and look at the sum of all losses."""
+    """Perturb elements on every rank, and compare the change in the sum of all losses."""
 
     def of_all_ranks(function: Callable[[torch.Tensor], Any]) -> Callable[..., torch.Tensor]:
         def total(everything: torch.Tensor) -> torch.Tensor:
@@ -144,7 +144,7 @@ def gradients_are_derivatives() -> None:
 
 
 @check
-def compiled_calls_equal_eager_ones() -> None:
+def compiled_calls_match_eager_calls() -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         results = [flat(function(ours, x)) for function in FUNCTIONS.values()]
         results += [flat(v_operators(x)), uneven(x), flat(ours.all_reduce(x, dist.ReduceOp.AVG))]
@@ -158,7 +158,7 @@ def compiled_calls_equal_eager_ones() -> None:
 
 
 @check
-def process_groups_are_groups() -> None:
+def process_groups_are_accepted() -> None:
     pair = dist.new_group([0, 1])
     if RANK < 2:
         x = torch.full((2, 3), float(RANK), requires_grad=True)
@@ -172,7 +172,7 @@ def process_groups_are_groups() -> None:
 
 
 @check
-def other_reductions_refuse_to_be_differentiated() -> None:
+def other_reductions_reject_backward_passes() -> None:
     x = matrix()
     for op in ("max", dist.ReduceOp.MIN, "product"):
         y = ours.all_reduce(x * 1, op)
@@ -184,7 +184,7 @@ def other_reductions_refuse_to_be_differentiated() -> None:
 
 
 @check
-def outputs_are_followed_too() -> None:
+def outputs_are_tracked() -> None:
     for _ in range(2):
         x, buffer = matrix(), torch.empty(ROWS, 3)
         returned = ours.all_to_all_single(buffer, x * 2)
@@ -195,7 +195,7 @@ def outputs_are_followed_too() -> None:
 
 
 @check
-def outputs_may_be_views_and_are_used_again() -> None:
+def outputs_may_be_views_and_are_reused() -> None:
     buffer, whole = torch.empty(ROWS, 3), torch.empty(ROWS, 3)
     for _ in range(3):
         x = matrix()
@@ -207,7 +207,7 @@ def outputs_may_be_views_and_are_used_again() -> None:
 
 
 def written(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Check that a backward pass which reaches a tensor that a call has written raises."""
+    """Check that a backward pass raises an error when it reaches a written tensor."""
     w = torch.ones(4, 4, requires_grad=True)
     y = call(torch.full((4, 4), float(RANK + 1)) @ w)
     e = raises(symmem.UnsupportedError, y.sum().backward)
@@ -255,20 +255,20 @@ WRITING = {
 
 
 @check
-def calls_in_place_refuse_to_be_differentiated() -> None:
+def in_place_calls_reject_backward_passes() -> None:
     for call in WRITING.values():
         written(call)
 
 
 @check
-def compiled_calls_in_place_refuse_to_be_differentiated() -> None:
+def compiled_in_place_calls_reject_backward_passes() -> None:
     for name in ("all_reduce", "a view", "all_gather", "reduce_scatter_v", "all_to_all"):
         torch._dynamo.reset()
         written(torch.compile(WRITING[name], backend="aot_eager", fullgraph=True))
 
 
 @check
-def calls_with_a_root_refuse_on_ranks_that_write() -> None:
+def rooted_calls_reject_backward_passes_where_they_write() -> None:
     w = torch.ones(2, requires_grad=True)
     rows = [torch.empty(2) for _ in range(SIZE)] if RANK == 0 else None
     symmem.gather(w * 2, rows, 0)
@@ -292,7 +292,7 @@ def parameters_can_be_written() -> None:
 
 
 @check
-def a_buffer_keeps_no_graph_of_earlier_steps() -> None:
+def a_reused_buffer_does_not_keep_earlier_graphs() -> None:
     buffer, w = torch.empty(2 * SIZE), torch.ones(2, requires_grad=True)
     kept = []
     for _ in range(3):
@@ -304,7 +304,7 @@ def a_buffer_keeps_no_graph_of_earlier_steps() -> None:
 
 
 @check
-def wrong_arguments_are_refused() -> None:
+def invalid_arguments_are_rejected() -> None:
     x, wrong = matrix(), torch.empty(ROWS + 1, 3)
     for call in (
         lambda: ours.reduce_scatter(wrong, parts(x)),

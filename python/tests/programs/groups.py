@@ -1,4 +1,4 @@
-"""Process groups of symmem under a default group of gloo: each is a separate world."""
+"""Tests symmem process groups with a gloo default group. Each is a separate world."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sum_by_ranks(ranks: list[int]) -> float:
 
 
 @check
-def members_alone_open_a_group() -> None:
+def only_members_open_a_group() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     first, rest = [0, 1], list(range(1, SIZE))
     groups = [dist.new_group(ranks, backend="symmem") for ranks in (first, rest)]
@@ -39,7 +39,7 @@ def members_alone_open_a_group() -> None:
 
 
 @check
-def a_group_is_destroyed_and_another_continues() -> None:
+def destroying_a_group_does_not_affect_others() -> None:
     everyone = list(range(SIZE))
     trainer, engine = (dist.new_group(everyone, backend="symmem") for _ in range(2))
     assert sum_of(trainer) == sum_of(engine) == sum_by_ranks(everyone)
@@ -48,7 +48,7 @@ def a_group_is_destroyed_and_another_continues() -> None:
 
 
 @check
-def groups_are_used_in_different_orders() -> None:
+def ranks_may_use_groups_in_different_orders() -> None:
     pairs = {
         (a, b): dist.new_group([a, b], backend="symmem") for a in range(SIZE) for b in range(a)
     }
@@ -64,7 +64,7 @@ def groups_are_used_in_different_orders() -> None:
 
 
 @check
-def a_late_rank_is_named_within_the_timeout() -> None:
+def a_late_rank_is_named_after_the_timeout() -> None:
     everyone = list(range(SIZE))
     group = dist.new_group(everyone, backend="symmem", timeout=timedelta(seconds=1))
     other = dist.new_group(everyone, backend="symmem")
@@ -107,7 +107,7 @@ def monitored_barrier_names_a_late_rank() -> None:
 
 
 @check
-def an_aborted_group_ends_waits() -> None:
+def aborting_a_group_ends_waits() -> None:
     group = dist.new_group(list(range(SIZE)), backend="symmem")
     backend = group._get_backend(CPU)
     if RANK == 0:
@@ -122,7 +122,7 @@ def an_aborted_group_ends_waits() -> None:
 
 
 @check
-def a_group_is_split() -> None:
+def groups_can_be_split() -> None:
     group = dist.new_group(list(range(SIZE)), backend="symmem")
     backend = group._get_backend(CPU)
     assert backend.supports_splitting
@@ -138,7 +138,7 @@ def a_group_is_split() -> None:
 
 
 @check
-def everything_is_destroyed() -> None:
+def all_groups_are_destroyed() -> None:
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Runs the checks of a program, in the same order on every rank, and prints a line for each."""
+"""Runs a program's checks in the same order on every rank, and prints a line for each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ checks: list[Callable[[], None]] = []
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:
-    """Register a check. Its name is the function's."""
+    """Register a function as a check."""
     checks.append(function)
     return function
 
 
 def main(only: list[str] | None = None) -> None:
-    """Run all checks; a failure is told and the next one runs, so that ranks stay together."""
+    """Run all checks, even after a failure, so that the ranks stay in step."""
     failed = False
     for function in checks:
         if only and function.__name__ not in only:
@@ -39,7 +39,7 @@ def main(only: list[str] | None = None) -> None:
 
 
 def raises(kind: type[Raised], function: Callable[[], object]) -> Raised:
-    """Expect an exception, and return it."""
+    """Expect that a function raises an exception, and return the exception."""
     try:
         found = function()
     except kind as e:

@@ -1,4 +1,4 @@
-"""A signal comes while one rank waits for the other: the arguments say where, who, and a folder."""
+"""Sends a signal while one rank waits for the other: interrupts.py WHERE WHO FOLDER."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def opened() -> symmem.Group:
 
 
 def await_file(name: str) -> None:
-    """Wait until another rank has come so far."""
+    """Wait until another rank has reached a point."""
     late = time.monotonic() + PATIENCE
     while not (FOLDER / name).exists():
-        assert time.monotonic() < late, f"nobody has said {name}"
+        assert time.monotonic() < late, f"no rank has reached {name}"
         time.sleep(0.01)
 
 
@@ -79,7 +79,7 @@ PLACES: dict[str, Callable[[symmem.Group], object]] = {
 
 
 def when_waiting(number: int) -> list[float]:
-    """Send this process a signal when its main thread is in the library; return when that was."""
+    """Send a signal when the main thread is in the library. The result will hold the time."""
     main, sent = threading.main_thread().ident, []
 
     def watch() -> None:
@@ -89,7 +89,7 @@ def when_waiting(number: int) -> list[float]:
             if frame is not None and frame.f_code.co_filename.endswith("_c/library.py"):
                 break
             time.sleep(0.01)
-        time.sleep(0.2)  # Until it sleeps there; any other moment is right, too.
+        time.sleep(0.2)  # By then it usually sleeps there. Any other moment is fine, too.
         sent.append(time.monotonic())
         os.kill(os.getpid(), number)
 
@@ -98,7 +98,7 @@ def when_waiting(number: int) -> list[float]:
 
 
 def ends_in_time(call: Callable[[], object]) -> None:
-    """Expect that a call ends by KeyboardInterrupt, soon after the signal."""
+    """Expect that a call raises KeyboardInterrupt soon after the signal."""
     sent = when_waiting(signal.SIGINT)
     try:
         call()
@@ -107,7 +107,7 @@ def ends_in_time(call: Callable[[], object]) -> None:
 
 
 def interrupted() -> None:
-    """Rank WHO waits for the other one, which comes when it is too late."""
+    """Rank WHO waits for the other rank, which arrives only after the interrupt."""
     if WHERE == "init":
         if RANK == WHO:
             ends_in_time(opened)
@@ -127,7 +127,7 @@ def interrupted() -> None:
     else:
         await_file("over")
     if WHERE == "group":
-        return  # The other rank would wait for one that has given up.
+        return  # The other rank would wait for a rank that has given up.
     try:
         call(world)
         print("AFTER", WHERE)
@@ -136,7 +136,7 @@ def interrupted() -> None:
 
 
 def finalize(world: symmem.Group) -> None:
-    """What is queued needs the other rank."""
+    """Finalize while a queued collective waits for the other rank."""
     if RANK != WHO:
         await_file("over")
         return
@@ -146,7 +146,7 @@ def finalize(world: symmem.Group) -> None:
 
 
 def handled() -> None:
-    """A handler that returns runs while its rank waits, and the wait goes on."""
+    """A handler runs during a wait and returns, and the wait continues."""
     world = opened()
     seen: list[bool] = []
 
@@ -166,7 +166,7 @@ def handled() -> None:
 
 
 def nested() -> None:
-    """A handler waits for the other rank, too, while its rank waits."""
+    """A handler that interrupts a wait for the other rank also waits for it."""
     world = opened()
     block = memory(world)
 
@@ -179,14 +179,14 @@ def nested() -> None:
         when_waiting(signal.SIGUSR1)
     else:
         await_file("handled")
-        time.sleep(0.5)  # In which the other rank's wait asks what to do, some times.
+        time.sleep(0.5)  # The other rank's wait polls a few times meanwhile.
         print("GROUP", symmem.group([0, 1]).size)
     all_reduce(world, block)
     print("SUM", memoryview(block.view).cast("B").cast("f")[0])
 
 
 def late() -> None:
-    """A rank that does not come is warned of, and comes when the other has heard of it."""
+    """A warning names a late rank, which arrives after the other rank got the warning."""
     world = symmem.init(backend="host", timeout=PATIENCE, options={"warn_after_ms": 100})
     block = memory(world)
     if RANK != WHO:
@@ -211,7 +211,7 @@ def late() -> None:
 
 
 def late_is_an_error() -> None:
-    """A filter makes an exception of the warning, which ends the wait."""
+    """A filter turns the warning into an exception, which ends the wait."""
     world = symmem.init(backend="host", timeout=PATIENCE, options={"warn_after_ms": 100})
     if RANK != WHO:
         await_file("over")
@@ -233,6 +233,6 @@ SCENES: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    # Python installs no handler where SIGINT is ignored, as in background jobs of a shell.
+    # Python installs no handler if SIGINT is ignored, as in background jobs of a shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     SCENES.get(WHERE, interrupted)()

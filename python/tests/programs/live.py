@@ -47,11 +47,11 @@ def ranks_are_served() -> None:
     status, body = get("/metrics")
     assert status == 200, body
     assert b'symmem_up{rank="1"} 1' in body, body
-    symmem.barrier()  # no rank ends before the other has asked
+    symmem.barrier()  # no rank exits before the other has sent its requests
 
 
 @check
-def requests_without_rights_are_refused() -> None:
+def unauthorized_requests_are_rejected() -> None:
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     for path in ["/", "/data.bin", "/status", "/debug/symmem"]:
         assert get(path)[0] == 401, path

@@ -1,4 +1,4 @@
-"""Messages and exchanges with splits, against those of torch.distributed with gloo."""
+"""Compares messages and exchanges with splits to those of torch.distributed with gloo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
     symmem.init(backend="host", timeout=LONGEST)
 
@@ -31,7 +31,7 @@ def symmem_opens() -> None:
 
 
 def table(draw: random.Random, most: int) -> list[list[int]]:
-    """Draw how many rows each rank sends to each. All ranks draw the same."""
+    """Draw the number of rows that each rank sends to each rank. All ranks draw the same."""
     empty = draw.random() < 0.3
     return [[draw.randrange(most + 1) * (not empty or draw.random() < 0.3) for _ in range(SIZE)]
             for _ in range(SIZE)]  # fmt: skip
@@ -44,7 +44,7 @@ def exchange(
     make: Callable[..., torch.Tensor] = torch.empty,
     **options: Any,
 ) -> None:
-    """Exchange, and compare with what torch.distributed makes of it."""
+    """Exchange rows, and compare the result with that of torch.distributed."""
     sends, receives = rows[RANK], [rows[r][RANK] for r in range(SIZE)]
     source, got = make(sum(sends), *shape), make(sum(receives), *shape)
     values = torch.arange(source.numel()).reshape(source.shape)
@@ -59,7 +59,7 @@ def exchange(
 
 
 @check
-def any_splits_are_exchanged() -> None:
+def random_splits_are_exchanged() -> None:
     draw = random.Random(1)
     for k in range(100):
         dtype = draw.choice([torch.float32, torch.int64, torch.uint8, torch.bfloat16])
@@ -74,7 +74,7 @@ def any_splits_are_exchanged() -> None:
 
 
 @check
-def a_thousand_small_exchanges_are_right() -> None:
+def a_thousand_small_exchanges_are_correct() -> None:
     draw = random.Random(2)
     for _ in range(1000):
         rows = table(draw, 6)
@@ -87,8 +87,8 @@ def a_thousand_small_exchanges_are_right() -> None:
 
 
 @check
-def splits_may_be_equal_or_missing_on_some_ranks() -> None:
-    # What goes to oneself makes the difference: no other rank sees it.
+def some_ranks_may_omit_splits() -> None:
+    # Only the part that a rank sends to itself differs, which no other rank sees.
     for own in ([2] * SIZE, [2 + r for r in range(SIZE)], [0] * SIZE):
         rows = [[own[r] if to == r else 2 for to in range(SIZE)] for r in range(SIZE)]
         exchange(rows, 3)
@@ -114,7 +114,7 @@ def parts_may_have_any_size() -> None:
 
 
 @check
-def bad_splits_are_refused() -> None:
+def invalid_splits_are_rejected() -> None:
     x = torch.zeros(2 * SIZE, 3)
     wrong: list[Any] = [
         ([2] * (SIZE + 1), None),
@@ -131,7 +131,7 @@ def bad_splits_are_refused() -> None:
 
 
 @check
-def splits_that_do_not_fit_together_are_found_before_anything_is_written() -> None:
+def mismatched_splits_are_detected_before_any_write() -> None:
     doomed = symmem.group(list(range(SIZE)), name="doomed")
     sends = [3 if RANK == 0 and to == 1 else 2 for to in range(SIZE)]
     got = torch.full((2 * SIZE,), 7.0)
@@ -143,14 +143,14 @@ def splits_that_do_not_fit_together_are_found_before_anything_is_written() -> No
     assert e.fault == "splits differ"
     assert e.ends == [symmem.MessageEnds(0, 1, 0, 0, 3, 2)], e.ends
     assert got.eq(7).all()
-    symmem.barrier()  # the world lives
+    symmem.barrier()  # the world is still usable
 
 
 # ---- Messages --------------------------------------------------------------------------------
 
 
 @check
-def messages_go_around_a_ring() -> None:
+def messages_travel_around_a_ring() -> None:
     for count in (0, 1, 1000, 100_000, LARGEST // 4):
         x, y = torch.full((count,), float(RANK)), torch.empty(count)
         work = symmem.isend(x, RIGHT)
@@ -160,10 +160,10 @@ def messages_go_around_a_ring() -> None:
 
 
 @check
-def both_directions_go_at_once() -> None:
+def messages_travel_in_both_directions_at_once() -> None:
     for count in (10, LARGEST // 4):
         x, y = torch.full((count,), float(RANK)), torch.empty(count)
-        symmem.send(x, RIGHT)  # nobody has called recv yet
+        symmem.send(x, RIGHT)  # no rank has called recv yet
         symmem.recv(y, LEFT)
         assert y.eq(LEFT).all()
         receives = symmem.irecv(y.zero_(), LEFT)
@@ -178,7 +178,7 @@ def both_directions_go_at_once() -> None:
 
 
 @check
-def tags_tell_messages_apart() -> None:
+def tags_distinguish_messages() -> None:
     tags = list(range(20))
     random.Random(RANK).shuffle(tags)
     works = [symmem.isend(torch.full((50,), float(100 * RANK + t)), RIGHT, tag=t) for t in tags]
@@ -190,7 +190,7 @@ def tags_tell_messages_apart() -> None:
 
 
 @check
-def the_order_of_a_tag_is_that_of_the_calls() -> None:
+def messages_with_one_tag_arrive_in_order() -> None:
     works: list[Any] = []
     for k in range(100):
         works.append(symmem.isend(torch.full((1 + k,), float(k)), RIGHT))
@@ -203,7 +203,7 @@ def the_order_of_a_tag_is_that_of_the_calls() -> None:
 
 
 @check
-def anybody_may_be_the_source() -> None:
+def messages_can_be_received_from_any_rank() -> None:
     if RANK:
         for _ in range(5):
             symmem.send(torch.full((100,), float(RANK)), 0, tag=5)
@@ -224,7 +224,7 @@ def anybody_may_be_the_source() -> None:
 
 
 @check
-def receives_of_different_ranks_do_not_wait_for_each_other() -> None:
+def receives_from_different_ranks_are_independent() -> None:
     if RANK == 0:
         y = [torch.empty(10) for _ in range(SIZE)]
         works = {r: symmem.irecv(y[r], r) for r in range(1, SIZE)}
@@ -232,7 +232,7 @@ def receives_of_different_ranks_do_not_wait_for_each_other() -> None:
             assert works[r].wait()
             assert y[r].eq(r).all()
             if r > 1:
-                symmem.send(torch.ones(1), r - 1)  # the one before sends after this alone
+                symmem.send(torch.ones(1), r - 1)  # the previous rank sends only after this
     else:
         if RANK < SIZE - 1:
             symmem.recv(torch.empty(1), 0)
@@ -241,7 +241,7 @@ def receives_of_different_ranks_do_not_wait_for_each_other() -> None:
 
 
 @check
-def messages_mix_with_collectives_on_the_same_memory() -> None:
+def messages_and_collectives_can_share_memory() -> None:
     for _ in range(20):
         x = torch.full((5000,), float(RANK))
         y = torch.empty(5000)
@@ -258,7 +258,7 @@ def messages_mix_with_collectives_on_the_same_memory() -> None:
 
 
 @check
-def dropped_messages_keep_their_tensors() -> None:
+def dropped_messages_keep_tensors_alive() -> None:
     for _ in range(100):
         symmem.irecv(torch.empty(200), LEFT, tag=1)
         mine = torch.full((200,), 7.0)
@@ -271,7 +271,7 @@ def dropped_messages_keep_their_tensors() -> None:
 
 
 @check
-def threads_send_and_receive() -> None:
+def threads_can_send_and_receive() -> None:
     failed: list[BaseException] = []
 
     def run(tag: int) -> None:
@@ -294,7 +294,7 @@ def threads_send_and_receive() -> None:
 
 
 @check
-def layouts_types_and_groups_are_those_of_collectives() -> None:
+def messages_support_layouts_types_and_groups() -> None:
     x = torch.arange(12.0).view(3, 4) + RANK
     symmem.send(x.t(), RIGHT)
     symmem.recv(y := torch.zeros(3, 4).t(), LEFT)
@@ -318,7 +318,7 @@ def layouts_types_and_groups_are_those_of_collectives() -> None:
 
 
 @check
-def mistakes_with_messages_are_refused() -> None:
+def invalid_messages_are_rejected() -> None:
     x = torch.ones(4)
     raises(symmem.InvalidError, lambda: symmem.send(x))
     raises(symmem.InvalidError, lambda: symmem.send(x, 99))

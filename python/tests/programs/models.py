@@ -1,4 +1,4 @@
-"""Models that PyTorch trains in parallel, with symmem and with gloo: the losses must be equal."""
+"""Compares the losses of models that PyTorch trains in parallel with symmem and with gloo."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def store() -> dist.Store:
 def losses(backend: str, kind: Callable[[], list[float]]) -> list[float]:
     dist.init_process_group(
         backend,
-        # Models that are not yet collected keep their groups and so their keys.
+        # Models that were not collected yet keep their groups, and so the groups' keys.
         store=dist.PrefixStore(f"{kind.__name__} {backend}", store()),
         rank=RANK,
         world_size=SIZE,
@@ -194,7 +194,7 @@ def losses(backend: str, kind: Callable[[], list[float]]) -> list[float]:
     try:
         return kind()
     finally:
-        gc.collect()  # gloo ends the process if a thread of gloo frees the group
+        gc.collect()  # gloo aborts the process if one of its threads frees the group
         dist.destroy_process_group()
 
 

@@ -27,7 +27,7 @@ norm, norm_fp8 = symmem.all_reduce_rms_norm, symmem.all_reduce_rms_norm_fp8
 def reference(
     tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: float = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do the three steps, with symmem's own all-reduce."""
+    """Compute the norm in three steps, with symmem's all-reduce."""
     y = tensor.clone()
     symmem.all_reduce(y)
     total = residual + y
@@ -341,7 +341,7 @@ def graphs_hold_norms() -> None:
 
 
 @check
-def symmem_ends() -> None:
+def symmem_finalizes() -> None:
     symmem.finalize()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""The layer below PyTorch: blocks of bytes, scopes, groups, collectives by address."""
+"""Tests the layer below PyTorch: blocks, scopes, groups, and collectives by address."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def the_world_has_all_ranks() -> None:
 
 
 @check
-def sums_of_blocks_are_right_on_windows() -> None:
+def sums_on_windows_are_correct() -> None:
     world = symmem.world()
     with symmem.use(world) as group:
         block = symmem.alloc(4 * COUNT)
@@ -66,11 +66,11 @@ def sums_of_blocks_are_right_on_windows() -> None:
     all_reduce(block, group)
     assert set(values) == {SIZE * (SIZE + 1) / 2}
     _, starts, _ = group.windows.refresh()
-    assert starts, "the end of the scope has registered nothing"
+    assert starts, "the end of the scope registered no window"
 
 
 @check
-def a_scope_with_nothing_new_makes_no_call() -> None:
+def a_scope_without_new_memory_makes_no_call() -> None:
     world = symmem.world()
     with symmem.use(world):
         pass
@@ -99,7 +99,7 @@ def a_block_is_freed_with_its_last_view() -> None:
 
 
 @check
-def scopes_nest_and_exceptions_leave_them() -> None:
+def scopes_nest_and_exceptions_end_them() -> None:
     world = symmem.world()
 
     def broken() -> None:
@@ -123,7 +123,7 @@ def scopes_nest_and_exceptions_leave_them() -> None:
 
 
 @check
-def groups_have_memory_of_their_own_unless_they_have_a_domain() -> None:
+def groups_share_memory_only_with_a_domain() -> None:
     world = symmem.world()
     everyone = list(range(SIZE))
     again = symmem.group(everyone, name="again")
@@ -144,9 +144,9 @@ def groups_have_memory_of_their_own_unless_they_have_a_domain() -> None:
 
 
 @check
-def threads_allocate_at_once() -> None:
+def threads_can_allocate_concurrently() -> None:
     world = symmem.world()
-    # Threads in any order are no symmetric program, so they use memory of this rank's own.
+    # The order of threads differs between ranks, so they use memory of a group of one rank.
     found: list[int] = []
 
     def worker() -> None:
@@ -164,7 +164,7 @@ def threads_allocate_at_once() -> None:
 
 
 @check
-def mistakes_have_names() -> None:
+def invalid_calls_raise_specific_errors() -> None:
     world, lib = symmem.world(), symmem.world().library
     block = symmem.alloc(4096)
     error = raises(
@@ -188,14 +188,14 @@ def mistakes_have_names() -> None:
 
 
 @check
-def memory_that_is_not_there_is_refused_and_the_group_goes_on() -> None:
+def invalid_addresses_are_rejected_and_the_group_continues() -> None:
     error = raises(symmem.OutOfMemoryError, lambda: symmem.reserve(1 << 42))
     assert isinstance(error, MemoryError)
     symmem.barrier()
 
 
 @check
-def a_group_that_was_closed_is_opened_anew() -> None:
+def a_closed_group_can_be_reopened() -> None:
     everyone = list(range(SIZE))
     first = symmem.group(everyone, name="reopened")
     assert symmem.group("reopened") is first
@@ -216,7 +216,7 @@ def a_group_that_was_closed_is_opened_anew() -> None:
 
 
 @check
-def a_child_of_fork_is_told_and_the_parent_goes_on() -> None:
+def a_forked_child_gets_errors_and_the_parent_continues() -> None:
     world = symmem.world()
     block = symmem.alloc(4 * COUNT)
     reading, writing = os.pipe()
@@ -259,7 +259,7 @@ def memory_is_reserved_and_trimmed() -> None:
 
 
 @check
-def levels_of_comparison_change() -> None:
+def the_check_level_can_be_changed() -> None:
     for level in ("off", "registration", "every"):
         symmem.set_check(level)
         assert symmem.stats()["check"] == level
@@ -267,7 +267,7 @@ def levels_of_comparison_change() -> None:
 
 
 @check
-def live_blocks_stop_a_close_that_is_not_forced() -> None:
+def live_blocks_prevent_an_unforced_close() -> None:
     block = symmem.alloc(4096)
     raises(symmem.InvalidError, symmem.finalize)
     assert symmem.is_initialized()

@@ -1,4 +1,4 @@
-"""Training that torchrun restarts: a rank of the first attempt is killed in a step."""
+"""Training that torchrun restarts after a rank was killed in a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import symmem  # noqa: F401 - PyTorch 2.11 finds the backend by this.
+import symmem  # noqa: F401 - PyTorch 2.11 needs this to find the backend.
 
 STEPS = 20
 FOLDER = Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Roots, where symmem's world is a process group of fewer ranks than torch.distributed has."""
+"""Tests roots in a world that contains only some of torch.distributed's ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import symmem
 
 
 @check
-def roots_are_ranks_of_the_process_group() -> None:
+def roots_are_global_ranks() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=20))
     members = list(range(1, SIZE))
     group = dist.new_group(members)

@@ -1,4 +1,4 @@
-"""Several worlds in one process, and timeouts of groups, on four ranks."""
+"""Tests several worlds in one process, and timeouts of groups, on four ranks."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def opened(which: Any = None, **more: Any) -> symmem.Group:
 
 
 def total(group: symmem.Group | None = None) -> float:
-    """Add up the ranks' numbers in torch.distributed."""
+    """Return the sum of the global ranks of the group."""
     x = symmem.full((3,), float(RANK), group=group)
     symmem.all_reduce(x, group=group)
     return float(x[0].item())
 
 
 def left_behind() -> tuple[list[str], bool]:
-    """List the files in shared memory, and whether memory of symmem is mapped."""
+    """Return the files in shared memory, and whether memory of symmem is mapped."""
     maps = Path("/proc/self/maps").read_text()
     return sorted(os.listdir("/dev/shm")), "memfd:symmem" in maps
 
 
 @check
-def a_world_of_some_ranks_needs_no_main_world() -> None:
+def a_world_does_not_need_a_main_world() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     before = left_behind()
     if RANK < 2:
@@ -63,7 +63,7 @@ def a_world_of_some_ranks_needs_no_main_world() -> None:
 
 
 @check
-def the_ranks_of_a_world_are_named_as_those_of_init() -> None:
+def open_world_accepts_the_same_ranks_as_init() -> None:
     mine = [RANK // 2 * 2, RANK // 2 * 2 + 1]
     half = dist.new_group(mine, use_local_synchronization=True)
     for which in (half, mine[::-1]):
@@ -81,7 +81,7 @@ def the_ranks_of_a_world_are_named_as_those_of_init() -> None:
 
 
 @check
-def one_world_closes_and_the_other_continues() -> None:
+def closing_a_world_does_not_affect_others() -> None:
     before = left_behind()
     symmem.init(backend="host", timeout=60)
     engine = opened(EVERYONE[::-1], check="off")
@@ -91,7 +91,7 @@ def one_world_closes_and_the_other_continues() -> None:
     assert engine.pool not in (0, second.pool)
     x = symmem.full((1 << 14,), 1.0)
     works = []
-    for group in (None, engine, second, None):  # The worlds reduce one tensor in turn.
+    for group in (None, engine, second, None):  # The worlds take turns to reduce one tensor.
         works.append(symmem.all_reduce(x, group=group, async_op=True))
     for work in works:
         assert work is not None
@@ -127,7 +127,7 @@ def one_world_closes_and_the_other_continues() -> None:
 
 
 @check
-def a_late_rank_is_named_by_the_group_with_the_short_timeout() -> None:
+def the_group_with_the_short_timeout_names_the_late_rank() -> None:
     symmem.init(backend="host", timeout=600)
     given = symmem.group([0, 1, 2], name="given", timeout=1) if RANK < 3 else None
     later = symmem.group([0, 1, 2], name="later") if RANK < 3 else None

@@ -1,4 +1,4 @@
-"""SGLang's own groups, whose collectives run on symmem: the wheel's Python files, on CPUs."""
+"""Tests SGLang's groups with symmem's plug-in, using the wheel's Python files on CPUs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from symmem.engines import takeover  # noqa: E402
 
 TOTAL = SIZE * (SIZE + 1) / 2
 ROWS = list(range(1, SIZE + 1))
-"""How many rows each rank has in calls of uneven sizes."""
+"""The number of rows of each rank in uneven calls."""
 
 lines: list[str] = []
 
 
 class Lines(logging.Handler):
-    """Keeps what the plug-in logs."""
+    """Stores the plug-in's log messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         lines.append(record.getMessage())
 
 
 def make(name: str) -> Any:
-    """Make a group as SGLang's schedulers do on machines without NCCL."""
+    """Create a group as SGLang's schedulers do on machines without NCCL."""
     return state.init_model_parallel_group(
         [list(range(SIZE))],
         RANK,
@@ -49,7 +49,7 @@ def make(name: str) -> Any:
 
 
 def load() -> None:
-    """Load plug-ins as SGLang's processes do, through the entry point."""
+    """Load plug-ins through the entry point, as SGLang's processes do."""
     plugins._plugins_loaded = False
     plugins.load_plugins()
 
@@ -59,7 +59,7 @@ def own(shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
 
 
 def calls(group: Any) -> int:
-    """Count the calls that symmem has run for a group."""
+    """Return the number of calls that symmem has run for a group."""
     world = group.symmem.group
     (found,) = symmem.stats(world)["groups"].values()
     return sum(found["paths"].values())
@@ -78,7 +78,7 @@ def equal(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 @check
-def the_switch_leaves_groups_to_sglang() -> None:
+def the_plug_in_for_sglang_can_be_turned_off() -> None:
     logger = logging.getLogger("sglang.symmem")
     logger.addHandler(Lines())
     logger.setLevel(logging.INFO)
@@ -94,7 +94,7 @@ def the_switch_leaves_groups_to_sglang() -> None:
 
 
 @check
-def one_rank_without_the_library_leaves_the_group_on_all() -> None:
+def a_missing_library_on_one_rank_leaves_the_group_to_the_engine() -> None:
     del os.environ["SYMMEM_SGLANG"]
     load()
     load()
@@ -135,14 +135,14 @@ def symmem_runs_the_calls_of_a_group() -> None:
     mine = torch.full((4, 6 // SIZE), TOTAL)
     equal(counted(tp, 1, lambda: tp.reduce_scatter_along_dim(own(), -1)), mine)
     equal(counted(tp, 1, lambda: tp.broadcast(own(), SIZE - 1)), torch.full((4, 6), SIZE + 0.0))
-    # SGLang's operator around this method exists on GPUs alone.
+    # SGLang's operator around this method exists only on GPUs.
     output = torch.empty(2 * SIZE, 3)
     counted(tp, 1, lambda: tp._all_to_all_single(output, own((2 * SIZE, 3))))
     equal(output[::2, 0], torch.arange(1.0, SIZE + 1))
 
 
 @check
-def symmem_runs_the_exchange_of_experts() -> None:
+def symmem_runs_expert_exchanges() -> None:
     rows = own((ROWS[RANK], 3))
     every = torch.cat([torch.full((n, 3), r + 1.0) for r, n in enumerate(ROWS)])
     ids = rows.to(torch.int32)
@@ -187,7 +187,7 @@ def compiled_code_calls_symmem() -> None:
 
 
 @check
-def scopes_of_sglang_are_scopes_of_symmem() -> None:
+def sglang_scopes_open_symmem_scopes() -> None:
     from sglang.srt.distributed.device_communicators import pynccl_allocator as pool
 
     enabled = pool.is_symmetric_memory_enabled
@@ -204,7 +204,7 @@ def scopes_of_sglang_are_scopes_of_symmem() -> None:
 
 
 @check
-def deterministic_inference_needs_deterministic_sums() -> None:
+def deterministic_inference_requires_deterministic_sums() -> None:
     os.environ["SGLANG_ENABLE_DETERMINISTIC_INFERENCE"] = "1"
     try:
         group = make("tp")
@@ -216,7 +216,7 @@ def deterministic_inference_needs_deterministic_sums() -> None:
 
 
 @check
-def a_destroyed_group_is_closed() -> None:
+def destroying_a_group_closes_it() -> None:
     group = tp.symmem.group
     tp.destroy()
     assert group.closed

@@ -1,4 +1,4 @@
-"""The lines of Python in errors: of a call, of a helper's callers, of operators of PyTorch."""
+"""Tests the call sites in errors: of calls, a helper's callers, and PyTorch operators."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from harness import RANK, SIZE, check, main, raises
 import symmem
 
 LONGEST = 200
-"""How many seconds one rank may compile longer than another, on a machine with other work."""
+"""The allowed difference between the ranks' compile times on a busy machine, in seconds."""
 
 LINES = int(os.environ["SYMMEM_CALLSITES"])
 HERE = os.path.abspath(__file__)
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
 
 
 def line_of(marker: str) -> int:
-    """Find the line of this file that ends with a comment."""
+    """Return the number of the line of this file that ends with a comment."""
     with open(__file__, encoding="utf-8") as file:
         return next(n for n, line in enumerate(file, 1) if line.endswith(f"# {marker}\n"))
 
 
 def sites(call: Callable[[torch.Tensor], Any]) -> dict[int, list[str]]:
-    """Make calls that differ, in a new world, and return the lines of each rank."""
+    """Make mismatched calls in a new world, and return each rank's call sites."""
     symmem.init(backend="host", timeout=LONGEST, check="every")
     x = symmem.full((8,), 1.0)
     part = x[: 8 - RANK]
@@ -53,7 +53,7 @@ def operator(x: torch.Tensor) -> None:
 
 
 class Layer(torch.nn.Module):
-    """A layer, whose frames alternate with PyTorch's."""
+    """A layer whose frames alternate with PyTorch's frames."""
 
     def forward(self, x: torch.Tensor) -> None:
         helper(x)  # the layer
@@ -68,7 +68,7 @@ def another_caller(x: torch.Tensor) -> None:
 
 
 def verify(found: dict[int, list[str]], *lines: str) -> None:
-    """Expect that the last frames of all ranks are these, as many as are noted."""
+    """Expect that all ranks' call sites end with the given lines, as far as recorded."""
     want = [f"{os.path.basename(HERE)}:{line_of(line)}" for line in lines]
     for rank in range(SIZE):
         assert len(found[rank]) <= LINES, found
@@ -78,19 +78,19 @@ def verify(found: dict[int, list[str]], *lines: str) -> None:
 
 
 @check
-def a_helper_is_the_last_of_its_callers() -> None:
+def a_helper_is_shown_after_its_callers() -> None:
     verify(sites(one_caller), "one caller", "the helper")
     verify(sites(another_caller), "another caller", "the helper")
 
 
 @check
-def frames_of_pytorch_are_left_out() -> None:
+def frames_of_pytorch_are_omitted() -> None:
     verify(sites(operator), "the operator")
     verify(sites(Layer()), "the layer", "the helper")
 
 
 @check
-def a_compiled_function_has_its_first_line() -> None:
+def a_compiled_function_is_shown_by_its_first_line() -> None:
     def twice(x: torch.Tensor) -> None:  # the compiled function
         symmem.all_reduce(x)
         symmem.all_reduce(x)
@@ -104,7 +104,7 @@ def a_compiled_function_has_its_first_line() -> None:
 
 
 @check
-def tensors_and_values_have_lines_too() -> None:
+def tensors_and_values_have_call_sites() -> None:
     def differ(_: torch.Tensor) -> None:
         made(1 << (10 + RANK))  # the tensor
         symmem.check()
@@ -120,7 +120,7 @@ def tensors_and_values_have_lines_too() -> None:
 
 
 def made(size: int) -> torch.Tensor:
-    return symmem.empty(size)  # what makes it
+    return symmem.empty(size)  # the allocation
 
 
 def agreed(value: int) -> None:
@@ -128,7 +128,7 @@ def agreed(value: int) -> None:
 
 
 @check
-def warnings_are_given_at_the_line_of_the_program() -> None:
+def warnings_show_the_line_of_the_program() -> None:
     symmem.init(backend="host", timeout=LONGEST)
     inside = symmem.group([0]) if RANK == 0 else [0]
     x = torch.ones(3)

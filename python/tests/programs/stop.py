@@ -1,4 +1,4 @@
-"""Ranks that stop after the same step: stop.py WAY."""
+"""Tests that ranks stop after the same step: stop.py WAY."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST = SIZE - 1
 
 
 def steps(ask: Callable[[], None]) -> None:
-    """Run a loop until all ranks stop, and print after which step."""
+    """Run a loop until all ranks stop, and print the last step."""
     symmem.init(backend="host", timeout=60)
     step = 0
     while not symmem.should_stop():
@@ -54,7 +54,7 @@ def terminated_twice() -> None:
 
 
 def own_handler() -> None:
-    """A handler of the program stays, and can ask."""
+    """The program's own handler stays installed and can request a stop."""
     seen: list[int] = []
 
     def handler(number: int, _: object) -> None:
@@ -67,7 +67,7 @@ def own_handler() -> None:
 
 
 def child() -> None:
-    """A child of fork ends at the first signal."""
+    """The first signal terminates a forked child."""
     symmem.init(backend="host", timeout=60)
     assert not symmem.should_stop()
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""Opening symmem over each kind of PyTorch's stores: stores.py KIND FOLDER."""
+"""Initializes symmem with each kind of PyTorch store: stores.py KIND FOLDER."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness import RANK, SIZE, raises
 import symmem
 
 LATE = 1.5
-"""How many seconds the last rank is late, which is longer than any single wait for a store."""
+"""The delay of the last rank in seconds, which exceeds any single wait for a store."""
 
 
 def tcp(port: int) -> dist.Store:
@@ -26,7 +26,7 @@ def tcp(port: int) -> dist.Store:
 
 
 def store_of(kind: str, folder: Path) -> dist.Store:
-    """Make the store of a kind."""
+    """Return a store of the given kind."""
     if kind == "file":
         return dist.FileStore(str(folder / "store"), SIZE)
     if kind == "hash":
@@ -40,7 +40,7 @@ def store_of(kind: str, folder: Path) -> dist.Store:
 
 
 def late(kind: str, folder: Path) -> None:
-    """Rank 0 comes long before the last rank."""
+    """Rank 0 arrives long before the last rank."""
     store = store_of(kind, folder)
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE, timeout=timeout)
@@ -52,7 +52,7 @@ def late(kind: str, folder: Path) -> None:
 
 
 def warned(folder: Path) -> None:
-    """The last rank comes when the others have been warned of it."""
+    """The last rank arrives after the others have been warned about it."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     store = dist.distributed_c10d._get_default_store()
     others = [f"warned/{rank}" for rank in range(SIZE - 1)]
@@ -65,7 +65,7 @@ def warned(folder: Path) -> None:
 
     def show(message: Warning | str, *_: object) -> None:
         assert isinstance(message, symmem.LateWarning)
-        if message.ranks == [SIZE - 1]:  # The others start at different times, too.
+        if message.ranks == [SIZE - 1]:  # The other ranks also start at different times.
             seen.append(message)
             store.set(others[RANK], "yes")
 
@@ -75,7 +75,7 @@ def warned(folder: Path) -> None:
 
 
 def stopped(folder: Path) -> None:
-    """Rank 0 serves the store and is stopped; rank 1 opens symmem meanwhile."""
+    """Rank 0, which serves the store, is stopped while rank 1 initializes symmem."""
     pid = folder / "pid"
     if RANK == 0:
         pid.write_text(str(os.getpid()))
@@ -89,11 +89,11 @@ def stopped(folder: Path) -> None:
     finally:
         os.kill(server, signal.SIGKILL)
     print("END", time.monotonic() - begin < 50, error, flush=True)
-    os._exit(0)  # PyTorch waits for the server at its own end.
+    os._exit(0)  # At exit, PyTorch would wait for the server.
 
 
 def fake() -> None:
-    """A process group of one process that pretends to be many has no store to meet in."""
+    """A fake process group, where one process pretends to be many, has no usable store."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)

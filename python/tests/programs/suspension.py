@@ -1,4 +1,4 @@
-"""Groups whose memory is suspended and resumed."""
+"""Tests suspending and resuming the memory of groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import symmem
 
 
 def symmetric() -> torch.Tensor:
-    """Make a tensor of ones."""
+    """Return a symmetric tensor of ones."""
     with symmem.use():
         return symmem.ones(1000, dtype=torch.float32)
 
@@ -34,7 +34,7 @@ def tensors_keep_their_addresses() -> None:
 
 
 @check
-def contents_are_kept() -> None:
+def contents_can_be_kept() -> None:
     tensor = symmetric()
     symmem.suspend(keep=True)
     symmem.resume()
@@ -42,7 +42,7 @@ def contents_are_kept() -> None:
 
 
 @check
-def calls_are_refused() -> None:
+def calls_are_rejected_while_suspended() -> None:
     tensor = symmetric()
     symmem.suspend()
     raises(symmem.errors.SuspendedError, lambda: symmem.all_reduce(tensor))

@@ -1,4 +1,4 @@
-"""PyTorch's symmetric memory on symmem's memory, on CPUs."""
+"""Tests PyTorch's symmetric memory with symmem's allocator, on CPUs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ WORLD = range(SIZE)
 
 
 @check
-def is_a_backend_of_symmetric_memory() -> None:
+def symmem_is_a_symmetric_memory_backend() -> None:
     dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=60))
     symmem.use_symm_mem()
     assert symm_mem.get_backend(torch.device("cpu")) == "SYMMEM"
 
 
 def rendezvous(count: int, group: Any = None) -> tuple[torch.Tensor, Any]:
-    """Make a symmetric tensor and its handle."""
+    """Return a symmetric tensor and its handle."""
     tensor = symm_mem.empty(count, device="cpu")
     return tensor, symm_mem.rendezvous(tensor, group or dist.group.WORLD)
 
 
 @check
-def ranks_read_and_write_buffers_of_peers() -> None:
+def ranks_can_access_buffers_of_peers() -> None:
     tensor, handle = rendezvous(1000)
     assert (handle.rank, handle.world_size) == (RANK, SIZE)
     assert symmem.is_symmetric(tensor)
@@ -75,7 +75,7 @@ def a_missing_signal_is_an_error_that_names_the_rank() -> None:
 
 
 @check
-def groups_have_pads_of_their_own() -> None:
+def each_group_has_its_own_pads() -> None:
     twin = dist.new_group(list(WORLD), backend="symmem")
     tensor = symm_mem.empty(64, device="cpu")
     one = symm_mem.rendezvous(tensor, dist.group.WORLD)
@@ -89,7 +89,7 @@ def groups_have_pads_of_their_own() -> None:
 
 
 @check
-def handles_of_tensors_of_symmem_have_the_same_members() -> None:
+def handles_of_symmem_tensors_have_the_same_members() -> None:
     tensor = symmem.empty(100, dtype=torch.float64)
     handle: symmem.Handle = symmem.handle(tensor)
     theirs = rendezvous(100)[1]
@@ -113,13 +113,13 @@ def handles_of_tensors_of_symmem_have_the_same_members() -> None:
 
 
 @check
-def memory_of_other_allocators_is_refused() -> None:
+def memory_from_other_allocators_is_rejected() -> None:
     error = raises(ValueError, lambda: symm_mem.rendezvous(torch.empty(8), dist.group.WORLD))
     assert "symm_mem.empty" in str(error), error
 
 
 @check
-def memory_is_freed_and_made_again() -> None:
+def memory_can_be_freed_and_reallocated() -> None:
     for count in (10, 1000, 100_000):
         for _ in range(5):
             tensor, handle = rendezvous(count)
@@ -129,7 +129,7 @@ def memory_is_freed_and_made_again() -> None:
 
 
 @check
-def a_new_world_gets_no_handle_of_an_old_one() -> None:
+def a_new_world_does_not_reuse_old_handles() -> None:
     tensor, handle = rendezvous(10)
     name = dist.group.WORLD.group_name
     handle.barrier()

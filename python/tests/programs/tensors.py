@@ -1,4 +1,4 @@
-"""Tensors of PyTorch on the host backend: memory, collectives, operators, groups."""
+"""Tests PyTorch tensors on the host backend: memory, collectives, operators, groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = (
 
 
 @check
-def symmem_opens_from_torch_distributed() -> None:
+def symmem_initializes_from_torch_distributed() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     world = symmem.init(backend="host", timeout=20)
     assert (world.rank, world.size) == (dist.get_rank(), dist.get_world_size())
@@ -40,7 +40,7 @@ def symmem_opens_from_torch_distributed() -> None:
 
 
 @check
-def tensors_are_made_as_pytorch_makes_them() -> None:
+def constructors_match_pytorch() -> None:
     with symmem.use() as world:
         made = [
             (symmem.zeros(3, 5), torch.zeros(3, 5)),
@@ -69,7 +69,7 @@ def tensors_are_made_as_pytorch_makes_them() -> None:
 
 
 @check
-def tensors_lie_in_windows_after_their_scope() -> None:
+def tensors_are_in_windows_after_the_scope() -> None:
     with symmem.use() as world:
         x = symmem.empty(3, 5, dtype=torch.float16)
         y = symmem.empty((4,))
@@ -106,7 +106,7 @@ def all_reduce_is_right_for_every_type_and_reduction() -> None:
 
 
 @check
-def ordinary_tensors_work_too() -> None:
+def ordinary_tensors_are_supported() -> None:
     x = torch.full((12345,), float(RANK + 1))
     symmem.all_reduce(x)
     assert x.eq(TOTAL).all()
@@ -115,7 +115,7 @@ def ordinary_tensors_work_too() -> None:
 
 
 @check
-def integers_of_all_sizes_move_and_are_reduced() -> None:
+def integers_of_all_sizes_are_copied_and_reduced() -> None:
     for dtype in (torch.int16, torch.uint16, torch.uint32, torch.uint64):
         largest = torch.iinfo(dtype).max
         for make in (torch.empty, symmem.empty):
@@ -165,7 +165,7 @@ def gather_scatter_broadcast_exchange() -> None:
 
 
 @check
-def parts_of_different_lengths_are_exchanged() -> None:
+def parts_of_different_sizes_are_exchanged() -> None:
     sends = [to + 1 for to in range(SIZE)]
     receives = [RANK + 1] * SIZE
     source = torch.arange(sum(sends) * 3, dtype=torch.int64).view(-1, 3) + 1000 * RANK
@@ -177,7 +177,7 @@ def parts_of_different_lengths_are_exchanged() -> None:
 
 
 @check
-def asynchronous_calls_return_work() -> None:
+def async_calls_return_work() -> None:
     x = symmem.empty(1 << 16).fill_(RANK + 1)
     work = symmem.all_reduce(x, async_op=True)
     assert work is not None
@@ -193,7 +193,7 @@ def asynchronous_calls_return_work() -> None:
 
 
 @check
-def mistakes_are_found_before_anything_runs() -> None:
+def invalid_calls_are_rejected_before_they_run() -> None:
     x, y = torch.empty(4, 6), torch.empty(5)
     raises(symmem.InvalidError, lambda: symmem.all_gather_into_tensor(y, x))
     raises(symmem.InvalidError, lambda: symmem.all_gather_into_tensor(y.double(), y))
@@ -210,7 +210,7 @@ def mistakes_are_found_before_anything_runs() -> None:
 
 
 @check
-def scopes_nest_by_group_and_may_be_disabled() -> None:
+def scopes_of_groups_nest_and_can_be_disabled() -> None:
     world = symmem.world()
     pair = [r for r in range(SIZE) if r // 2 == RANK // 2]
     mine = symmem.group(dist.new_group([0, 1]) if SIZE == 2 else _pair_groups()[RANK // 2])
@@ -239,7 +239,7 @@ def _pair_groups() -> list[Any]:
 
 
 @check
-def an_exception_leaves_a_scope_and_registers_nothing() -> None:
+def a_scope_ended_by_an_exception_registers_nothing() -> None:
     symmem.synchronize()
     before = symmem.stats()["groups"]["world"]["registrations"]
 
@@ -308,7 +308,7 @@ def operators_work_in_eager_and_fake_mode() -> None:
 
 
 @check
-def compiled_functions_hold_collectives() -> None:
+def compiled_functions_can_call_collectives() -> None:
     def layer(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         with symmem.use():
             y = x * 2
@@ -331,7 +331,7 @@ def compiled_functions_hold_collectives() -> None:
 
 
 @check
-def everything_is_counted_and_explained() -> None:
+def stats_and_explain_describe_calls() -> None:
     x = symmem.empty(1000)
     with symmem.use():
         pass
@@ -356,7 +356,7 @@ def everything_is_counted_and_explained() -> None:
 
 
 @check
-def symmem_closes_and_opens_again() -> None:
+def symmem_can_be_reinitialized() -> None:
     gc.collect()
     x = symmem.empty(10)
     raises(symmem.InvalidError, symmem.finalize)
@@ -372,7 +372,7 @@ def symmem_closes_and_opens_again() -> None:
     assert y.eq(SIZE).all()
     dist.destroy_process_group()
     symmem.all_reduce(y)
-    assert y.eq(SIZE * SIZE).all(), "the process group may go first"
+    assert y.eq(SIZE * SIZE).all(), "the process group may be destroyed first"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ FOLDER = Path(os.environ["TRACE_FOLDER"])
 
 
 @check
-def a_file_as_the_folder_is_refused() -> None:
+def a_file_is_rejected_as_the_trace_folder() -> None:
     raises(symmem.SymmemError, lambda: symmem.init(backend="host", timeout=20, trace=__file__))
 
 

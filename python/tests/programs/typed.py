@@ -1,4 +1,4 @@
-"""What mypy is to say of programs that use symmem: every `type: ignore` stands where it errs."""
+"""A program for mypy, with a `type: ignore` wherever mypy must report an error."""
 
 from __future__ import annotations
 

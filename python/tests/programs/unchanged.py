@@ -1,4 +1,4 @@
-"""A program of PyTorch that selects the backend "symmem" by name."""
+"""A PyTorch program that selects the backend "symmem" by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 14):
-    import symmem  # noqa: F401 - PyTorch finds the backend in packages only from 2.14 on.
+    import symmem  # noqa: F401 - Before 2.14, PyTorch does not find the backend itself.
 else:
     assert "symmem" not in sys.modules
 assert dist.is_backend_available("symmem")

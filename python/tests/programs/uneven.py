@@ -1,4 +1,4 @@
-"""Parts of different sizes, and operations with a root, against torch.distributed with gloo."""
+"""Compares uneven and rooted operations with those of torch.distributed with gloo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = [(rank % 3) * 700 for rank in range(SIZE)]
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=20))
     symmem.init(backend="host", timeout=20)
 
@@ -61,7 +61,7 @@ def tensors_of_different_types_are_gathered_in_one_call() -> None:
 
 
 @check
-def parts_of_different_sizes_are_combined() -> None:
+def parts_of_different_sizes_are_reduced() -> None:
     whole = torch.cat([part(RANK, n) for n in SIZES])
     out = torch.zeros(SIZES[RANK], 3)
     symmem.reduce_scatter_v(out, whole, SIZES)
@@ -71,7 +71,7 @@ def parts_of_different_sizes_are_combined() -> None:
 
 
 @check
-def wrong_sizes_are_refused_before_the_call() -> None:
+def invalid_sizes_are_rejected_before_the_call() -> None:
     x, y = part(RANK, SIZES[RANK]), torch.zeros(sum(SIZES), 3)
     for sizes in (SIZES[1:], [*SIZES, 0], [n + 1 for n in SIZES]):
         raises(symmem.InvalidError, partial(symmem.all_gather_v, y, x, sizes))
@@ -80,7 +80,7 @@ def wrong_sizes_are_refused_before_the_call() -> None:
 
 
 @check
-def one_rank_gets_the_sum() -> None:
+def reduce_writes_only_to_the_root() -> None:
     for root in range(SIZE):
         x, y = part(RANK, 5), part(RANK, 5)
         symmem.reduce(x, root)
@@ -93,7 +93,7 @@ def one_rank_gets_the_sum() -> None:
 
 
 @check
-def one_rank_gathers_and_scatters() -> None:
+def gather_and_scatter_use_one_root() -> None:
     for root in range(SIZE):
         for rows in (0, 1, 4000):
             want = [part(r, rows) for r in range(SIZE)]
@@ -112,7 +112,7 @@ def one_rank_gathers_and_scatters() -> None:
 
 
 @check
-def lists_are_for_the_root() -> None:
+def only_the_root_may_pass_a_list() -> None:
     x, whole = part(RANK, 2), [part(r, 2) for r in range(SIZE)]
     wrong = [whole, [x]] if RANK else [None, whole[1:], [x.int()] * SIZE, [x[:1]] * SIZE]
     for parts in wrong:
@@ -122,7 +122,7 @@ def lists_are_for_the_root() -> None:
 
 
 @check
-def different_sizes_on_ranks_are_a_divergence() -> None:
+def different_sizes_on_ranks_raise_divergence_error() -> None:
     sizes = [1] * SIZE
     if RANK == 0:
         sizes[SIZE - 1] = 2

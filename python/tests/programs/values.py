@@ -1,4 +1,4 @@
-"""Numbers that ranks compare on the host."""
+"""Tests values that ranks compare on the host."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from symmem._c.constants import Value
 
 
 def here() -> str:
-    """Name the line of the caller."""
+    """Return the caller's file and line."""
     frame = sys._getframe(1)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 @check
-def ranks_open() -> None:
+def symmem_initializes() -> None:
     symmem.init(backend="host", timeout=20)
     assert "torch" not in sys.modules
 
 
 @check
-def values_are_combined_over_all_ranks() -> None:
+def values_are_combined_across_ranks() -> None:
     symmem.agree(7, "batch size")
     symmem.agree(-(1 << 63), "batch size", symmem.world())
     assert symmem.combine(RANK, "rank", "min") == 0
@@ -39,7 +39,7 @@ def values_are_combined_over_all_ranks() -> None:
 
 
 @check
-def floats_and_texts_are_compared_too() -> None:
+def floats_and_strings_are_compared() -> None:
     words = "configuration" * 1000
     for _ in range(3):
         symmem.agree(0.1, "rate")
@@ -73,7 +73,7 @@ def floats_and_texts_are_compared_too() -> None:
 
 
 @check
-def values_that_differ_are_named_and_the_group_goes_on() -> None:
+def different_values_are_reported_and_the_group_stays_usable() -> None:
     for step in range(11):
         symmem.agree(step, "step")
     sites = []
@@ -98,7 +98,7 @@ def values_that_differ_are_named_and_the_group_goes_on() -> None:
 
 
 @check
-def what_is_no_value_is_refused() -> None:
+def invalid_values_are_rejected() -> None:
     for value in (1 << 63, -(1 << 63) - 1):
         raises(symmem.InvalidError, lambda value=value: symmem.agree(value, "batch size"))
     for name in ("", "n" * 129):
@@ -112,7 +112,7 @@ def what_is_no_value_is_refused() -> None:
 
 
 @check
-def threads_use_names_in_any_order() -> None:
+def threads_can_use_names_in_any_order() -> None:
     names = ["first", "second"] if RANK == 0 else ["second", "first"]
     raised: list[BaseException] = []
 
@@ -132,7 +132,7 @@ def threads_use_names_in_any_order() -> None:
 
 
 @check
-def steps_that_differ_are_named() -> None:
+def different_steps_are_reported() -> None:
     with symmem.step("warm up"):
         pass
     for batch in range(3):
@@ -157,7 +157,7 @@ def steps_that_differ_are_named() -> None:
 
 
 @check
-def a_rank_that_has_left_is_named() -> None:
+def a_rank_that_has_left_is_reported() -> None:
     if RANK == SIZE - 1:
         symmem.finalize(force=True)
         raises(symmem.ClosedError, lambda: symmem.agree(1, "batch size"))

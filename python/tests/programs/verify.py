@@ -1,4 +1,4 @@
-"""A rank of symmem.verify, which imports PyTorch when it needs it, with that imported already.
+"""A rank of symmem.verify in which PyTorch is already imported.
 
 With --by-address segments lie at random addresses, and blocks are chosen by address, as PyTorch
 chooses its own: the mistake that symmem prevents.

@@ -1,4 +1,4 @@
-"""vLLM's own groups, whose collectives run on symmem: the wheel's Python files, on CPUs."""
+"""Tests vLLM's groups with symmem's plug-in, using the wheel's Python files on CPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from harness import RANK, SIZE, check, main, raises
 
 engine_stubs.install()
-# Which vector instructions there are, inductor asks of six more processes, on every rank.
+# Otherwise inductor starts six processes per rank to detect vector instructions.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
 import vllm.distributed.parallel_state as state  # noqa: E402
@@ -25,26 +25,26 @@ from symmem.engines import takeover  # noqa: E402
 
 TOTAL = SIZE * (SIZE + 1) / 2
 ROWS = list(range(1, SIZE + 1))
-"""How many rows each rank has in calls of uneven sizes."""
+"""The number of rows of each rank in uneven calls."""
 
 lines: list[str] = []
 
 
 class Lines(logging.Handler):
-    """Keeps what the plug-in logs."""
+    """Stores the plug-in's log messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         lines.append(record.getMessage())
 
 
 def make(name: str, ranks: list[list[int]] | None = None) -> Any:
-    """Make a group as vLLM's workers do."""
+    """Create a group as vLLM's workers do."""
     ranks = ranks or [list(range(SIZE))]
     return state.init_model_parallel_group(ranks, RANK, "gloo", group_name=name)
 
 
 def load() -> None:
-    """Load plug-ins as vLLM's processes do, through the entry point."""
+    """Load plug-ins through the entry point, as vLLM's processes do."""
     plugins.plugins_loaded = False
     plugins.load_general_plugins()
 
@@ -54,7 +54,7 @@ def own(shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
 
 
 def calls(group: Any) -> int:
-    """Count the calls that symmem has run for a group."""
+    """Return the number of calls that symmem has run for a group."""
     world = group.device_communicator.takeover.group
     (found,) = symmem.stats(world)["groups"].values()
     return sum(found["paths"].values())
@@ -73,7 +73,7 @@ def equal(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 @check
-def the_switch_leaves_groups_to_vllm() -> None:
+def the_plug_in_for_vllm_can_be_turned_off() -> None:
     logger = logging.getLogger("vllm.symmem")
     logger.addHandler(Lines())
     logger.setLevel(logging.INFO)
@@ -90,7 +90,7 @@ def the_switch_leaves_groups_to_vllm() -> None:
 
 
 @check
-def one_rank_without_the_library_leaves_the_group_on_all() -> None:
+def a_missing_library_on_one_rank_leaves_the_group_to_the_engine() -> None:
     del os.environ["SYMMEM_VLLM"]
     load()
     load()  # vLLM may load plug-ins more than once.
@@ -133,7 +133,7 @@ def symmem_runs_the_calls_of_a_group() -> None:
 
 
 @check
-def symmem_runs_the_exchange_of_experts() -> None:
+def symmem_runs_expert_exchanges() -> None:
     rows = own((ROWS[RANK], 3))
     every = torch.cat([torch.full((n, 3), r + 1.0) for r, n in enumerate(ROWS)])
     ids = rows.to(torch.int32)
@@ -182,13 +182,13 @@ def compiled_code_calls_symmem() -> None:
 
 
 @check
-def types_that_symmem_does_not_sum_are_left_to_vllm() -> None:
+def unsupported_types_are_left_to_vllm() -> None:
     x = torch.ones(4, dtype=torch.complex64)
     equal(counted(tp, 0, lambda: tp.all_reduce(x)), torch.full((4,), SIZE + 0j))
 
 
 @check
-def batch_invariance_needs_deterministic_sums() -> None:
+def batch_invariance_requires_deterministic_sums() -> None:
     os.environ["VLLM_BATCH_INVARIANT"] = "1"
     try:
         group = make("tp")
@@ -200,7 +200,7 @@ def batch_invariance_needs_deterministic_sums() -> None:
 
 
 @check
-def the_program_may_open_symmem_for_itself() -> None:
+def the_program_can_initialize_symmem_itself() -> None:
     world = symmem.init(backend="host", timeout=60)
     x = own()
     symmem.all_reduce(x)
@@ -211,7 +211,7 @@ def the_program_may_open_symmem_for_itself() -> None:
 
 
 @check
-def a_destroyed_group_is_closed() -> None:
+def destroying_a_group_closes_it() -> None:
     group = tp.device_communicator.takeover.group
     tp.destroy()
     assert group.closed

@@ -1,4 +1,4 @@
-"""Works of asynchronous collectives on the host backend."""
+"""Tests the works of asynchronous collectives on the host backend."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LONGEST = 20.0
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Ask until something is so, with a deadline."""
+    """Wait until a condition holds, with a deadline."""
     deadline = time.monotonic() + LONGEST
     while not condition():
-        assert time.monotonic() < deadline, "it has not come about"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.0005)
 
 
 def late(call: Callable[[], Any], before: Callable[[], None]) -> Any:
-    """Let rank 0 call first and do something while the others have not called."""
+    """Let rank 0 call first, and run `before` there before the other ranks call."""
     if RANK:
         dist.barrier()
         return call()
@@ -47,22 +47,22 @@ def ones(count: int = 1 << 16) -> torch.Tensor:
 
 
 @check
-def symmem_opens() -> None:
+def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
     symmem.init(backend="host", timeout=LONGEST, options={"warn_after_ms": 100})
 
 
 @check
-def a_work_that_is_dropped_leaves_the_memory_of_others_alone() -> None:
+def dropping_a_work_does_not_corrupt_other_memory() -> None:
     for _ in range(300):
         late(lambda: symmem.all_reduce(torch.ones(200), async_op=True), lambda: None)
-        mine = torch.full((200,), 7.0)  # gets the same memory from malloc, if that is free
+        mine = torch.full((200,), 7.0)  # gets the same memory from malloc if it was freed
         symmem.barrier()
         assert mine.eq(7).all()
 
 
 @check
-def large_works_are_dropped_by_the_hundred() -> None:
+def hundreds_of_large_works_can_be_dropped() -> None:
     for _ in range(100):
         symmem.all_reduce(torch.ones(1 << 18), async_op=True)
         mine = torch.full((1 << 18,), 7.0)
@@ -72,7 +72,7 @@ def large_works_are_dropped_by_the_hundred() -> None:
 
 
 @check
-def an_exception_between_a_call_and_its_wait_hurts_nobody() -> None:
+def an_exception_before_a_wait_does_no_harm() -> None:
     def step() -> None:
         x = torch.ones(200)
         work = symmem.all_reduce(x, async_op=True)
@@ -92,7 +92,7 @@ def an_exception_between_a_call_and_its_wait_hurts_nobody() -> None:
 
 
 @check
-def tensors_of_dropped_works_are_let_go_when_they_are_done() -> None:
+def tensors_of_dropped_works_are_freed_on_completion() -> None:
     seen = []
     for _ in range(20):
         x = torch.ones(1000)
@@ -104,7 +104,7 @@ def tensors_of_dropped_works_are_let_go_when_they_are_done() -> None:
         symmem.all_reduce(torch.ones(1), async_op=True)
         return not any(one() is not None for one in seen)
 
-    # Ranks make as many calls as the slowest needs.
+    # All ranks make as many calls as the slowest rank needs.
     for _ in range(1000):
         gone = torch.tensor([one_more()], dtype=torch.uint8)
         dist.all_reduce(gone, dist.ReduceOp.MIN)
@@ -114,12 +114,12 @@ def tensors_of_dropped_works_are_let_go_when_they_are_done() -> None:
 
 
 @check
-def symmetric_tensors_of_dropped_works_are_freed_alike_on_all_ranks() -> None:
+def symmetric_tensors_of_dropped_works_are_freed_consistently() -> None:
     for k in range(200):
         for _ in range(3):
             symmem.all_reduce(symmem.empty(1000 + 100 * (k % 60)).fill_(1), async_op=True)
         if (k + RANK) % 3 == 0:
-            time.sleep(0.001)  # what is done when differs between ranks
+            time.sleep(0.001)  # works complete at different times on different ranks
         y = symmem.empty(500)
         symmem.all_reduce(y.fill_(1), async_op=True).wait()
         assert y.eq(SIZE).all()
@@ -131,7 +131,7 @@ def symmetric_tensors_of_dropped_works_are_freed_alike_on_all_ranks() -> None:
 
 
 @check
-def a_work_becomes_complete_without_wait() -> None:
+def a_work_completes_without_wait() -> None:
     x = ones()
     works: list[Any] = []
 
@@ -153,7 +153,7 @@ def a_work_becomes_complete_without_wait() -> None:
 
 
 @check
-def a_future_is_done_when_the_collective_is() -> None:
+def a_future_completes_with_the_collective() -> None:
     x = ones()
     futures: list[Any] = []
 
@@ -171,7 +171,7 @@ def a_future_is_done_when_the_collective_is() -> None:
 
 
 @check
-def a_warning_that_is_an_error_ends_no_wait_for_a_future() -> None:
+def a_warning_raised_as_an_error_does_not_end_a_future() -> None:
     seen, warn = threading.Event(), interrupt.warn
 
     def fail(warning: Warning, *, again: bool) -> None:
@@ -195,7 +195,7 @@ def _is(value: bool) -> None:
 
 
 @check
-def a_wait_may_have_a_deadline_of_its_own() -> None:
+def a_wait_can_have_its_own_timeout() -> None:
     x = ones()
     works: list[Any] = []
 
@@ -214,7 +214,7 @@ def a_wait_may_have_a_deadline_of_its_own() -> None:
 
 
 @check
-def a_work_is_one_of_torch_distributed() -> None:
+def a_work_is_a_torch_distributed_work() -> None:
     x = ones()
     work = symmem.all_reduce(x, async_op=True)
     assert isinstance(work, symmem.Work)
@@ -233,7 +233,7 @@ def a_work_is_one_of_torch_distributed() -> None:
 
 
 @check
-def works_of_all_collectives_can_be_waited_for_in_any_order() -> None:
+def works_can_be_waited_for_in_any_order() -> None:
     x, part, whole = ones(), torch.empty(4), torch.empty(4 * SIZE)
     source = torch.arange(4.0 * SIZE)
     works = [
@@ -254,7 +254,7 @@ def works_of_all_collectives_can_be_waited_for_in_any_order() -> None:
 
 
 @check
-def the_error_of_a_collective_is_its_works() -> None:
+def a_work_has_the_error_of_its_collective() -> None:
     doomed = symmem.group(list(range(SIZE)), name="doomed")
     x = ones()
     works: list[Any] = []
@@ -277,11 +277,11 @@ def the_error_of_a_collective_is_its_works() -> None:
         raises(symmem.AbortedError, future.wait)
         assert outcome.wait() == 2
     until(symmem.failed)
-    symmem.barrier()  # the world lives
+    symmem.barrier()  # the world is still usable
 
 
 @check
-def groups_are_ordered_where_they_use_the_same_memory() -> None:
+def groups_are_ordered_on_shared_memory() -> None:
     ranks = list(range(SIZE))
     a, b = (symmem.group(ranks, name=n) for n in "ab")
     for k in range(50):
@@ -298,8 +298,8 @@ def groups_are_ordered_where_they_use_the_same_memory() -> None:
 
 
 @check
-def what_a_failed_work_left_reaches_no_other_group() -> None:
-    """A dropped work has failed, and is done, before its tensor goes to another group."""
+def a_failed_work_does_not_affect_other_groups() -> None:
+    """A dropped work has failed and completed before another group uses its tensor."""
     ranks = list(range(SIZE))
     for keeps in (True, False):
         doomed, other = (symmem.group(ranks, name=f"{n} {keeps}") for n in ("doomed", "other"))
@@ -312,16 +312,16 @@ def what_a_failed_work_left_reaches_no_other_group() -> None:
             until(work.is_completed)
             if not keeps:
                 del work
-                # Which lets go of what is done, before it is refused.
+                # This releases completed works before it is rejected.
                 raises(symmem.AbortedError, lambda g=doomed: symmem.isend(ones(), 1, group=g))
         dist.barrier()
         raises(symmem.AbortedError, lambda g=other, t=x: symmem.all_reduce(t, group=g))
         assert x.eq(RANK + 1).all()
-    symmem.barrier()  # the world lives
+    symmem.barrier()  # the world is still usable
 
 
 @check
-def works_may_be_under_way_when_the_process_ends() -> None:
+def the_process_may_exit_with_pending_works() -> None:
     dist.barrier()
     for _ in range(50):
         symmem.all_reduce(torch.ones(1 << 16), async_op=True)

@@ -1,4 +1,4 @@
-"""The ways to name the ranks that are the world of `symmem.init`."""
+"""Tests the ways to specify the ranks of `symmem.init`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def opened(which: Any = None, **options: Any) -> symmem.Group:
 
 
 def total(which: Any = None, **options: Any) -> float:
-    """Open symmem, add up the ranks' numbers, close it."""
+    """Initialize symmem, return the sum of the global ranks, and finalize it."""
     opened(which, **options)
     x = symmem.full((3,), float(RANK))
     symmem.all_reduce(x)
@@ -31,7 +31,7 @@ def total(which: Any = None, **options: Any) -> float:
 
 
 @check
-def a_world_is_named_in_each_way_that_the_annotation_allows() -> None:
+def every_type_in_the_annotation_is_accepted() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     refused = raises(symmem.InvalidError, lambda: opened(EVERYONE))
@@ -57,7 +57,7 @@ def a_world_is_named_in_each_way_that_the_annotation_allows() -> None:
 
 
 @check
-def some_ranks_may_be_a_world_and_all_of_them_later() -> None:
+def a_world_of_some_ranks_can_precede_one_of_all() -> None:
     pairs = [[r, r + 1] for r in range(0, SIZE, 2)]
     mine = pairs[RANK // 2]
     assert total(mine) == sum(mine)
@@ -69,7 +69,7 @@ def some_ranks_may_be_a_world_and_all_of_them_later() -> None:
 
 
 @check
-def what_names_no_world_is_refused() -> None:
+def invalid_worlds_are_rejected() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     grid = init_device_mesh("cpu", (1, SIZE), mesh_dim_names=("dp", "tp"))
@@ -104,7 +104,7 @@ def what_names_no_world_is_refused() -> None:
 
 
 @check
-def an_open_world_is_the_same_however_it_is_named() -> None:
+def all_names_of_the_open_world_return_it() -> None:
     world = opened()
     group = dist.new_group(EVERYONE)
     for way in (None, EVERYONE, dist.group.WORLD, group, "0", world):
@@ -115,7 +115,7 @@ def an_open_world_is_the_same_however_it_is_named() -> None:
 
 
 @check
-def options_are_followed_or_refused() -> None:
+def options_are_applied_or_rejected() -> None:
     pair, place = divmod(RANK, 2)
     options: dict[str, Any] = {"rank": place, "size": 2}
     wrong: list[tuple[Callable[[], Any], str]] = [
@@ -138,7 +138,7 @@ def options_are_followed_or_refused() -> None:
 
 
 def options_token() -> str:
-    """Make a name that no other test has."""
+    """Return a unique name, the same on all ranks."""
     import secrets
 
     found = [secrets.token_hex(8)]
