@@ -114,7 +114,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	t.Helper()
 	b, others := newNormFixture(t, h, n, options{check: true, formula: f})
 	tried := 0
-	for i := range 12 {
+	for i := range 8 {
 		c := formula.RandomNorm(random, n, mostNormRows)
 		if i%3 == 0 {
 			c.DrawSpecials(random)

@@ -14,7 +14,10 @@ func TestNormReportCombinesRanks(t *testing.T) {
 		{"all ranks are right", [3]normOutcome{right, right, right}, NormReport{Passed: 1}},
 		{"one rank is wrong", [3]normOutcome{right, wrong, right}, NormReport{Failed: 1}},
 		{"one rank did not run", [3]normOutcome{right, right, none}, NormReport{}},
-		{"one rank is wrong and one did not run", [3]normOutcome{none, wrong, right}, NormReport{Failed: 1}},
+		{
+			"one rank is wrong and one did not run", [3]normOutcome{none, wrong, right},
+			NormReport{Failed: 1},
+		},
 	} {
 		results := make([]rankResult, 3)
 		for r := range results {

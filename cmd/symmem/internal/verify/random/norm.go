@@ -83,6 +83,6 @@ func (r *round) verifyNorm(g *symmem.Group, n *workload.Norm) {
 		return
 	}
 	r.tally.Wrong += wrong
-	r.tally.addFinding(fmt.Sprintf("round %d, rank %d, norm of %v in group %s: %d elements are wrong, "+
-		"the first %s", r.number, r.world.rt.Rank(), n, g.ID(), wrong, first))
+	r.tally.addFinding(fmt.Sprintf("round %d, rank %d, norm of %v in group %s: %d elements are "+
+		"wrong, the first %s", r.number, r.world.rt.Rank(), n, g.ID(), wrong, first))
 }
