@@ -12,6 +12,8 @@ import (
 type GroupConfig struct {
 	// ID identifies the group. All its ranks use the same ID, and no other group uses it.
 	ID string
+	// Title replaces ID in error texts, unless it is empty.
+	Title string
 	// Ranks lists the world ranks of the group in group order.
 	Ranks []int
 	// Rank is this rank's index in Ranks.
@@ -56,7 +58,12 @@ func (g GroupConfig) Fault(err error) error {
 
 // Name returns the group's ID for error texts. It strips leading slashes and a leading space, which
 // only keep the IDs of groups made by Split distinct from those of groups made by Join.
-func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
+func (g GroupConfig) Name() string {
+	if g.Title != "" {
+		return g.Title
+	}
+	return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ")
+}
 
 // World converts ranks of the group to world ranks.
 func (g GroupConfig) World(ranks []int) []int {

@@ -43,6 +43,8 @@ type communicator struct {
 	check  atomic.Bool
 	// closing is set by Close, after which nothing is launched.
 	closing atomic.Bool
+	// isLevel reports whether the communicator is a level of a group. It is set before any launch.
+	isLevel bool
 	mu      groupLock
 	busy    stream.BusyStreams
 	history history

@@ -185,7 +185,9 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 		}
 		running.Store(true)
 	}
-	s.SetLastCall(c.group, ticket, p.Operation)
+	if !c.isLevel { // otherwise the stream waits for the call of the whole group
+		s.SetLastCall(c.group, ticket, p.Operation)
+	}
 }
 
 // enqueue passes a collective to NCCL, or queues its direct kernels. The caller must hold s.Mu and

@@ -61,8 +61,19 @@ func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
 		o.teardown.begin()
+		if whole := o.teardown.whole.Load(); whole != nil {
+			return whole.plane.Cause()
+		}
 	}
 	return err
+}
+
+// Whole returns the group that the communicator is a level of, or the communicator's own group.
+func (o *owner) Whole() stream.Group {
+	if whole := o.teardown.whole.Load(); whole != nil {
+		return whole.group
+	}
+	return o
 }
 
 // ReplayFault returns the group's fault, if any, once another library has captured the group's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/direct"
@@ -34,6 +35,8 @@ type teardown struct {
 	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
+	// whole is the group that the communicator is a level of, or nil.
+	whole atomic.Pointer[wholeGroup]
 	// forget removes the communicator from the device.
 	forget func()
 
@@ -55,15 +58,36 @@ type teardown struct {
 // closes graphs.
 func (t *teardown) begin() {
 	t.once.Do(func() {
+		cause := t.failWhole()
 		t.busy.AllIdle() // removes idle streams, to which the fault must not be reported
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
-				s.ReportFault(t.group, t.plane.Cause())
+				s.ReportFault(t.group, cause)
 			}
 		}
 		close(t.stages.ended)
 		go t.run()
 	})
+}
+
+// failWhole returns the cause of the failure. A level first fails its group, before the level's
+// kernels are stopped. Otherwise, the group could report success for the work of these kernels.
+func (t *teardown) failWhole() error {
+	cause := t.plane.Cause()
+	whole := t.whole.Load()
+	if whole == nil || errors.Is(cause, driver.ErrClosed) {
+		return cause
+	}
+	cause = whole.plane.Fail(cause)
+	whole.begin()
+	return cause
+}
+
+// wholeGroup is a group as seen by its levels.
+type wholeGroup struct {
+	group stream.Group
+	plane control.Plane
+	begin func() // begins the group's teardown
 }
 
 func (t *teardown) run() {

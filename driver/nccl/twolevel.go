@@ -65,6 +65,7 @@ func (l *machineLayout) config(
 ) driver.GroupConfig {
 	cfg := *parent
 	cfg.ID, cfg.Rank, cfg.Ranks = parent.ID+name, rank, parent.World(ranks)
+	cfg.Title = parent.Name()
 	cfg.Check, cfg.Strict, cfg.Machines, cfg.Formula = false, false, nil, driver.AnyFormula
 	return cfg
 }
@@ -252,7 +253,10 @@ func (l *levels) join(
 	if err != nil {
 		return nil, err
 	}
-	return joined.(*communicator), nil
+	level := joined.(*communicator)
+	level.isLevel = true
+	level.teardown.whole.Store(&wholeGroup{c.group, c.plane, c.teardown.begin})
+	return level, nil
 }
 
 // agree exchanges the ranks' reasons not to use two levels, and returns that of the lowest rank
@@ -305,15 +309,13 @@ func (w *window) agreeOnTwin(ctx context.Context) error {
 	return nil
 }
 
-// linkFailures makes the levels fail if the group fails, and the group if a level fails.
+// linkFailures makes the levels fail if the group fails. A level that fails makes the group fail:
+// see teardown.failWhole.
 func (l *levels) linkFailures(c *communicator) {
 	for _, level := range []*communicator{l.intra, l.inter} {
 		go func() {
 			select {
-			case <-level.Failed():
-				if cause := level.Cause(); !errors.Is(cause, driver.ErrClosed) {
-					c.Abort(cause)
-				}
+			case <-level.stages.ended:
 			case <-c.stages.ended:
 				if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
 					level.Abort(cmp.Or(cause, driver.ErrAborted))

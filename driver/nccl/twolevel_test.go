@@ -203,32 +203,49 @@ func TestTwoLevelsRefuse(t *testing.T) {
 	})
 }
 
-// TestTwoLevelsFailTogether aborts one rank's group of one level. The whole group must fail on all
-// ranks.
+// TestTwoLevelsFailTogether fails one level of one rank. The group must fail on all ranks. Streams
+// must report the fault once, with the name of the group.
 func TestTwoLevelsFailTogether(t *testing.T) {
-	w := newTwoLevelGroup(t, 4)
-	w.must(func(m *testRank) error {
-		c := m.group.(*communicator)
-		if m.rank == 3 {
-			c.levels.Load().intra.Abort(errors.New("planned failure"))
-		}
-		p, err := prepare(c, m.twoLevelCall(driver.AllReduce, driver.Int32, 64))
-		for err == nil {
-			if err = c.Launch(m.stream, p); err == nil {
-				err = m.stream.Synchronize(t.Context())
-			}
-		}
-		if errors.As(err, new(*driver.TimeoutError)) {
+	for _, failed := range []func(*levels) *communicator{
+		func(l *levels) *communicator { return l.intra },
+		func(l *levels) *communicator { return l.inter },
+	} {
+		w := newTwoLevelGroup(t, 4)
+		plans := make([]driver.Plan, len(w.ranks))
+		w.must(func(m *testRank) (err error) {
+			plans[m.rank], err = prepare(m.group, m.twoLevelCall(driver.AllReduce, driver.Int32, 64))
 			return err
-		}
-		<-c.Failed()
-		// Each level reports its own fault to the stream, and Close would return it.
-		for _, level := range []*communicator{c.levels.Load().intra, c.levels.Load().inter} {
-			<-level.stages.tornDown
-			_ = m.stream.Synchronize(t.Context())
-		}
-		return nil
-	})
+		})
+		w.must(func(m *testRank) (err error) {
+			c := m.group.(*communicator)
+			if m.rank == 3 {
+				level := failed(c.levels.Load())
+				_ = level.plane.Fail(level.faults.afterPeerFault(&driver.Call{}))
+			}
+			for err == nil {
+				if err = c.Launch(m.stream, plans[m.rank]); err == nil {
+					err = m.stream.Synchronize(t.Context())
+				}
+			}
+			if errors.As(err, new(*driver.TimeoutError)) {
+				return err
+			}
+			<-c.Failed()
+			for _, level := range []*communicator{c.levels.Load().intra, c.levels.Load().inter} {
+				<-level.stages.tornDown
+			}
+			for _, err := range []error{err, c.Cause()} {
+				if !strings.Contains(err.Error(), "of group "+c.cfg.Name()) ||
+					strings.Contains(err.Error(), "machine") {
+					return failuref("the fault is %q, want the name of the group and not that of a level", err)
+				}
+			}
+			if again := m.stream.Synchronize(t.Context()); again != nil {
+				return failuref("Synchronize = %v after the stream has reported %v, want nil", again, err)
+			}
+			return nil
+		})
+	}
 }
 
 // TestFaultEndsConnectingOfLevels aborts the group on rank 3 while the other ranks wait for rank 3

@@ -168,6 +168,9 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err
 	}
+	if w.teardown.whole.Load() != nil { // the watcher of the whole group examines the peers
+		return w.comm.asyncError(w.cfg.Name())
+	}
 	if call := w.comparer.call.Load(); call != nil {
 		latest, _ := w.history.last()
 		return p.afterGrace(w.faults.mismatch(call, latest))

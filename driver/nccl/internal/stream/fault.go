@@ -31,6 +31,7 @@ func (f *faults) addFault(err error) {
 // ReportFault makes the next Synchronize return a group's fault, unless an earlier error is
 // pending. The fault of each group is returned only once.
 func (f *faults) ReportFault(g Group, err error) {
+	g = g.Whole()
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	if slices.Contains(f.reported, g) {
@@ -44,6 +45,7 @@ func (f *faults) ReportFault(g Group, err error) {
 
 // MarkReported records that the caller has already been given a group's fault.
 func (f *faults) MarkReported(g Group) {
+	g = g.Whole()
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	if !slices.Contains(f.reported, g) {

@@ -23,6 +23,9 @@ type Group interface {
 	// EndedEarly returns the fault of a collective that has completed but cannot have succeeded, or
 	// nil.
 	EndedEarly(ticket uint64) error
+	// Whole returns the group that the user has created: the group itself, or the group that it is a
+	// level of. Streams report one fault for that group and its levels.
+	Whole() Group
 	// RecordEvent records the group's event on a stream now instead of later (Stream.RecordGroups).
 	// If forget is set, the stream is being abandoned, and the group drops the event, so that
 	// nothing waits for the stream. RecordEvent must not wait for other ranks, because the caller
