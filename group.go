@@ -169,7 +169,8 @@ func (g *Group) Abort() {
 // Close waits for the collective that this rank is running, at most for twice the timeout. After a
 // fault it also waits until the ranks have determined the cause, which usually takes at most 3 s,
 // or three quarters of the timeout if the process of a rank that knows the cause is stopped. It
-// does not wait for other ranks to close the group.
+// does not wait for other ranks to close the group. A Suspend or Resume in progress returns
+// ErrClosed on this rank, and on the other ranks a fault that reports that this rank has left.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {

@@ -38,11 +38,11 @@ func (s *groupSuspender) hasFailed() bool {
 
 // Suspend releases the device memory of the group itself on all its ranks, until Resume is called.
 // This is the memory through which symmem's kernels exchange data, the staging memory of messages
-// and, with NCCL 2.29.7 or newer, the memory of NCCL's communicator. Suspension.Released does not
-// include the communicator's memory. Suspension.Kept names memory that cannot be released. Suspend
-// is collective. Addresses and captured graphs stay valid. Suspend does not affect the memory of
-// pools. To suspend both, suspend the pools before their groups. If the group is already suspended,
-// Suspend does nothing.
+// and, with NCCL 2.29.7 or newer, the memory of NCCL's communicator, each also for the two-level
+// path. Suspension.Released does not include the memory of NCCL. Suspension.Kept names memory that
+// cannot be released. Suspend is collective. Addresses and captured graphs stay valid. Suspend does
+// not affect the memory of pools. To suspend both, suspend the pools before their groups. If the
+// group is already suspended, Suspend does nothing.
 //
 // The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
 // after a second, or if a message has not been received, all ranks return an ErrBusy that names the

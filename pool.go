@@ -323,11 +323,13 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 // windows of all groups stay registered. Suspend returns how much memory it has released on this
 // rank. If the pool is already suspended, Suspend does nothing.
 //
-// The ranks first agree that nothing can use the memory. If a stream of any rank still has
-// unfinished work after a second, or if memory cannot be released for another reason, all ranks
-// return an ErrBusy that names the rank and the work. If any rank is capturing a stream, all ranks
-// return ErrCapturing. If a rank has too little host memory for KeepContents, all ranks return
-// ErrOutOfMemory. After any of these errors, the pool is not suspended and remains usable.
+// The ranks first agree that nothing can use the memory. If a call that uses the pool is still in
+// progress on any rank after a second, or a stream still has unfinished work after another second,
+// or if memory cannot be released for another reason, all ranks return an ErrBusy that names the
+// rank and the work. Each wait takes at most a quarter of the timeout. If any rank is capturing a
+// stream, all ranks return ErrCapturing. If a rank has too little host memory for KeepContents, all
+// ranks return ErrOutOfMemory. After any of these errors, the pool is not suspended and remains
+// usable.
 //
 // While a pool is suspended, calls that use its memory return ErrSuspended on all ranks: Alloc,
 // Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats and
@@ -406,9 +408,9 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 // nothing.
 //
 // Close waits for calls of other goroutines that use buffers of the pool, including registrations,
-// and for the work that this rank has queued on any stream. Calls that begin in the meantime return
-// ErrClosed. If the calls and the work have not completed after twice Options.Timeout, Close
-// returns a TimeoutError and the pool remains open.
+// for a Suspend or Resume in progress, and for the work that this rank has queued on any stream.
+// Calls that begin in the meantime return ErrClosed. If the calls and the work have not completed
+// after twice Options.Timeout, Close returns a TimeoutError and the pool remains open.
 //
 // Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
 // freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays
