@@ -106,7 +106,11 @@ func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pid != p.pid || p.closed {
+	if p.closed {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	if pid != p.pid {
 		conn.Close()
 		return nil, fmt.Errorf("process %d listens on its address now: %w", pid, ErrRefused)
 	}
