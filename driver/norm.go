@@ -50,7 +50,7 @@ const (
 	QuantNone Quant = iota
 	// QuantStatic uses one given scale for all elements.
 	QuantStatic
-	// QuantPerRow computes a scale for each row: its largest magnitude divided by QuantMost.
+	// QuantPerRow computes a scale for each row: its largest magnitude divided by MaxE4M3.
 	QuantPerRow
 	// QuantPerGroup computes a scale for each group of QuantGroup elements in a row.
 	QuantPerGroup
@@ -75,13 +75,12 @@ const (
 	MaxHidden = 1 << 14
 )
 
-// QuantGroup is the number of elements that share a scale with QuantPerGroup. QuantMost is the
-// largest finite e4m3 value. Scales are computed as if the largest magnitude were at least
-// QuantLeast.
+// QuantGroup is the number of elements that share a scale with QuantPerGroup. MaxE4M3 is the largest
+// finite e4m3 value. Scales are computed as if the largest magnitude were at least MinMagnitude.
 const (
-	QuantGroup = 128
-	QuantMost  = 448
-	QuantLeast = 1e-10
+	QuantGroup   = 128
+	MaxE4M3      = 448
+	MinMagnitude = 1e-10
 )
 
 // Span is a range of memory that a norm uses in addition to the input and the output.

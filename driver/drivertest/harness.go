@@ -39,6 +39,9 @@ const (
 	// driver.SuspendableWindows. A backend without this part cannot release the memory of a pool
 	// temporarily.
 	Suspension Part = "suspension"
+	// Norms covers AllReduceRMSNorm. A backend without this part refuses it, so callers must reduce,
+	// add and normalize separately.
+	Norms Part = "fused norms"
 )
 
 // Harness opens a backend and describes its capabilities.
@@ -128,7 +131,7 @@ func Run(t *testing.T, h Harness) {
 		{"capture", captureClauses, ""},
 		{"collectives", collectiveClauses, ""},
 		{"formulas", formulaClauses, ""},
-		{"norms", normClauses, ""},
+		{"norms", normClauses, Norms},
 		{"groups", groupClauses, ""},
 		{"pairs", pairClauses, Messages},
 		{"messages", messageClauses, Messages},

@@ -16,10 +16,10 @@ var normClauses = []clause{
 	{"norms that differ cause a MismatchError and no result", testNormsDiffer},
 }
 
-// normBytes is the size of each buffer of a norm. mostNormRows limits the rows of a case.
+// normBytes is the size of each buffer of a norm. maxNormRows limits the rows of a case.
 const (
-	normBytes    = 1 << 20
-	mostNormRows = 24
+	normBytes   = 1 << 20
+	maxNormRows = 24
 )
 
 // normTrial is a norm on one path. All buffers besides Send and Recv are in a third buffer.
@@ -115,7 +115,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	b, others := newNormFixture(t, h, n, options{check: true, formula: f})
 	tried := 0
 	for i := range 8 {
-		c := formula.RandomNorm(random, n, mostNormRows)
+		c := formula.RandomNorm(random, n, maxNormRows)
 		if i%3 == 0 {
 			c.DrawSpecials(random)
 		}

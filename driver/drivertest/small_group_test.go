@@ -97,7 +97,8 @@ var errSmall = fmt.Errorf("the small backend lacks this call: %w", driver.ErrUns
 
 func (p *smallPlan) Refusal(path driver.Path) error {
 	inOrder := p.c.cfg.Formula <= driver.RankOrder || !p.Operation.Reduces()
-	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil || !inOrder {
+	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil || !inOrder ||
+		p.Operation == driver.AllReduceRMSNorm {
 		return errSmall
 	}
 	return nil

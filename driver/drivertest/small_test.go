@@ -26,6 +26,7 @@ func TestSmallBackendPassesContract(t *testing.T) {
 			drivertest.Messages:   "the example omits them",
 			drivertest.Splits:     "the example omits them",
 			drivertest.Suspension: "the example omits it",
+			drivertest.Norms:      "the example omits them",
 			drivertest.Scatter:    "there is no window path, so segment addresses have no effect",
 		},
 	})

@@ -112,5 +112,5 @@ func quantScale(part []float32) float32 {
 		}
 		largest = max(largest, float32(math.Abs(float64(v))))
 	}
-	return max(largest, float32(driver.QuantLeast)) / driver.QuantMost
+	return max(largest, float32(driver.MinMagnitude)) / driver.MaxE4M3
 }

@@ -132,7 +132,7 @@ func (z *normalizer) quantize(n *driver.Norm, row int) {
 
 // scaleOf returns the scale of elements that share it.
 func scaleOf(part []float32) float32 {
-	largest := float32(driver.QuantLeast)
+	largest := float32(driver.MinMagnitude)
 	for _, v := range part {
 		if v != v {
 			return canonicalNaN
@@ -141,7 +141,7 @@ func scaleOf(part []float32) float32 {
 			largest = v
 		}
 	}
-	return largest / driver.QuantMost
+	return largest / driver.MaxE4M3
 }
 
 // canonicalNaN is the NaN of all results. halfNaN is its value in both 16-bit types.
