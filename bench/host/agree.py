@@ -1,4 +1,4 @@
-"""Time of two ranks to agree on a number, compared with what programs use today.
+"""Measures how long two ranks need to agree on a number, compared with what programs use today.
 
 Usage: PYTHONPATH=python/src agree.py [SECONDS [RANKS]]
 
@@ -27,7 +27,7 @@ import symmem
 BAR = 3.0
 # The number of calls in a batch of a slow way.
 BATCHES = {"gloo all_reduce": 20, "TCPStore": 20}
-BATCH = 500  # of all others
+BATCH = 500  # for all other ways
 
 
 def one_step() -> None:
@@ -46,7 +46,7 @@ def stored(store: dist.Store, rank: int, ranks: int) -> Callable[[], None]:
         store.set(f"{turn}/{rank}", "8")
         for other in range(ranks):
             if other != rank and store.get(f"{turn}/{other}") != b"8":
-                sys.exit(f"rank {other} has another number")
+                sys.exit(f"rank {other} has a different number")
 
     return run
 
@@ -54,7 +54,7 @@ def stored(store: dist.Store, rank: int, ranks: int) -> Callable[[], None]:
 def rank_main(rank: int, ranks: int, port: int, directory: str, seconds: float) -> None:
     """Measure on one rank."""
     processors = sorted(os.sched_getaffinity(0))
-    # Neighbours may be two threads of one core.
+    # Adjacent processors may be two threads of one core.
     os.sched_setaffinity(0, {processors[rank * len(processors) // ranks]})
     torch.set_num_threads(1)
     os.environ.update(
@@ -80,7 +80,7 @@ def rank_main(rank: int, ranks: int, port: int, directory: str, seconds: float) 
     while going.item():
         for name, run in ways.items():
             dist.barrier()
-            run()  # so that the ranks begin together: they leave a barrier far apart
+            run()  # so that the ranks start together, because they leave a barrier far apart
             since = time.perf_counter()
             batch = BATCHES.get(name, BATCH)
             for _ in range(batch):
@@ -116,7 +116,7 @@ def main() -> None:
         try:
             mp.spawn(rank_main, (ranks, port, directory, seconds), nprocs=ranks)
         except mp.ProcessExitedException:
-            sys.exit(1)  # which has said why
+            sys.exit(1)  # the rank has printed the reason
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def rank(backend: str) -> None:
             "all_to_all": lambda o=other, t=whole: dist.all_to_all_single(o, t),
         }
         if backend == "gloo":
-            del calls["reduce_scatter"]  # before PyTorch 2.14 it has none for tensors
+            del calls["reduce_scatter"]  # before PyTorch 2.14, gloo does not support it for tensors
         for operation, call in calls.items():
             found[f"{operation}, {name}"] = measure(call, nbytes)
     if dist.get_rank() == 0:

@@ -38,7 +38,7 @@ def operation(name, n, rank, ranks):
 
 
 def batch(run, iters):
-    """Return the seconds of the slowest rank for a number of calls."""
+    """Return the slowest rank's time for a number of calls, in seconds."""
     dist.barrier()
     begin = time.perf_counter()
     for _ in range(iters):
@@ -49,7 +49,7 @@ def batch(run, iters):
 
 
 def measure(run, batches, seconds):
-    """Return the sorted seconds of a call, one for each batch."""
+    """Return the sorted times of a call in seconds, one for each batch."""
     iters = 1
     while (took := batch(run, iters)) < seconds / 2 and iters < 1 << 20:
         iters *= 2

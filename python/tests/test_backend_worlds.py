@@ -1,4 +1,4 @@
-"""Tests process groups of the backend "symmem" beside a default group of another one."""
+"""Tests process groups of the backend "symmem" with a default group of another one."""
 
 from __future__ import annotations
 

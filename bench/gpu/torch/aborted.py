@@ -34,7 +34,7 @@ def destroyed_stream() -> None:
 
 
 def main(what: str) -> None:
-    """Attach, abort, and make the calls of one case."""
+    """Attach, abort, and make one case's calls."""
     world = common.start()
     symmem.attach()
     with symmem.use(world):

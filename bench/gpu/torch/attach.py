@@ -1,4 +1,4 @@
-"""Unchanged calls of torch.distributed run NCCL's symmetric kernels after attach."""
+"""Tests that after attach, unchanged calls of torch.distributed run NCCL's symmetric kernels."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def values() -> None:
     for run in OPERATIONS:
 
         def compare(run: Any = run) -> None:
-            by = all_reduce_of_copy if run is strided else run  # NCCL refuses tensors with gaps
+            by = all_reduce_of_copy if run is strided else run  # NCCL rejects strided tensors
             good = [same(run(ours, n), by(theirs, n)) for n in (1, 1000, 300_000)]
             verdict(run.__name__, all(good), good)
 
@@ -99,7 +99,7 @@ def captured(run: Callable[[Group, int], Tensor], group: Group) -> None:
 
 
 def opened(store: Any, backend: str, **options: Any) -> None:
-    """Open the default process group under a prefix of the store."""
+    """Open the default process group with a prefix of the store."""
     dist.init_process_group(
         backend,
         store=dist.PrefixStore(backend, store),
@@ -118,7 +118,7 @@ def new_store() -> Any:
 
 
 def check(name: str, good: bool, figures: object = "") -> None:
-    """Print the verdict of this rank alone."""
+    """Print this rank's own verdict."""
     common.failed = common.failed or not good
     if RANK == 0 or not good:
         print("PASS" if good else f"FAIL (rank {RANK})", name, figures, flush=True)
@@ -191,7 +191,9 @@ def split(store: Any) -> None:
     opened(dist.PrefixStore("split", store), "symmem", device_id=DEVICE)
     halves = [[r for r in EVERY if r < SIZE // 2], [r for r in EVERY if r >= SIZE // 2]]
     mine = next(half for half in halves if RANK in half)
-    some = dist.new_group([0])  # not of all ranks, which PyTorch asks to split the default group
+    some = dist.new_group(
+        [0]
+    )  # PyTorch splits the default group for groups of all ranks, but not for this one
     check("new_group of one rank", (some is not dist.GroupMember.NON_GROUP_MEMBER) == (RANK == 0))
     part = dist.split_group(None, halves)
     x = numbers(100)
@@ -202,7 +204,7 @@ def split(store: Any) -> None:
 
 
 def network() -> nn.Sequential:
-    """Make the same network on all ranks."""
+    """Return a network, the same on all ranks."""
     torch.manual_seed(0)
     layers = nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 64)
     return nn.Sequential(*layers).to(DEVICE)

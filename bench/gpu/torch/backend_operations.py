@@ -16,13 +16,13 @@ Tensor = torch.Tensor
 
 
 def numbers(*shape: int, rank: int = RANK, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Make small numbers that differ between ranks and elements and have exact sums."""
+    """Return small numbers that differ between ranks and elements and have exact sums."""
     count = torch.Size(shape).numel()
     return (torch.arange(count, device=DEVICE) % 13 + rank).to(dtype).view(shape)
 
 
 def out(*shape: int) -> Tensor:
-    """Make a tensor that an operation fills."""
+    """Return a tensor for the output of an operation."""
     return torch.full(shape, -1.0, device=DEVICE)
 
 
@@ -34,21 +34,21 @@ def all_reduce(group: Group, n: int, op: Any = dist.ReduceOp.SUM) -> Tensor:
 
 
 def strided(group: Group, n: int) -> Tensor:
-    """Sum a tensor with gaps."""
+    """Sum a strided tensor."""
     x = numbers(n, 2).t()
     dist.all_reduce(x, group=group)
     return x.contiguous()
 
 
 def all_reduce_of_copy(group: Group, n: int) -> Tensor:
-    """Sum a copy of `strided`'s tensor without gaps."""
+    """Sum a contiguous copy of the tensor in `strided`."""
     x = numbers(n, 2).t().contiguous()
     dist.all_reduce(x, group=group)
     return x
 
 
 def premultiplied(group: Group, n: int) -> Tensor:
-    """Sum products with a factor."""
+    """Sum with a factor."""
     return all_reduce(group, n, dist._make_nccl_premul_sum(0.5))
 
 
@@ -64,14 +64,14 @@ def coalesced(group: Group, n: int) -> Tensor:
 
 
 def reduce_to_root(group: Group, n: int) -> Tensor:
-    """Sum on one rank; the results of the others are undefined."""
+    """Sum on one rank. The results on the other ranks are undefined."""
     x = numbers(n)
     dist.reduce(x, SIZE - 1, group=group)
     return x if RANK == SIZE - 1 else x * 0
 
 
 def broadcast(group: Group, n: int) -> Tensor:
-    """Copy the last rank's tensor."""
+    """Broadcast the last rank's tensor."""
     x = numbers(n)
     dist.broadcast(x, SIZE - 1, group=group)
     return x
@@ -99,14 +99,14 @@ def all_gather_into(group: Group, n: int) -> Tensor:
 
 
 def reduce_scatter(group: Group, n: int) -> Tensor:
-    """Sum and keep a part."""
+    """Sum, and return this rank's part."""
     output = out(n)
     dist.reduce_scatter_tensor(output, numbers(SIZE * n), group=group)
     return output
 
 
 def reduce_scatter_uneven(group: Group, n: int) -> Tensor:
-    """Sum a list of tensors of different sizes and keep one."""
+    """Sum a list of tensors of different sizes, and return this rank's tensor."""
     output = out(n + RANK)
     dist.reduce_scatter(output, [numbers(n + rank) for rank in EVERY], group=group)
     return output

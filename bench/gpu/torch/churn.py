@@ -1,4 +1,4 @@
-"""All-reduces on symmetric tensors while each rank also makes other tensors.
+"""All-reduces symmetric tensors while each rank also allocates other tensors.
 
 churn.py stock    PyTorch's own symmetric pool: wrong sums, and no error
 churn.py symmem   the same histories, then 20 longer ones, on symmem: none may be wrong
@@ -24,7 +24,7 @@ import symmem
 def churn(
     seed: int, steps: int, scope: Callable[[], Any], reduce: Callable[[Any], Any]
 ) -> list[int]:
-    """Run a history; return the numbers of sums and of wrong sums."""
+    """Run a history, and return the number of sums and of wrong sums."""
     noise, live, made, wrong = Noise(seed), [], 0, 0
     for drop, size in history(seed, steps):
         noise.step()
@@ -42,7 +42,7 @@ def churn(
 
 
 def total(found: list[list[int]]) -> tuple[int, int]:
-    """Add the numbers of several histories; a sum is wrong if it is wrong on any rank."""
+    """Add the results of several histories. A sum is wrong if it is wrong on any rank."""
     made = sum(f[0] for f in found)
     return made, max(gather(sum(f[1] for f in found)))
 
@@ -96,7 +96,7 @@ def unchanged() -> None:
 
 
 def diverge(after: int = 40) -> None:
-    """Run a history in which the last rank makes an additional tensor after some steps."""
+    """Run a history in which the last rank allocates an extra tensor after some steps."""
     world = common.start(path="window", check="every", callsites=True)
     made, wrong = 0, 0
     extra: list[torch.Tensor] = []

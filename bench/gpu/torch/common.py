@@ -1,4 +1,4 @@
-"""What the programs of this folder share: opening, verdicts and timing."""
+"""Functions shared by the programs in this folder: opening, verdicts and timing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def distributed() -> None:
 
 
 def needs_gpus(what: str) -> None:
-    """End a program that measures times if ranks share GPUs."""
+    """Exit if ranks share GPUs, because the program measures times."""
     if int(os.environ["LOCAL_WORLD_SIZE"]) > GPUS:
         say(f"SKIP, not supported here: {what} need a GPU for each of {SIZE} ranks, not {GPUS}")
         sys.exit(0)
@@ -63,7 +63,7 @@ def nccl_version() -> tuple[int, int, int]:
 
 
 def attachable() -> bool:
-    """Report whether NCCL's kernels over windows wait for earlier work of the stream.
+    """Return whether NCCL's kernels on windows wait for earlier work on the stream.
 
     If they do not, symmem refuses to attach by default (docs/reference/nccl-defects.md).
     """
@@ -103,11 +103,11 @@ def gather(value: Any) -> list[Any]:
 
 
 PROCESSORS = 8
-"""On how many processors a measurement is made."""
+"""The number of processors on which a measurement is repeated."""
 
 
 def alone(measure: Callable[[], Sequence[float]]) -> Sequence[float]:
-    """Measure times on one rank after the other and on several processors; return the least.
+    """Measure times on one rank at a time and on several processors, and return the minimum.
 
     A processor of a virtual machine is one of two threads of a core and runs at half the speed
     while the other is busy. All returned times are of one processor. The other ranks sleep
@@ -134,7 +134,7 @@ def on_processors(measure: Callable[[], Sequence[float]]) -> list[Sequence[float
 
 
 def verdict(name: str, ok: bool, figures: object = "") -> bool:
-    """Print PASS or FAIL and rank 0's figures; a part passes if it passes on all ranks."""
+    """Print PASS or FAIL and rank 0's figures. A part passes only if it passes on all ranks."""
     global failed
     found = gather([bool(ok), str(figures)])
     wrong = [rank for rank, (passed, _) in enumerate(found) if not passed]
@@ -147,7 +147,7 @@ def verdict(name: str, ok: bool, figures: object = "") -> bool:
 
 
 def attempt(name: str, part: Callable[[], None]) -> None:
-    """Run a part; an exception is a failure, and the next parts still run.
+    """Run a part. After an exception, which is a failure, later parts still run.
 
     Exchanges have a number for each part, so ranks meet again after one has failed alone.
     """
@@ -164,7 +164,7 @@ def attempt(name: str, part: Callable[[], None]) -> None:
 
 
 def leave() -> None:
-    """End the program with the exit code of its verdicts.
+    """Exit with the exit code that the verdicts determine.
 
     The process ends without Python's cleanup, which endings.py tests.
     """
@@ -228,7 +228,7 @@ def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30, replays: int = 1) ->
 def in_turns(
     graphs: dict[str, torch.cuda.CUDAGraph], turns: int = 5, replays: int = 1
 ) -> dict[str, float]:
-    """Time graphs in turns, so that noise affects all equally; return the least median of each."""
+    """Time graphs in turns, so that noise affects all equally. Return each one's least median."""
     found: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(turns):
         for name, graph in graphs.items():
@@ -241,7 +241,7 @@ LOG = Path(tempfile.gettempdir()) / f"symmem-nccl-{os.getpid()}.log"
 
 
 def log_kernels() -> None:
-    """Have NCCL log the kernels of a communicator's rank 0.
+    """Make NCCL log the kernels of a communicator's rank 0.
 
     NCCL reads this setting when it creates its first communicator.
     """
@@ -270,7 +270,7 @@ def logged() -> list[str]:
 
 
 def is_symmetric_kernel(names: list[str]) -> bool:
-    """Report whether NCCL's symmetric kernels are among the kernels."""
+    """Return whether any of the kernels is one of NCCL's symmetric kernels."""
     return any("ncclSymk" in n or "[Symmetric]" in n for n in names)
 
 
@@ -278,7 +278,7 @@ SIZES = [n * MIB for n in (1, 2, 5, 12, 20, 24, 48)]
 
 
 def history(seed: int, steps: int) -> Iterator[tuple[int | None, int]]:
-    """Draw a history of symmetric tensors: the index of one to drop, and the bytes of a new one."""
+    """Yield random steps: the index of a tensor to free, and the size in bytes of a new one."""
     draws = random.Random(seed)
     live = 0
     for _ in range(steps):
@@ -291,14 +291,14 @@ def history(seed: int, steps: int) -> Iterator[tuple[int | None, int]]:
 
 
 class Noise:
-    """Other tensors of a rank, which differ between ranks."""
+    """Other tensors of this rank, which differ between ranks."""
 
     def __init__(self, seed: int):
         self.draws = random.Random(100 * seed + RANK)
         self.live: list[torch.Tensor] = []
 
     def step(self) -> None:
-        """Sometimes make or drop a tensor."""
+        """Sometimes allocate or free a tensor."""
         if self.draws.random() < 0.3:
             size = self.draws.randrange(1, 64) * MIB
             self.live.append(torch.empty(size, dtype=torch.uint8, device=DEVICE))

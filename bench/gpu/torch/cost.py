@@ -16,7 +16,7 @@ from symmem._torch.cuda import snapshot
 from symmem._torch.pytorch import pytorch
 
 BAR = 0.5
-"""Microseconds that a scope may cost over PyTorch's own begin and end, and that a question may."""
+"""The limit for a query, and for a scope beyond PyTorch's begin and end, in microseconds."""
 
 WINDOWS = 8
 GIB = 1 << 30
@@ -79,7 +79,7 @@ def group_pointer() -> int:
 
 
 def questions() -> None:
-    """Ask whether tensors are symmetric, with 1,000 segments."""
+    """Time queries whether tensors are symmetric, with 1,000 segments."""
     world = symmem.world()
     with symmem.use(world):
         inside = torch.empty(MIB, device=DEVICE)
@@ -102,7 +102,7 @@ def questions() -> None:
 
 
 def windows() -> None:
-    """Make 4 GiB of tensors in PyTorch's segments and count windows."""
+    """Allocate 4 GiB of tensors in PyTorch's segments, and count windows."""
     ours, tensors = timed_ours()
     pool = symmem.stats()["pools"][0]
     verdict(
@@ -116,7 +116,7 @@ def windows() -> None:
 
 
 def timed_ours() -> tuple[float, list[torch.Tensor]]:
-    """Make 4 GiB of tensors of 24 MiB on symmem."""
+    """Allocate 4 GiB of 24 MiB tensors with symmem."""
     settle()
     begin = time.monotonic()
     tensors = []
@@ -128,7 +128,7 @@ def timed_ours() -> tuple[float, list[torch.Tensor]]:
 
 
 def timed_stock() -> float:
-    """Make the same on PyTorch's own pool, which registers every segment."""
+    """Allocate the same tensors in PyTorch's own pool, which registers every segment."""
     group = dist.new_group(backend="nccl")
     dist.all_reduce(torch.ones(1, device=DEVICE), group=group)
     backend = group._get_backend(DEVICE)

@@ -1,4 +1,4 @@
-"""A tensor-parallel decode layer, batch 1 to 256: symmem's choice of paths against NCCL.
+"""Compares a tensor-parallel decode layer with symmem's choice of paths to NCCL, batch 1 to 256.
 
 A layer is what follows attention or the MLP: a product whose result is a partial sum, and the
 all-reduce of it. Graphs are replayed in turns, so both see the same machine.
@@ -16,7 +16,7 @@ import symmem
 
 HIDDEN, LAYERS = 8192, 16
 SLOWER = 0.02
-"""The part by which symmem may be slower than plain anywhere."""
+"""The fraction by which symmem may be slower than the plain path for any batch."""
 
 
 class Layer:
@@ -35,7 +35,7 @@ class Layer:
         return out
 
     def product(self) -> torch.Tensor:
-        """Run only the products, which no all-reduce can speed up."""
+        """Run only the matrix products, which are the lower bound."""
         for n in range(LAYERS):
             out = functional.linear(self.x, self.weights[n % 2])
         return out

@@ -1,4 +1,4 @@
-"""The last rank makes another tensor than the others: an error on all ranks, before a wrong sum.
+"""Tests that a different tensor on the last rank is an error on all ranks before a wrong sum.
 
 diverge.py segment   one more, which needs new memory, found when it is to be registered
 diverge.py tensor    one more from memory that PyTorch has cached, found by the next all-reduce
@@ -18,16 +18,16 @@ import symmem
 
 
 def odd(way: str) -> int:
-    """Return the bytes of the tensor that only the last rank makes; 0 for none."""
+    """Return the size in bytes of the last rank's extra tensor, or 0 for none."""
     last = RANK == SIZE - 1
     if way == "size":
         return (384 if last else 256) * MIB
-    # PyTorch keeps tensors of up to 1 MiB apart from the reduced ones.
+    # PyTorch places tensors of up to 1 MiB in other segments than the reduced ones.
     return (256 if way == "segment" else 3) * MIB if last else 0
 
 
 def run(way: str) -> None:
-    """Make tensors until the ranks detect the difference."""
+    """Allocate tensors until the ranks detect the difference."""
     level = "registration" if way == "check" else "every"
     world = common.start(path="window", check=level, callsites=True)
     wrong = 0

@@ -1,4 +1,4 @@
-"""How programs on GPUs end: no hang, no crash, a clear error. The argument chooses the way."""
+"""Tests how programs on GPUs exit: no hang, no crash, a clear error. The argument is the way."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LIVE: list[Any] = []
 
 
 def judge(ok: bool, *words: Any) -> None:
-    """Print the verdict and end this rank, with an error code if it is FAIL."""
+    """Print the verdict and exit, with an error code if it is FAIL."""
     say("PASS" if ok else "FAIL", *words)
     if not ok:
         sys.exit(1)
 
 
 def live() -> None:
-    """End the interpreter with live tensors and unfinished work."""
+    """Exit with live tensors and unfinished work."""
     with symmem.use(common.start()):
         LIVE.append(torch.ones(64 * MIB, device=DEVICE))
     for _ in range(20):
@@ -35,7 +35,7 @@ def live() -> None:
 
 
 def scope() -> None:
-    """Raise an exception inside a scope on one rank; the others learn that it is gone."""
+    """Raise an exception inside a scope on one rank. The others must learn that it is lost."""
     world = common.start()
     say("EXPECT", *[1 if r == SIZE - 1 else 3 for r in range(SIZE)])
     try:
@@ -56,7 +56,7 @@ def scope() -> None:
 
 
 def group() -> None:
-    """Destroy the process group, then close symmem with live tensors."""
+    """Destroy the process group, then finalize symmem with live tensors."""
     with symmem.use(common.start()):
         x = torch.ones(MIB, device=DEVICE)
     if common.attachable():
@@ -72,7 +72,7 @@ def group() -> None:
 
 
 class Squares(torch.utils.data.Dataset[int]):
-    """Items made in forked workers, which try to use symmem."""
+    """Items from forked workers, which try to use symmem."""
 
     def __len__(self) -> int:
         return 8
@@ -86,7 +86,7 @@ class Squares(torch.utils.data.Dataset[int]):
 
 
 def loader() -> None:
-    """Let a DataLoader fork workers while symmem is open."""
+    """Let a DataLoader fork workers while symmem is initialized."""
     with symmem.use(common.start()):
         x = torch.ones(MIB, device=DEVICE)
     data = torch.utils.data.DataLoader(
@@ -100,7 +100,7 @@ def loader() -> None:
 
 
 def interrupt() -> None:
-    """Send a SIGINT to the last rank between collectives; the others learn that it is gone.
+    """Send SIGINT to the last rank between collectives. The others must learn that it is lost.
 
     Any other exception ends the rank with a code that launch.py does not expect.
     """

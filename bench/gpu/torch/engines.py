@@ -1,4 +1,4 @@
-"""An engine's groups with and without symmem's plug-in: engines.py vllm|sglang.
+"""Compares an engine's groups with and without symmem's plug-in: engines.py vllm|sglang.
 
 One group is made before the plug-in is loaded, another afterwards. Both run the same calls: eager,
 in a graph that the engine captures, and compiled. Results must be equal, and a call that symmem
@@ -28,10 +28,10 @@ HIDDEN = 4096
 TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]
 CALLS, REPLAYS, ROUNDS = 10, 3, 20
 SLOWER, NOISE = 1.02, 0.3
-"""The limits of a call that was taken over: times the engine's time, plus microseconds."""
+"""The time limit of a call on symmem: a multiple of the engine's time, plus microseconds."""
 
 LATER = 16 * MIB
-"""The most memory that symmem may take after a group is made."""
+"""The maximum memory that symmem may allocate after a group was created."""
 
 Tensors = list[torch.Tensor]
 
@@ -51,14 +51,14 @@ class Case(NamedTuple):
 
 
 def numbers(rows: int, seed: int = 0, rank: int = RANK) -> torch.Tensor:
-    """Make a rank's tensor of small integers whose sums are exact in bfloat16."""
+    """Return a rank's tensor of small integers, whose sums are exact in bfloat16."""
     generator = torch.Generator(device=DEVICE).manual_seed(100 * seed + rank)
     made = torch.randint(-8, 8, (rows, HIDDEN), device=DEVICE, generator=generator)
     return made.bfloat16()
 
 
 def uneven(tokens: int) -> list[int]:
-    """List the rows of each rank in a call with different sizes."""
+    """Return the number of rows of each rank in an uneven call."""
     return [tokens + rank for rank in range(SIZE)]
 
 
@@ -73,14 +73,14 @@ def exchange(group: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def to_all(group: Any, x: torch.Tensor) -> torch.Tensor:
-    """Exchange equal parts in SGLang's flat form; vLLM's groups have no such call."""
+    """Exchange equal parts with SGLang's function. vLLM's groups have no such call."""
     output = torch.empty_like(x)
     group.all_to_all_single(output.view(-1), x.view(-1))
     return output
 
 
 def experts(x: torch.Tensor) -> Tensors:
-    """Make what a rank sends to experts: hidden states, weights, and indices of experts."""
+    """Return a rank's inputs for experts: hidden states, weights, and expert indices."""
     rows = x.shape[0]
     if rows not in _routes:
         weights = torch.full((rows, 8), RANK + 0.5, device=DEVICE)
@@ -130,7 +130,7 @@ class Vllm:
         import vllm.distributed.parallel_state as state
         from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 
-        # vLLM needs NCCL 2.29.7, also where it does not suspend communicators.
+        # vLLM needs NCCL 2.29.7, even if it does not suspend communicators.
         nccl = ctypes.CDLL(os.environ["VLLM_NCCL_SO_PATH"])
         NCCLLibrary.exported_functions = [
             f for f in NCCLLibrary.exported_functions if hasattr(nccl, f.name)
@@ -139,7 +139,7 @@ class Vllm:
         state.init_distributed_environment(SIZE, RANK, "env://", DEVICE.index, "nccl")
 
     def make(self) -> Any:
-        """Make a group for tensor parallelism."""
+        """Create a group for tensor parallelism."""
         every = [list(range(SIZE))]
         return self.state.init_model_parallel_group(every, DEVICE.index, "nccl", group_name="tp")
 
@@ -185,7 +185,7 @@ class Sglang:
         state.init_distributed_environment(SIZE, RANK, "env://", DEVICE.index, "nccl")
 
     def make(self) -> Any:
-        """Make a group without its custom all-reduce, which must be compiled."""
+        """Create a group without its custom all-reduce, which would have to be compiled."""
         return self.state.init_model_parallel_group(
             [list(range(SIZE))],
             DEVICE.index,
@@ -211,7 +211,7 @@ class Sglang:
 
 
 def selected(engine: Any) -> list[Case]:
-    """List the calls whose names begin with an entry of CASES, or all."""
+    """Return the calls whose names begin with an entry in CASES, or all calls."""
     names = tuple(filter(None, os.environ.get("CASES", "").split(",")))
     return [case for case in engine.cases if not names or case.name.startswith(names)]
 
@@ -238,7 +238,7 @@ def beside_torch() -> int:
 
 
 def eagerly(engine: Any, group: Any) -> dict[tuple[str, int], tuple[Tensors, bool]]:
-    """Run all calls; return the results and whether symmem ran each call."""
+    """Run all calls, and return the results and whether symmem ran each call."""
     found = {}
     for case in selected(engine):
         for tokens in TOKENS:
@@ -294,7 +294,7 @@ def eager_time(call: Callable[[], Any]) -> float:
 
 
 def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
-    """Compare a call of both groups in graphs: bits and times."""
+    """Compare the bits and the times of a call in graphs of both groups."""
     fresh = numbers(case.rows(tokens), tokens + 1)
     once = [Recorded(group, case, tokens, 1) for group in (own, ours)]
     equal = same(once[0].replay(fresh), once[1].replay(fresh))
@@ -381,7 +381,7 @@ def decode(group: Any, steps: int = 64) -> list[int]:
 
 
 def decoder(own: Any, ours: Any) -> None:
-    """Compare the tokens of a decoder; with two ranks the order of sums is unique."""
+    """Compare the tokens of a decoder. With two ranks, the order of a sum does not matter."""
     theirs, mine = decode(own), decode(ours)
     equal = sum(a == b for a, b in zip(theirs, mine, strict=True))
     verdict(
@@ -409,7 +409,7 @@ def main() -> None:
     if not verdict("the group is taken over", found.group is not None, found.reason or "yes"):
         common.leave()
     after = eagerly(engine, ours)
-    # Each group of the engine allocates memory at its first calls of some kinds.
+    # An engine's group allocates memory in the first calls of some kinds.
     later = beside_torch() - made - (had - start)
     wrong = [key for key, (result, _) in after.items() if not same(result, before[key][0])]
     verdict("eager results are equal", not wrong, wrong or f"{len(after)} calls")

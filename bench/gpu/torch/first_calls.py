@@ -28,7 +28,7 @@ COUNT = 1 << 16
 
 
 def ones(parts: int = 1) -> torch.Tensor:
-    """Make a tensor of several parts."""
+    """Return a tensor of several parts."""
     return torch.ones(parts * COUNT, device=DEVICE)
 
 

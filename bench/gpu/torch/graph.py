@@ -1,4 +1,4 @@
-"""CUDA graphs: their memory is not handed out again, and growth in a capture causes a warning.
+"""Tests that memory of CUDA graphs is not reused, and that growth in a capture warns.
 
 The sentinel shows the fault of pools that do not know graphs: it reduces a symmetric tensor inside
 a graph, then makes a tensor outside, fills it with 7.0, and replays the graph. If the memory of the
@@ -19,7 +19,7 @@ SIZES = [2 << 10, 12 << 10, 96 << 10, MIB, 24 * MIB]
 
 
 def stream() -> torch.cuda.Stream:
-    """Make the stream that captures use and reserve memory on it."""
+    """Return the stream that captures use, with memory reserved on it."""
     made = torch.cuda.Stream()
     symmem.reserve(256 * MIB, stream=made)
     return made
@@ -34,7 +34,7 @@ def step(source: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def sevens(on: torch.cuda.Stream, count: int) -> list[torch.Tensor]:
-    """Make symmetric tensors on a stream and fill them with 7.0."""
+    """Allocate symmetric tensors on a stream, and fill them with 7.0."""
     with torch.cuda.stream(on), symmem.use():
         made = [torch.full((count,), 7.0, device=DEVICE) for _ in range(8)]
     torch.cuda.synchronize()
@@ -61,7 +61,7 @@ def captured(
 
 
 def sentinel() -> None:
-    """Capture, make sentinels and replay ten times."""
+    """Capture, allocate sentinels, and replay ten times."""
     intact, right, reserved = [], [], []
     for nbytes in SIZES:
         on = stream()
@@ -72,8 +72,8 @@ def sentinel() -> None:
         graph, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         warned, took = captured(graph, on, source, out)
         reserved.append(warned == 0 and took["window"] == 1)
-        # What would be handed out next: on the stream of the capture, in a graph of another pool,
-        # and once what is free has been given back.
+        # Allocate where freed memory would be reused: on the capture's stream, in a graph of
+        # another pool, and after free memory was returned.
         sentinels = sevens(on, count)
         with torch.cuda.graph(other, stream=on, capture_error_mode="thread_local"):
             step(source, torch.empty_like(out))
@@ -118,7 +118,7 @@ def shared() -> None:
 
 
 def growth() -> None:
-    """Need memory in a capture that was not reserved."""
+    """Use memory in a capture that was not reserved."""
     world = symmem.world()
     count = 512 * MIB // 4
     source, out = torch.ones(count, device=DEVICE), torch.empty(count, device=DEVICE)

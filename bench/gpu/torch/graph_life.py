@@ -1,4 +1,4 @@
-"""CUDA graphs outlive their group: replays end after a fault or close, and memory is freed.
+"""Tests CUDA graphs that outlive their group: replays end, and memory is freed.
 
 Ranks may share a GPU (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL 2.30 or newer).
 """
@@ -17,7 +17,7 @@ from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, settle, verdic
 import symmem
 
 PATIENCE = 30.0
-"""Seconds that a replay may take on a group that has ended."""
+"""The maximum time of a replay on a failed or closed group, in seconds."""
 
 
 def second() -> symmem.Group:
@@ -26,7 +26,7 @@ def second() -> symmem.Group:
 
 
 def another() -> dist.ProcessGroup:
-    """Make another process group of all ranks."""
+    """Create another process group of all ranks."""
     return dist.new_group(list(range(SIZE)), backend="nccl")
 
 
@@ -39,7 +39,7 @@ def captured(group: symmem.Group, tensors: list[torch.Tensor]) -> torch.cuda.CUD
 
 
 def ends(graph: torch.cuda.CUDAGraph) -> bool:
-    """Replay; report whether the GPU finishes in time and works afterwards."""
+    """Replay, and return whether the GPU finishes in time and is usable afterwards."""
     begin = time.monotonic()
     with torch.cuda.stream(common.capture_stream()):
         graph.replay()
@@ -49,14 +49,14 @@ def ends(graph: torch.cuda.CUDAGraph) -> bool:
 
 
 def inputs(group: symmem.Group) -> list[torch.Tensor]:
-    """Make an ordinary tensor and two symmetric ones, the last for kernels over peers' memory."""
+    """Return an ordinary tensor and two symmetric ones, the last for direct kernels."""
     with symmem.use(group):
         symmetric = [torch.zeros(n, device=DEVICE) for n in (1024, 8 * MIB)]
     return [torch.zeros(1024, device=DEVICE), *symmetric]
 
 
 def after_a_fault() -> None:
-    """Fail the group while one rank's replay waits in a kernel; then replay on all ranks."""
+    """Abort the group while one rank's replay waits in a kernel, then replay on all ranks."""
     group = second()
     tensors = inputs(group)
     graph = captured(group, tensors)
@@ -87,7 +87,7 @@ def after_a_close() -> None:
 
 
 def comes_back(rounds: int) -> None:
-    """Capture, fail or close groups and destroy the graphs; the memory must be freed."""
+    """Capture, abort or close groups, and destroy the graphs. The memory must be freed."""
 
     def one(i: int) -> None:
         process_group = another()

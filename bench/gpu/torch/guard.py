@@ -1,4 +1,4 @@
-"""Cost of a guard behind each of NCCL's kernels on the stream: a wait for a word, and a kernel.
+"""Measures the cost of a guard after each NCCL kernel: a wait for a word, or a kernel.
 
 One rank is enough. A guard would mark the output of an aborted call. The work is queued behind a
 kernel that sleeps, so the time of the host does not count.
@@ -17,7 +17,7 @@ FLUSH_NOTHING = 0  # CU_STREAM_WAIT_VALUE_GEQ, no flush
 
 
 def stream_time(call: Callable[[], None]) -> float:
-    """Return the microseconds of a call on the stream: the median of several rounds."""
+    """Return a call's median time on the stream over several rounds, in microseconds."""
     times = []
     for _ in range(ROUNDS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -45,7 +45,7 @@ def waits(word: torch.Tensor) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Print the time of each guard behind a small copy."""
+    """Print the time of each guard after a small copy."""
     source = torch.ones(2048, device="cuda")
     output = torch.empty_like(source)
     word = torch.zeros(1, dtype=torch.int32, device="cuda")

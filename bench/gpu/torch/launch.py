@@ -22,7 +22,7 @@ from symmem._rank.rendezvous import free_port
 PRCTL = ctypes.CDLL(None).prctl
 
 GRACE = 12.0
-"""How long the other ranks may go on after one has failed, in seconds."""
+"""How long the other ranks may continue after one has failed, in seconds."""
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -41,12 +41,12 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """Have the system kill this process when its parent ends, even if that is killed."""
+    """Make the kernel kill this process when its parent exits, even if the parent is killed."""
     PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
-    """Wait for all ranks; report whether they ended in time."""
+    """Wait for all ranks, and return whether they exited in time."""
     deadline = time.monotonic() + seconds
     while any(child.poll() is None for child in children):
         if time.monotonic() > deadline:
@@ -59,7 +59,7 @@ def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a rank and the processes that it has started."""
+    """Kill a rank and the processes that it has started."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
@@ -77,7 +77,7 @@ def show(rank: int, code: int, out: IO[bytes]) -> str:
 
 
 def expected(text: str, ranks: int) -> list[int]:
-    """Return the exit codes that a program announces."""
+    """Return the exit codes that a program declares."""
     lines = [line.split() for line in text.splitlines() if line.startswith("EXPECT ")]
     codes = [int(c) for c in lines[-1][1:]] if lines else []
     return codes if len(codes) == ranks else [0] * ranks

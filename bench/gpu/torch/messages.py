@@ -15,12 +15,12 @@ NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
 
 def pattern(seed: int, count: int) -> torch.Tensor:
-    """Make numbers that other ranks can make, too."""
+    """Return numbers that other ranks can also compute."""
     return (torch.arange(count, device=DEVICE) * 7 + seed * 13) % 251
 
 
 def both_directions() -> None:
-    """Send before receiving, on one stream, far more than fits in flight between two GPUs."""
+    """Send before receiving, on one stream, far more than the channel between two GPUs holds."""
     ok = True
     for count in (1, 1000, MIB, 8 * MIB):
         got = torch.empty(count, dtype=torch.int64, device=DEVICE)
@@ -84,7 +84,7 @@ def works_and_streams() -> None:
 
 
 def unmatched() -> None:
-    """Leave a message unreceived: closing the group reports it."""
+    """Leave a message unreceived. Closing the group must report it."""
     group = symmem.group(dist.new_group())
     if RANK == 0:
         symmem.send(pattern(0, 3), 1, group, tag=5)

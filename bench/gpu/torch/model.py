@@ -87,7 +87,7 @@ class Model:
 
 
 def prefill(model: Model, tokens: torch.Tensor, reduce: Reduce) -> float:
-    """Return the time of the prompt in seconds: the least of five."""
+    """Return the least of five times of the prompt, in seconds."""
     found = []
     for _ in range(5):
         model.position.zero_()

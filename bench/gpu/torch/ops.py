@@ -1,4 +1,4 @@
-"""Collectives on GPUs against torch.distributed: all-reduce, all-gather, reduce-scatter and others.
+"""Compares collectives on GPUs with those of torch.distributed.
 
 The first three check what vLLM's tests of its symmetric operators check: 4 Mi elements of bfloat16
 in symmetric buffers, and results equal to those of torch.distributed.
@@ -124,7 +124,7 @@ def asynchronous() -> None:
 
 
 def backward() -> None:
-    """Make symmetric tensors on autograd's threads, with a scope open around backward."""
+    """Allocate symmetric tensors on autograd's threads, in a scope around backward."""
     seen = []
 
     class Reduced(torch.autograd.Function):
@@ -172,7 +172,7 @@ def compiled() -> None:
 
 
 def compiler_lacks() -> str:
-    """Return what inductor needs to compile and this machine lacks; nothing if it has all."""
+    """Return what this machine lacks to compile with inductor, or nothing."""
     if importlib.util.find_spec("triton") is None:
         return "Triton"
     # Triton uses these to compile the code that launches its kernels.

@@ -1,4 +1,4 @@
-"""Concurrent calls of one group: symmem must order them, and every sum must be right.
+"""Tests that symmem orders concurrent calls of one group, so that every sum is correct.
 
     overlap.py            three programs, every path and size, REPLAYS (1000) times each
     overlap.py opposite   alike graphs in opposite order on the last rank: an error, no swapped sums
@@ -132,7 +132,7 @@ def overlap() -> None:
                     begin = time.monotonic()
                     pair = [Sums(nbytes, path, 1), Sums(other, path, 200)]
                     for sums, on in zip(pair, streams, strict=True):
-                        with torch.cuda.stream(on):  # so a capture allocates nothing
+                        with torch.cuda.stream(on):  # so that a capture does not allocate
                             sums.step()
                     settle()
                     made = program(pair, streams)
@@ -147,7 +147,7 @@ def overlap() -> None:
 
 
 def opposite() -> None:
-    """Have the last rank replay its two graphs in the opposite order."""
+    """Make the last rank replay its two graphs in the opposite order."""
     symmem.set_path("direct")
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     pair = [Sums(16384, "direct", 1), Sums(16384, "direct", 200)]

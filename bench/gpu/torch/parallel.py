@@ -50,7 +50,7 @@ class Layer(nn.Module):
 
 
 def stack() -> nn.Module:
-    """Make the model with the same weights on all ranks."""
+    """Return the model, with the same weights on all ranks."""
     torch.manual_seed(3)
     with torch.device(DEVICE):
         return nn.Sequential(*(Layer() for _ in range(LAYERS))).to(torch.bfloat16)

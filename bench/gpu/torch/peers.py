@@ -1,4 +1,4 @@
-"""symmem's collectives, NCCL, NCCL's windows and PyTorch's symmetric kernels in one run.
+"""Compares symmem's collectives with NCCL, NCCL's windows and PyTorch's symmetric kernels.
 
 Each column does the same work on tensors of the same size, in graphs of 20 calls that are replayed
 in turns. It is timed in three ways. "alone" is one replay between two events; it includes a share
@@ -37,14 +37,14 @@ SIZES = [1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB]
 SIZES += [1 * MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 CALLS = 20
 SLOWER = 0.02
-"""The part by which symmem may be slower than the best peer anywhere: noise."""
+"""The fraction by which symmem may be slower than the best peer, to allow for noise."""
 
 Work = Callable[[], object]
 Graphs = dict[str, torch.cuda.CUDAGraph]
 
 
 def symmetric(count: int) -> torch.Tensor:
-    """Make a symmetric tensor of zeros."""
+    """Return a symmetric tensor of zeros."""
     with symmem.use():
         made = torch.empty(count, device=DEVICE, dtype=torch.bfloat16)
     return made.zero_()
@@ -65,7 +65,7 @@ PATHS = {"NCCL": "plain", "windows": "window", "symmem": "auto"}
 
 
 class AllReduce:
-    """All-reduce in place; PyTorch's kernels work in its own symmetric buffers."""
+    """All-reduce in place. PyTorch's kernels use PyTorch's own symmetric buffers."""
 
     name = "all-reduce"
 
@@ -98,7 +98,7 @@ class AllReduce:
 
 
 class AllGather:
-    """All-gather; sizes are those of the result."""
+    """All-gather. Sizes are those of the result."""
 
     name = "all-gather"
 
@@ -113,7 +113,7 @@ class AllGather:
 
 
 class ReduceScatter(AllGather):
-    """Reduce-scatter; sizes are those of the input."""
+    """Reduce-scatter. Sizes are those of the input."""
 
     name = "reduce-scatter"
 

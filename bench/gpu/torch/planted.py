@@ -49,7 +49,7 @@ class Outside:
         self.tensors: list[torch.Tensor] = []
 
     def change(self) -> None:
-        """Make or drop a tensor."""
+        """Allocate or free a tensor."""
         if self.tensors and self.rng.random() < 0.5:
             self.tensors.pop(self.rng.randrange(len(self.tensors)))
             torch.cuda.empty_cache()
@@ -59,7 +59,7 @@ class Outside:
 
 
 def places(snapshot: dict[str, Any], pools: list[tuple[int, int]]) -> list[list[Place]]:
-    """Return for each pool where its tensors were placed.
+    """Return the places of each pool's tensors.
 
     PyTorch 2.11 does not record the pools of events, so they are those of the segments at the end.
     """
@@ -127,7 +127,7 @@ def record_programs(
 
 
 def submit(group: dist.ProcessGroup, kind: int, tensor: torch.Tensor) -> None:
-    """Submit a call and do not wait for it."""
+    """Submit a call without waiting for it."""
     if kind == 0:
         dist.all_reduce(tensor, group=group, async_op=True)
     elif kind == 1:

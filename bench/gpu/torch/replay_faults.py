@@ -1,4 +1,4 @@
-"""Faults of the last rank while all ranks replay a graph and none calls symmem.
+"""Tests faults of the last rank while all ranks replay a graph and no rank calls symmem.
 
 replay_faults.py pause    it sleeps for longer than the timeout, and goes on
 replay_faults.py stop     the same, by SIGSTOP
@@ -27,20 +27,20 @@ import symmem
 
 TIMEOUT = 2.0
 ROUNDS = 20
-"""How many replays go well."""
+"""The number of replays before the fault."""
 
 LIMIT = 60.0
 SOON = 0.5
-"""How long the word may take once a NaN is there, in seconds; 0.2 on an idle machine."""
+"""The maximum delay of the word after the first NaN, in seconds. It is 0.2 on an idle machine."""
 
 LARGE = 1 << 20
-"""So many elements and more are symmetric: peers read and write them themselves."""
+"""Tensors of at least this many elements are symmetric, so that peers access them directly."""
 
 LAST = RANK == SIZE - 1
 
 
 class Sums:
-    """A graph that copies an input and sums it, and what was found in its output."""
+    """A graph that copies and sums an input, and the results found in its output."""
 
     def __init__(self, count: int) -> None:
         self.input = torch.full((count,), float(RANK + 1), device=DEVICE)
@@ -58,12 +58,12 @@ class Sums:
         symmem.all_reduce(self.output)
 
     def half(self) -> None:
-        """Sum half of the elements, which is another call."""
+        """Sum half of the elements, which is a different call."""
         self.output.copy_(self.input)
         symmem.all_reduce(self.output[: self.output.numel() // 2])
 
     def replay(self, graph: torch.cuda.CUDAGraph | None = None) -> bool:
-        """Replay, check every number, and report whether one is a NaN."""
+        """Replay, check every number, and return whether one is a NaN."""
         (graph or self.graph).replay()
         torch.cuda.synchronize()
         found = self.output if graph is None else self.output[: self.output.numel() // 2]
@@ -74,7 +74,7 @@ class Sums:
 
 
 def fail(way: str, sums: Sums) -> None:
-    """Cause the fault of the last rank."""
+    """Cause a fault of the last rank."""
     away = TIMEOUT + 5
     if way == "pause":
         time.sleep(away)
@@ -88,7 +88,7 @@ def fail(way: str, sums: Sums) -> None:
 
 
 def raises(name: str, call: object) -> list[str]:
-    """Report whether a call raises an error of symmem."""
+    """Return whether a call raises a symmem error."""
     try:
         call()  # type: ignore[operator]
     except symmem.SymmemError as e:
@@ -98,7 +98,7 @@ def raises(name: str, call: object) -> list[str]:
 
 
 def run(way: str, count: int) -> list[str]:
-    """Replay until the fault is seen; return what is wrong."""
+    """Replay until the fault is detected, and return descriptions of failures."""
     sums = Sums(count)
     begin, first = time.monotonic(), 0.0
     rounds = 0
@@ -129,7 +129,7 @@ def run(way: str, count: int) -> list[str]:
 
 
 def main() -> None:
-    """Run one case and end without Python's cleanup."""
+    """Run one case, and exit without Python's cleanup."""
     way = sys.argv[1]
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 4096
     common.start(path="direct", timeout=TIMEOUT)
@@ -137,7 +137,7 @@ def main() -> None:
     bad = run(way, count)
     print("FAIL" if bad else "PASS", f"rank {RANK}, {way} of {count}:", *bad, sep=" ", flush=True)
     if RANK == 0:
-        time.sleep(3)  # it serves the store of the others
+        time.sleep(3)  # rank 0 serves the store of the other ranks
     os._exit(1 if bad else 0)
 
 

@@ -1,4 +1,4 @@
-"""SGLang's own files on symmem's library: sglang_files.py CHECKOUT.
+"""Runs SGLang's own files with symmem's library: sglang_files.py CHECKOUT.
 
 Loads pynccl_wrapper.py, pynccl.py and pynccl_allocator.py from the checkout, with stubs for what
 they import. Only the library that the allocator would compile is replaced by symmem's. Nothing of
@@ -37,14 +37,14 @@ class Value:
     """The value of a stub: callable, with any attribute, and false."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Return another value."""
+        """Return a new Value."""
         return Value()
 
     def __getattr__(self, name: str) -> Any:
         return Value()
 
     def get(self) -> Any:
-        """Stand for an environment variable that is not set."""
+        """Represent an environment variable that is not set."""
         return None
 
     def __bool__(self) -> bool:
@@ -76,7 +76,7 @@ def load(name: str, path: Path) -> Any:
 
 
 class Coordinator:
-    """What SGLang's allocator needs of a group."""
+    """Fakes the parts of a group that SGLang's allocator uses."""
 
     def __init__(self, communicator: Any):
         self.pynccl_comm = communicator
@@ -129,7 +129,7 @@ def instead(*_: Any, name: str, build_directory: str, **__: Any) -> str:
 
 
 def run(checkout: Path) -> None:
-    """Reduce tensors of SGLang's pool over two communicators."""
+    """Reduce tensors from SGLang's pool with two communicators."""
     cpp_extension.load_inline = instead
     pynccl, allocator = prepare(checkout)
     gloo = dist.new_group(backend="gloo")

@@ -32,7 +32,7 @@ STEPS = {"agree": 160, "extra": 160, "size": 160, "skew": 500, "call": 40}
 
 
 class Program:
-    """A random program. It is the same on every rank except for the change of the case."""
+    """A random program, which is the same on every rank except for the case's change."""
 
     def __init__(self, case: str, rank: int) -> None:
         self.case = case
@@ -46,17 +46,17 @@ class Program:
         self.planted = False
 
     def make(self, size: int) -> torch.Tensor:
-        """Make a tensor in the pool."""
+        """Allocate a tensor in the pool."""
         return torch.empty(size, dtype=torch.uint8, device="cuda")
 
     def size(self) -> int:
-        """Draw a size: often one of a few, so that equal free blocks compete."""
+        """Draw a size, often one of a few, so that free blocks of the same size compete."""
         if self.rng.random() < 0.6:
             return self.rng.choice([64 * KIB, 512 * KIB, 2 * MIB, 4 * MIB])
         return self.rng.randrange(1, 3 * MIB)
 
     def disturb(self) -> None:
-        """Make or drop memory outside the pool, which moves later segments."""
+        """Allocate or free memory outside the pool, which moves later segments."""
         if self.outside and self.own.random() < 0.5:
             self.outside.pop(self.own.randrange(len(self.outside)))
             torch.cuda.empty_cache()
@@ -65,7 +65,7 @@ class Program:
         self.outside.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
 
     def step(self, number: int, steps: int) -> None:
-        """Make or drop a tensor, and sometimes sum one over the ranks."""
+        """Allocate or free a tensor, and sometimes sum one across the ranks."""
         if self.case == "skew" and number % 10 == 0:
             self.disturb()
         if len(self.live) > 24 or (self.live and self.rng.random() < 0.45):
@@ -86,7 +86,7 @@ class Program:
 
 
 def end_with_a_difference(rank: int) -> None:
-    """Submit a last collective that differs on rank 1 and do not wait for it."""
+    """Submit a last collective, which differs on rank 1, without waiting for it."""
     tensor = torch.zeros(1024, device="cuda")
     if rank == 1:
         dist.broadcast(tensor, 0, async_op=True)
@@ -116,7 +116,7 @@ def main() -> None:
     (folder / f"{case}_calls_rank{rank}.pickle").write_bytes(dump)
     size = sum(p.stat().st_size for p in folder.glob(f"{case}_*_rank{rank}.pickle"))
     print(f"case {case} rank {rank}: {size} bytes, torch {torch.__version__}", flush=True)
-    # All ranks write before any of them ends, because a last collective that differs never ends.
+    # All ranks write before any of them exits, because a mismatched collective never completes.
     store = dist.distributed_c10d._get_default_store()
     store.set(f"written {rank}", "yes")
     store.wait([f"written {r}" for r in range(int(os.environ["WORLD_SIZE"]))])

@@ -1,4 +1,4 @@
-"""How much memory the world's pool maps where tensors are made on many streams.
+"""Measures how much memory the world's pool maps if tensors are allocated on many streams.
 
 FSDP2 trains 200 steps in `symmem.use`, whose streams for gathers and reductions are not the
 default one; tensors of 1 MiB are made on 1 to 64 streams, of which PyTorch has no more; and 1,000
@@ -44,7 +44,7 @@ class Layer(nn.Module):
 
 
 def bounded(name: str, streams: int, ok: bool, begin: float) -> None:
-    """Report what the pool maps after a part."""
+    """Print the memory that the pool maps after a part."""
     pool: dict[str, Any] = symmem.stats()["pools"][0]
     mapped, high, segments = pool["mapped"], pool["high_water"], pool["segments"]
     most = max(FIRST, 2 * high + 2 * MIB * streams)
@@ -59,7 +59,7 @@ def bounded(name: str, streams: int, ok: bool, begin: float) -> None:
 
 
 def many_streams() -> None:
-    """Make a tensor on each of PyTorch's streams and sum one of them."""
+    """Allocate a tensor on each of PyTorch's streams, and sum one of them."""
     begin = time.monotonic()
     live = []
     for number in range(64):

@@ -1,4 +1,4 @@
-"""PyTorch's symmetric memory on symmem's memory, on GPUs, and handles in an unchanged kernel.
+"""Tests PyTorch's symmetric memory with symmem's allocator on GPUs, and handles in a kernel.
 
 symmetric.py operators|inductor|handles|faults
 """
@@ -25,18 +25,18 @@ Tensor = torch.Tensor
 
 
 def numbers(n: int, rank: int = RANK, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Make small numbers that differ between ranks, whose sums are exact."""
+    """Return small numbers that differ between ranks and have exact sums."""
     return ((torch.arange(n, device=DEVICE) % 13) + rank).to(dtype)
 
 
 def total(n: int) -> Tensor:
-    """Add the numbers of all ranks."""
+    """Return the sum of all ranks' numbers."""
     parts = torch.stack([numbers(n, rank).float() for rank in EVERY])
     return parts.sum(0).bfloat16()
 
 
 def begin() -> None:
-    """Open NCCL's groups, symmem, and PyTorch's symmetric memory on it."""
+    """Initialize NCCL's groups, symmem, and PyTorch's symmetric memory with symmem's allocator."""
     common.distributed()
     symmem.init(backend="nccl", timeout=15)
     symmem.use_symm_mem()
@@ -47,7 +47,7 @@ def begin() -> None:
 
 
 def symmetric(n: int) -> tuple[Tensor, Any]:
-    """Make a symmetric tensor of the numbers, and its handle."""
+    """Return a symmetric tensor of the numbers, and its handle."""
     x = symm_mem.empty(n, dtype=torch.bfloat16, device=DEVICE)
     handle = symm_mem.rendezvous(x, dist.group.WORLD)
     x.copy_(numbers(n))
@@ -110,7 +110,7 @@ def barriers() -> None:
 
 
 def inductor() -> None:
-    """Compile an all-gather before a product, and look for PyTorch's fused operator."""
+    """Compile an all-gather followed by a product, and check for PyTorch's fused operator."""
     begin()
     from torch._inductor import config
     from torch.distributed._functional_collectives import all_gather_tensor, reduce_scatter_tensor
@@ -162,7 +162,7 @@ def sync_blocks(pads, rank: tl.constexpr, size: tl.constexpr):  # type: ignore[n
 def one_shot(  # type: ignore[no-untyped-def]
     buffer_ptrs, pad_ptrs, output, n, rank: tl.constexpr, size: tl.constexpr, width: tl.constexpr
 ):
-    """Adds the buffers of all ranks; a kernel as programs write it over PyTorch's handles."""
+    """Adds the buffers of all ranks, as kernels of programs do with PyTorch's handles."""
     buffers = buffer_ptrs.to(tl.pointer_type(tl.uint64))
     pads = pad_ptrs.to(tl.pointer_type(tl.uint64))
     sync_blocks(pads, rank, size)
@@ -178,7 +178,7 @@ def one_shot(  # type: ignore[no-untyped-def]
 
 
 def handles() -> None:
-    """Run an unchanged kernel with a handle of symmem, on a tensor that symmem has allocated."""
+    """Run an unchanged kernel with symmem's handle of a symmem tensor."""
     common.distributed()
     group = symmem.init(backend="nccl", timeout=15)
     n, width = 100_000, 1024
@@ -211,7 +211,7 @@ def handles() -> None:
 
 
 def faults() -> None:
-    """Have a rank miss a barrier of a handle; the others get an error that names it."""
+    """Make a rank miss a handle's barrier. The others must get an error that names it."""
     common.distributed()
     symmem.init(backend="nccl", timeout=3)
     symmem.use_symm_mem()

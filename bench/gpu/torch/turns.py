@@ -1,4 +1,4 @@
-"""Cost of a replay: two graphs of all-reduces of a group, replayed in turns on one stream.
+"""Measures the cost of a replay of two all-reduce graphs, replayed in turns on one stream.
 
 Prints a line for each size: the bytes and the microseconds of a replay. SYMMEM_PATH chooses the
 path. To compare two versions of symmem, run the program with the PYTHONPATH of each in turns.
@@ -16,13 +16,13 @@ from common import DEVICE, attempt, capture, gather, say, settle
 import symmem
 
 CALLS = 8
-"""All-reduces in a graph."""
+"""The number of all-reduces in a graph."""
 
 REPLAYS, ROUNDS = 50, 20
 
 
 def timed(graphs: list[torch.cuda.CUDAGraph]) -> float:
-    """Return the median time of a replay in microseconds; the graphs alternate."""
+    """Return the median time of a replay, in microseconds. The graphs alternate."""
     found = []
     for _ in range(ROUNDS):
         begin = torch.cuda.Event(enable_timing=True)

@@ -1,4 +1,4 @@
-"""Tests process groups of the backend "symmem" beside a gloo default group, on four ranks."""
+"""Tests process groups of the backend "symmem" with a gloo default group, on four ranks."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Torch:
         return process_group._get_backend(self.module.device("cpu"))
 
     def overlaps_itself(self, tensor: torch.Tensor) -> bool:
-        """Return whether PyTorch can tell that elements of a tensor share memory."""
+        """Return whether elements of a tensor share memory, as far as PyTorch can determine."""
         return bool(self.module._debug_has_internal_overlap(tensor) == 1)
 
     def element(self, dtype: torch.dtype) -> Type:
