@@ -85,7 +85,7 @@ def tensors_are_in_windows_after_the_scope() -> None:
 
 
 @check
-def all_reduce_is_right_for_every_type_and_reduction() -> None:
+def all_reduce_supports_every_type_and_reduction() -> None:
     wants = {"sum": sum, "min": min, "max": max}
     for dtype in ALL:
         for name, want in wants.items():
