@@ -251,7 +251,7 @@ def test_ranks_that_do_not_arrive_are_named() -> None:
 )
 def test_the_timeout_is(given: dict[str, int], of_the_group: float | None, want: int) -> None:
     options = dict(given)
-    origin.meet(origin.Origin((0,), 0, PaperStore(), of_the_group), options)
+    origin.add_store(origin.WorldSpec((0,), 0, PaperStore(), of_the_group), options)
     assert options["timeout_ms"] == want
 
 

@@ -35,27 +35,27 @@ def create(options: Any) -> Any:
         options: PyTorch's `_DistributedBackendOptions`.
     """
     torch = pytorch()
-    of = joining.origin_of(options)
+    spec = joining.spec_of(options)
     is_default = not options.global_ranks_in_group
     if not load(torch):
         from symmem._backend.python_group import PythonGroup
 
-        group, close = joining.join(of, options.group_id, is_default=is_default)
+        group, close = joining.join(spec, options.group_id, is_default=is_default)
         return PythonGroup(group, close, options)
     if os.environ.get(SWITCH, "0") != "0":
         allocate_from_groups("symmem")
     on_cpus, on_gpus = _devices(torch)
     name = options.group_id
-    device = _join(of, name, "nccl", is_default=is_default) if on_gpus else NONE
+    device = _join(spec, name, "nccl", is_default=is_default) if on_gpus else NONE
     host = NONE
     if on_cpus:
-        host_of = of
+        host_spec = spec
         if on_gpus:
             # Use separate keys of the store for the two groups.
-            store = torch.distributed.PrefixStore("host", of.store)
-            host_of = origin.Origin(of.ranks, of.rank, store, of.timeout)
-        host = _join(host_of, name, "host", is_default=is_default and not on_gpus)
-    model = torch.distributed.ProcessGroup(of.store, of.rank, len(of.ranks))
+            store = torch.distributed.PrefixStore("host", spec.store)
+            host_spec = origin.WorldSpec(spec.ranks, spec.rank, store, spec.timeout)
+        host = _join(host_spec, name, "host", is_default=is_default and not on_gpus)
+    model = torch.distributed.ProcessGroup(spec.store, spec.rank, len(spec.ranks))
     boxed = torch.module.ops.symmem_c10d.make(
         str(where()),
         model.boxed(),
@@ -63,7 +63,7 @@ def create(options: Any) -> Any:
         host.numbers,
         device.numbers,
         host.pool,
-        timeout_ms(of),
+        timeout_ms(spec),
         INTERPRETER,
     )
     return torch.backend_of(torch.distributed.ProcessGroup.unbox(boxed))
@@ -92,41 +92,41 @@ class Joined(NamedTuple):
 NONE = Joined([], -1)
 
 
-def _join(of: origin.Origin, name: str, backend: Backend, *, is_default: bool) -> Joined:
+def _join(spec: origin.WorldSpec, name: str, backend: Backend, *, is_default: bool) -> Joined:
     """Open the group of a process group, for tensors on CPUs or on GPUs.
 
     The default process group opens the world of symmem.init, or uses it if it is already open.
     Another process group becomes a group of that world if the world contains all its ranks, and a
     separate world otherwise.
     """
-    options = {**opening_options(of), "backend": backend}
+    options = {**opening_options(spec), "backend": backend}
     if is_default and not session.is_open:
-        world = session.open_from(of, options)
-        return _opened(world.handle, of, world.pool)
-    members = members_of_main(of, backend)
+        world = session.open_from(spec, options)
+        return _opened(world.handle, spec, world.pool)
+    members = members_of_main(spec, backend)
     if members is None:
-        handle = library().number("symmem_world_open", *prepare_from(of, options).text())
-        return _opened(handle, of, -1)
+        handle = library().number("symmem_world_open", *prepare_from(spec, options).text())
+        return _opened(handle, spec, -1)
     main = session.groups.world
     if is_default and members == list(range(main.size)):
         return Joined([main.handle, main.handle, *members], main.pool)
-    return _part(main.handle, members, of, name)
+    return _part(main.handle, members, spec, name)
 
 
-def _opened(world: int, of: origin.Origin, pool: int) -> Joined:
+def _opened(world: int, spec: origin.WorldSpec, pool: int) -> Joined:
     """Return the group of all ranks of a world that was opened for, and is closed with, a group."""
-    library().call("symmem_group_set_timeout", world, timeout_ms(of))
+    library().call("symmem_group_set_timeout", world, timeout_ms(spec))
     _worlds.add(world)
-    return Joined([world, world, *range(len(of.ranks))], pool)
+    return Joined([world, world, *range(len(spec.ranks))], pool)
 
 
-def _part(world: int, members: list[int], of: origin.Origin, name: str) -> Joined:
+def _part(world: int, members: list[int], spec: origin.WorldSpec, name: str) -> Joined:
     """Open a group of the given ranks of a world."""
     text = f"torch.distributed {name}".encode()
     handle = library().number(
         "symmem_world_group_open",
         *(world, len(text), text),
-        *(len(members), (c.c_int32 * len(members))(*members), timeout_ms(of)),
+        *(len(members), (c.c_int32 * len(members))(*members), timeout_ms(spec)),
     )
     return Joined([handle, world, *members], -1)
 

@@ -18,7 +18,7 @@ OPENING_MS = 60_000
 """
 
 
-def origin_of(options: Any) -> origin.Origin:
+def spec_of(options: Any) -> origin.WorldSpec:
     """Return the ranks of a process group.
 
     Args:
@@ -26,20 +26,20 @@ def origin_of(options: Any) -> origin.Origin:
     """
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     timeout: float = options.timeout.total_seconds()
-    return origin.Origin(ranks, options.group_rank, options.store, timeout)
+    return origin.WorldSpec(ranks, options.group_rank, options.store, timeout)
 
 
-def timeout_ms(of: origin.Origin) -> int:
+def timeout_ms(spec: origin.WorldSpec) -> int:
     """Return the timeout of a process group in milliseconds."""
-    return round(1000 * min(of.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
+    return round(1000 * min(spec.timeout or origin.DEFAULT_TIMEOUT, LONGEST_TIMEOUT))
 
 
-def opening_options(of: origin.Origin) -> dict[str, Any]:
+def opening_options(spec: origin.WorldSpec) -> dict[str, Any]:
     """Return the options of a world that a process group opens."""
-    return {"timeout_ms": max(timeout_ms(of), OPENING_MS)}
+    return {"timeout_ms": max(timeout_ms(spec), OPENING_MS)}
 
 
-def members_of_main(of: origin.Origin, backend: str | None = None) -> list[int] | None:
+def members_of_main(spec: origin.WorldSpec, backend: str | None = None) -> list[int] | None:
     """Convert global ranks to ranks of the main world.
 
     Return None if the world does not contain all of them or does not have the given backend.
@@ -48,30 +48,37 @@ def members_of_main(of: origin.Origin, backend: str | None = None) -> list[int] 
         return None
     main = session.groups.world
     ranks = session.runtime.torch_ranks or tuple(range(main.size))
-    if not set(of.ranks) <= set(ranks):
+    if not set(spec.ranks) <= set(ranks):
         return None
-    return [ranks.index(rank) for rank in of.ranks]
+    return [ranks.index(rank) for rank in spec.ranks]
 
 
-def join(of: origin.Origin, name: str, *, is_default: bool) -> tuple[Group, Callable[[], None]]:
+def join(
+    spec: origin.WorldSpec, name: str, *, is_default: bool
+) -> tuple[Group, Callable[[], None]]:
     """Open the group of a process group that is implemented in Python. Collective.
 
     Return the group and a function that closes it. The world is chosen as in `create.create`.
     """
     if is_default and not session.is_open:
-        world = session.open_from(of, opening_options(of))
-        world.set_timeout(timeout_ms(of) / 1000)
+        world = session.open_from(spec, opening_options(spec))
+        world.set_timeout(timeout_ms(spec) / 1000)
         return world, partial(session.close, True)
-    members = members_of_main(of)
+    members = members_of_main(spec)
     if members is None:
-        asked = {"rank": of.rank, "size": len(of.ranks), "store": of.store, **opening_options(of)}
+        asked = {
+            "rank": spec.rank,
+            "size": len(spec.ranks),
+            "store": spec.store,
+            **opening_options(spec),
+        }
         world = session.open_world(None, asked, f"torch.distributed {name}")
-        world.set_timeout(timeout_ms(of) / 1000)
+        world.set_timeout(timeout_ms(spec) / 1000)
         return world, partial(world.close, force=True)
     main = session.groups.world
     if is_default and members == list(range(main.size)):
         return main, lambda: None
-    new = New(name=f"torch.distributed {name}", timeout=timeout_ms(of) / 1000)
+    new = New(name=f"torch.distributed {name}", timeout=timeout_ms(spec) / 1000)
     group = session.groups.find(members, new)
     return group, group.close
 

@@ -15,7 +15,7 @@ DEFAULT_TIMEOUT = 600.0
 """The timeout in seconds if neither the caller nor the process group specifies one."""
 
 
-class Origin(NamedTuple):
+class WorldSpec(NamedTuple):
     """The ranks of torch.distributed that become symmem's world.
 
     Attributes:
@@ -51,7 +51,7 @@ def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def origin(found: Torch, which: Any) -> Origin:
+def world_spec(found: Torch, which: Any) -> WorldSpec:
     """Return the ranks of a process group, given as itself, a mesh, a sequence of ranks or a name.
 
     None means the default process group.
@@ -70,37 +70,37 @@ def origin(found: Torch, which: Any) -> Origin:
     dist = found.distributed
     group = dist.group.WORLD if which is None else process_group_of(which)
     if group is None:
-        return _of_ranks(found, ranks_of(which))
+        return _spec_of_ranks(found, ranks_of(which))
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise NotAMemberError("this rank is not in the process group")
     ranks = found.ranks_of(group)
-    return Origin(ranks, dist.get_rank(group), found.store_of(group), found.timeout_of(group))
+    return WorldSpec(ranks, dist.get_rank(group), found.store_of(group), found.timeout_of(group))
 
 
-def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
+def _spec_of_ranks(found: Torch, ranks: tuple[int, ...]) -> WorldSpec:
     """Return the given global ranks, which use the default group's store under a prefix."""
     dist = found.distributed
-    size, mine = dist.get_world_size(), dist.get_rank()
+    size, rank = dist.get_world_size(), dist.get_rank()
     if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(size)):
         raise errors.InvalidError(
             f"process_group is {list(ranks)}, but needs distinct global ranks from 0 to {size - 1}"
         )
-    if mine not in ranks:
-        raise NotAMemberError(f"this rank, {mine}, is not in process_group {list(ranks)}")
+    if rank not in ranks:
+        raise NotAMemberError(f"this rank, {rank}, is not in process_group {list(ranks)}")
     world = dist.group.WORLD
     if (store := found.store_of(world)) is not None:
         store = dist.PrefixStore(f"symmem ranks {','.join(map(str, ranks))}", store)
-    return Origin(ranks, ranks.index(mine), store, found.timeout_of(world))
+    return WorldSpec(ranks, ranks.index(rank), store, found.timeout_of(world))
 
 
-def meet(of: Origin, options: dict[str, Any]) -> None:
+def add_store(spec: WorldSpec, options: dict[str, Any]) -> None:
     """Add the ranks' common store and token to the options. Collective."""
     if "timeout_ms" not in options:
-        seconds = of.timeout or DEFAULT_TIMEOUT
+        seconds = spec.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
     timeout = options["timeout_ms"] / 1000
     warn_after = options.get("warn_after_ms", 0) / 1000 or rendezvous.WARN_AFTER
-    found = rendezvous.options(of.store, of.rank, len(of.ranks), timeout, warn_after)
+    found = rendezvous.options(spec.store, spec.rank, len(spec.ranks), timeout, warn_after)
     options.update({**found, **options})
 
 

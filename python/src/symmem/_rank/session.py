@@ -88,15 +88,15 @@ class Session:
         self._require_closed()
         return self._open(_prepare(process_group, asked), asked)
 
-    def open_from(self, of: origin.Origin, asked: dict[str, Any]) -> Group:
+    def open_from(self, spec: origin.WorldSpec, asked: dict[str, Any]) -> Group:
         """Open the main world with ranks of torch.distributed. Collective.
 
         Args:
-            of: the ranks, which need not form a process group.
+            spec: the ranks, which need not form a process group.
             asked: options of `symmem_open`.
         """
         self._require_closed()
-        return self._open(prepare_from(of, asked), asked)
+        return self._open(prepare_from(spec, asked), asked)
 
     def _require_closed(self) -> None:
         if self._groups is not None:
@@ -193,7 +193,7 @@ class Session:
                     f"{want!r}; call symmem.finalize first"
                 )
         if process_group is not None and process_group is not world:
-            _require_ranks(runtime, origin.origin(pytorch(), process_group).ranks)
+            _require_ranks(runtime, origin.world_spec(pytorch(), process_group).ranks)
         return world
 
     def close(self, force: bool) -> None:
@@ -274,19 +274,19 @@ def _prepare(process_group: Any, asked: dict[str, Any]) -> Start:
     library().answers.from_main()
     found = pytorch() if process_group is not None or loaded() else None
     options = {k: v for k, v in asked.items() if k != "device"}
-    ranks = _meet(found, process_group, options)
+    ranks = _add_ranks(found, process_group, options)
     given = None
     if process_group is not None and not isinstance(process_group, list | tuple):
         given = process_group_of(process_group)
     return _start(found, options, ranks, given, asked)
 
 
-def prepare_from(of: origin.Origin, asked: dict[str, Any]) -> Start:
+def prepare_from(spec: origin.WorldSpec, asked: dict[str, Any]) -> Start:
     """Complete the options of a world of given ranks. Collective."""
     library().answers.from_main()
     options = {k: v for k, v in asked.items() if k != "device"}
-    origin.meet(of, options)
-    return _start(pytorch(), options, of.ranks, None, asked)
+    origin.add_store(spec, options)
+    return _start(pytorch(), options, spec.ranks, None, asked)
 
 
 def _start(
@@ -313,7 +313,7 @@ def _require_ranks(runtime: Runtime, ranks: tuple[int, ...]) -> None:
         )
 
 
-def _meet(
+def _add_ranks(
     found: Torch | None, process_group: Any, options: dict[str, Any]
 ) -> tuple[int, ...] | None:
     """Add the rank, the size and the store to the options. Collective.
@@ -328,12 +328,12 @@ def _meet(
         timeout = options.get("timeout_ms", 0) / 1000 or None
         everyone = tuple(range(options["size"]))
         store = options.pop("store")
-        origin.meet(origin.Origin(everyone, options["rank"], store, timeout), options)
+        origin.add_store(origin.WorldSpec(everyone, options["rank"], store, timeout), options)
     if found is None or named or (process_group is None and not initialized):
         return None
-    of = origin.origin(found, process_group)
-    origin.meet(of, options)
-    return of.ranks
+    spec = origin.world_spec(found, process_group)
+    origin.add_store(spec, options)
+    return spec.ranks
 
 
 def _complete(found: Torch | None, device: Any, options: dict[str, Any]) -> int | None:

@@ -204,8 +204,8 @@ def take_over(
     group: Group | None = None
     try:
         backend: Backend = "host" if device.type == "cpu" else "nccl"
-        of = None if device.type == "cpu" else device
-        group = opening.open_world(process_group, backend=backend, device=of, name=name)
+        cuda = None if device.type == "cpu" else device
+        group = opening.open_world(process_group, backend=backend, device=cuda, name=name)
         _warm_up(group, device)
     except (errors.SymmemError, RuntimeError) as e:
         refusal = str(e)
