@@ -1,7 +1,7 @@
-"""Builds the binaries that the wheel carries, and computes its platform tag (a hook of hatchling).
+"""Builds the binaries for the wheel and computes its platform tag, as a build hook of hatchling.
 
-The tag is derived from the binaries: from the newest version of glibc that they need, and from what
-else they link. So pip installs the wheel only where they run.
+The tag is derived from the newest glibc version that the binaries need and from the libraries to
+which they are linked, so that pip installs the wheel only on systems where they run.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BINARIES = {
 BACKENDS = "python/src/symmem/_backend/libsymmem_torch_*.so"
 
 PYTHONS = "SYMMEM_TORCH_PYTHONS"
-"""Pythons, separated by spaces: the wheel has a backend for the PyTorch of each."""
+"""Paths of Pythons, separated by spaces. The wheel gets a backend for the PyTorch of each."""
 
-# Libraries that every manylinux system has, by PEP 600.
+# Libraries that every manylinux system has, according to PEP 600.
 ALLOWED = {
     "libc.so.6",
     "libpthread.so.0",
@@ -54,15 +54,16 @@ def oldest_glibc(tables: str, allowed: set[str] = ALLOWED) -> tuple[int, int]:
     """Return the oldest glibc that a binary runs with, from the output of readelf."""
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", tables))
     if strange := needed - allowed:
-        raise BinaryError(f"links {sorted(strange)}, which manylinux does not allow")
+        raise BinaryError(f"is linked to {sorted(strange)}, which manylinux does not allow")
     versions = [(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", tables)]
     return max(versions, default=(2, 17))
 
 
 def platform_tag(root: Path) -> str:
-    """Return the tag of the systems that all binaries run on.
+    """Return the tag of the systems on which all binaries run.
 
-    It is that of PyTorch's wheels at least: manylinux_2_28 also bounds the version of libstdc++.
+    The tag is at least that of PyTorch's wheels, because manylinux_2_28 also bounds the version of
+    libstdc++.
     """
     oldest = OLDEST
     binaries = {root / binary: ALLOWED for binary in BINARIES.values()}
@@ -81,7 +82,7 @@ def build(root: Path) -> None:
     """Build the binaries from the sources in Go, and the backends from those in C++."""
     for tool in ("go", "gcc"):
         if not shutil.which(tool):
-            raise BinaryError(f"building symmem from its sources needs {tool}: install it")
+            raise BinaryError(f"building symmem from source needs {tool}; install it")
     scripts = root / "python" / "scripts"
     for script in BINARIES:
         subprocess.run(["bash", str(scripts / script)], check=True)

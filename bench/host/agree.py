@@ -2,11 +2,11 @@
 
 Usage: PYTHONPATH=python/src agree.py [SECONDS [RANKS]]
 
-Runs these in turns, in batches, in the same processes: `symmem.agree` and `symmem.step`; an
-all-reduce of one int64 over gloo; a key of every rank in PyTorch's TCPStore; and, as the limit, a
-call into the library that does nothing. It prints the microseconds of a call: the median of the
-batches and the 10th percentile. The exit code is 1 if half of the batches of `symmem.agree` take
-more than 3 us. It needs PyTorch and two processors, but no GPU.
+Runs batches of these in turns in the same processes: `symmem.agree` and `symmem.step`, an
+all-reduce of one int64 over gloo, a key of every rank in PyTorch's TCPStore, and, as the lower
+bound, a library call that does nothing. It prints the time of a call in microseconds, as the median
+and the 10th percentile of the batches. The exit code is 1 if half of the batches of `symmem.agree`
+take more than 3 us per call. The program needs PyTorch and two processors, but no GPU.
 """
 
 from __future__ import annotations

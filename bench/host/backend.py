@@ -2,9 +2,9 @@
 
     python bench/host/backend.py [--runs 5] [--ranks 2]
 
-Each run times all backends in turn, each in new processes, so noise affects all of them equally.
-The program prints the medians of the runs in microseconds. The fake backend does not communicate:
-its time is PyTorch's overhead.
+Each run times all backends in turn, each in new processes, so that noise affects all of them
+equally. The program prints the medians of the runs in microseconds. The fake backend does not
+communicate, so its time is PyTorch's overhead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the backend of torch.distributed into the Python package, for the PyTorch of each Python that
-# is named: backend.sh PYTHON... Without an argument it is the PyTorch of $PYTHON. A library that was
-# built from the same files by the same compiler is taken from the cache of the user.
+# Builds the backend of torch.distributed into the Python package, for the PyTorch of each given
+# Python: backend.sh PYTHON... The default is $PYTHON. A library that the same compiler has built
+# from the same files is copied from the user's cache.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 sources=python/backend
@@ -10,8 +10,8 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-torch
 cxx=${CXX:-g++}
 [ $# -gt 0 ] || set -- "${PYTHON:-python3}"
 
-# build LIBRARY STANDARD ROOT compiles all sources as one: most of the time is that of PyTorch's
-# headers.
+# build LIBRARY STANDARD ROOT compiles all sources as one file, because most of the time is spent on
+# PyTorch's headers.
 build() {
 	printf '#include "%s"\n' "$PWD/$sources"/*.cpp |
 		"$cxx" -x c++ - -std="c++$2" -O1 -fPIC -shared -fvisibility=hidden -w \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the symmem command for the wheel. Without cgo it links no newer glibc than Go itself needs.
+# Builds the symmem command for the wheel, without cgo, so that it needs no newer glibc than Go.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0 GOTOOLCHAIN=local

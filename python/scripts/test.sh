@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the Python package on the host backend. Tests that need PyTorch are skipped, with
-# the reason, where it is not installed.
+# Runs the tests of the Python package on the host backend. Tests that need PyTorch are skipped,
+# with the reason, if it is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}

@@ -1,4 +1,4 @@
-"""Runs PyTorch's own tests of torch.distributed with symmem in the place of gloo.
+"""Runs PyTorch's own tests of torch.distributed with symmem in place of gloo.
 
     python python/scripts/torch_suite.py [--ranks 3] [--gloo] [--python] [--write] [TEST...]
 
@@ -29,12 +29,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gloo", action="store_true", help="use gloo, for comparison")
     parser.add_argument("--python", action="store_true", help="use the process group in Python")
     parser.add_argument("--write", action="store_true", help="write the list of tests that pass")
-    parser.add_argument("tests", nargs="*", help="names of tests; all unless given")
+    parser.add_argument("tests", nargs="*", help="names of tests (default: all)")
     return parser.parse_args()
 
 
 def replace_gloo() -> None:
-    """Make torch.distributed open a group of symmem for the backend "gloo"."""
+    """Make torch.distributed create a symmem group for the backend "gloo"."""
     from torch._C._distributed_c10d import Backend
     from torch.distributed import distributed_c10d
 
@@ -54,7 +54,7 @@ def replace_gloo() -> None:
         def __new__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
             caller = sys._getframe(1).f_locals
             if "global_ranks_in_group" not in caller:
-                # The group by which TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls.
+                # The group that TORCH_DISTRIBUTED_DEBUG=DETAIL uses to compare calls.
                 return gloo(store, rank, size, timeout=timeout)
             options = distributed_c10d._DistributedBackendOptions()
             options.store, options.timeout = store, timeout

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel into dist, by hatchling: that of $PYTHON, or else one that pip downloads. The wheel
-# has a backend of torch.distributed for the PyTorch of each Python in $SYMMEM_TORCH_PYTHONS, by
-# default that of $PYTHON.
+# Builds the wheel into dist with the hatchling of $PYTHON or, if there is none, one that pip
+# downloads. The wheel has a backend of torch.distributed for the PyTorch of each Python in
+# $SYMMEM_TORCH_PYTHONS, which is $PYTHON by default.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}

@@ -2,7 +2,7 @@
 
     python engine_files.py FOLDER 3.12     fetches them for another version of Python
 
-Their compiled files are left out: see programs/engine_stubs.py.
+Their compiled files are omitted; see programs/engine_stubs.py.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def cache() -> Path:
 
 
 def fetch(folder: Path | None = None, python: str = "") -> Path:
-    """Download and unpack the files unless they are there, and return the folder to import from.
+    """Download and unpack the files if they are missing, and return the folder to import from.
 
     Args:
-        folder: where the files go; the cache unless given.
-        python: the version of Python that imports them; this one unless given.
+        folder: the target folder; the default is the cache.
+        python: the version of Python that will import the files; the default is this one.
 
     Raises:
-        UnreachableError: PyPI did not deliver them.
+        UnreachableError: a package could not be downloaded from PyPI.
     """
     folder = folder or cache()
     version = ("--python-version", python) if python else ()

@@ -1,12 +1,12 @@
 """Forks ranks from a process that has imported PyTorch, which saves each rank several seconds.
 
-This runs in two processes. `Server` is the side of the tests. `serve` is the process that forks: it
-imports what it is asked to, starts no threads, and never loads libsymmem.so, whose Go runtime does
-not survive a fork. What it forks runs a program as Python itself would: as `__main__`, with the
-arguments and variables of its own, and with an end of the interpreter of its own.
+`Server` is used by the tests, and `serve` runs in the process that forks. That process imports the
+requested modules, starts no threads, and never loads libsymmem.so, whose Go runtime does not
+survive a fork. A child runs a program as Python itself would: as `__main__`, with its own arguments
+and variables, and with a normal interpreter shutdown.
 
-A rank that is forked has the addresses and the seed of hashes of its server. Ranks that are started
-one by one differ in both, so that every rank has a server of its own here, too.
+A forked rank has the same addresses and hash seed as its server. Separately started ranks differ in
+both, so every rank has its own server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Test that symmem does not touch aborted communicators and destroyed streams.
 
 The argument is what follows the abort: detach, trim, scope, finalize or force. One rank is enough.
-Each case needs a new process, because a touch ends the process.
+Each case needs a new process, because accessing a destroyed object ends the process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """All-reduces symmetric tensors while each rank also allocates other tensors.
 
 churn.py stock    PyTorch's own symmetric pool: wrong sums, and no error
-churn.py symmem   the same histories, then 20 longer ones, on symmem: none may be wrong
-churn.py diverge  one of them, in which the last rank makes a tensor more: an error on all ranks
+churn.py symmem   the same histories, then 20 longer ones, with symmem: no sum may be wrong
+churn.py diverge  a history in which the last rank allocates an extra tensor: an error on all ranks
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ def alone(measure: Callable[[], Sequence[float]]) -> Sequence[float]:
     """Measure times on one rank at a time and on several processors, and return the minimum.
 
     A processor of a virtual machine is one of two threads of a core and runs at half the speed
-    while the other is busy. All returned times are of one processor. The other ranks sleep
-    meanwhile.
+    while the other is busy. All returned times are from one processor. The other ranks sleep
+    during the measurement.
     """
     mine: Sequence[float] = ()
     for rank in range(SIZE):
@@ -149,7 +149,7 @@ def verdict(name: str, ok: bool, figures: object = "") -> bool:
 def attempt(name: str, part: Callable[[], None]) -> None:
     """Run a part. After an exception, which is a failure, later parts still run.
 
-    Exchanges have a number for each part, so ranks meet again after one has failed alone.
+    Exchanges are numbered by part, so that ranks stay in step if a part fails on only one of them.
     """
     global failed, _parts, _rounds
     _parts += 1

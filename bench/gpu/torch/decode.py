@@ -1,7 +1,7 @@
 """Compares a tensor-parallel decode layer with symmem's choice of paths to NCCL, batch 1 to 256.
 
-A layer is what follows attention or the MLP: a product whose result is a partial sum, and the
-all-reduce of it. Graphs are replayed in turns, so both see the same machine.
+A layer is a matrix product with partial sums and the all-reduce of its result, as after attention
+or an MLP. Graphs are replayed in turns, so that noise affects both equally.
 """
 
 from __future__ import annotations

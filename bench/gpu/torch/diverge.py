@@ -1,9 +1,9 @@
 """Tests that a different tensor on the last rank is an error on all ranks before a wrong sum.
 
-diverge.py segment   one more, which needs new memory, found when it is to be registered
-diverge.py tensor    one more from memory that PyTorch has cached, found by the next all-reduce
-diverge.py check     the same at level "registration", found by symmem.check
-diverge.py size      one of another size, which needs new memory on all ranks
+diverge.py segment   an extra tensor that needs new memory, detected before its registration
+diverge.py tensor    an extra tensor from PyTorch's cache, detected by the next all-reduce
+diverge.py check     the same at level "registration", detected by symmem.check
+diverge.py size      a tensor of a different size, which needs new memory on all ranks
 """
 
 from __future__ import annotations

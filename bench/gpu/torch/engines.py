@@ -1,8 +1,8 @@
 """Compares an engine's groups with and without symmem's plug-in: engines.py vllm|sglang.
 
-One group is made before the plug-in is loaded, another afterwards. Both run the same calls: eager,
-in a graph that the engine captures, and compiled. Results must be equal, and a call that symmem
-takes over must not be slower than the engine's own in the same run.
+One group is created before the plug-in is loaded, and another one afterwards. Both run the same
+calls: eager, in a graph that the engine captures, and compiled. Their results must be the same, and
+a call on symmem must not be slower than the engine's own in the same run.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Case(NamedTuple):
     """A call of a group.
 
     Attributes:
-        name: the call's.
-        rows: the rows of this rank's input, for a number of tokens.
+        name: the name of the call.
+        rows: returns the number of rows of this rank's input for a number of tokens.
         run: makes the call.
     """
 

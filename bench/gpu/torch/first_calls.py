@@ -1,7 +1,7 @@
 """Captures the first call of each operation of a group whose ranks are on two machines.
 
-The machines are simulated (NCCL_HOSTID), and NCCL uses sockets between them. At such a call NCCL
-may connect and allocate, which ends a capture in PyTorch's default mode, "global".
+The machines are simulated (NCCL_HOSTID), and NCCL uses sockets between them. During such a call
+NCCL may connect and allocate, which invalidates a capture in PyTorch's default mode, "global".
 """
 
 from __future__ import annotations

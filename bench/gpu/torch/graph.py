@@ -1,8 +1,8 @@
 """Tests that memory of CUDA graphs is not reused, and that growth in a capture warns.
 
-The sentinel shows the fault of pools that do not know graphs: it reduces a symmetric tensor inside
-a graph, then makes a tensor outside, fills it with 7.0, and replays the graph. If the memory of the
-graph's tensor were handed out again, replays would overwrite the sentinel.
+The test reduces a symmetric tensor inside a graph, allocates a sentinel tensor outside, fills it
+with 7.0, and replays the graph. If a pool ignored graphs and reused the memory of the graph's
+tensor, replays would overwrite the sentinel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures the cost of a guard after each NCCL kernel: a wait for a word, or a kernel.
 
 One rank is enough. A guard would mark the output of an aborted call. The work is queued behind a
-kernel that sleeps, so the time of the host does not count.
+sleeping kernel, so that the time of the host is not measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs a program on all GPUs of this machine: launch.py RANKS SECONDS PROGRAM [ARGUMENT]...
 
 The ranks have the variables that torchrun sets. They are killed after SECONDS, or a few seconds
-after one has failed. The exit code is the largest of theirs, or 124 after SECONDS. A program that
-ends ranks on purpose prints the expected codes in its last line, as in "EXPECT 0 3".
+after one has failed. The exit code is the largest exit code of the ranks, or 124 after SECONDS. If
+ranks exit with errors on purpose, the program's last line declares the codes, as in "EXPECT 0 3".
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Tests that symmem orders concurrent calls of one group, so that every sum is correct.
 
     overlap.py            three programs, every path and size, REPLAYS (1000) times each
-    overlap.py opposite   alike graphs in opposite order on the last rank: an error, no swapped sums
+    overlap.py opposite   opposite order on the last rank: an error, no swapped sums
 
-The programs: two graphs that are replayed on two streams; a graph that is replayed while another
-stream makes calls; two branches of one capture. The calls are alike, or one has half the size. What
-is wrong is counted on the device, behind each call. SIZES are bytes of the larger call.
+The programs are two graphs that are replayed on two streams, a graph that is replayed while another
+stream makes calls, and two branches of one capture. The calls have the same size, or one has half
+the size. After each call, wrong elements are counted on the device. SIZES lists the sizes of the
+larger call in bytes.
 """
 
 from __future__ import annotations

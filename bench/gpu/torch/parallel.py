@@ -1,9 +1,9 @@
 """Unchanged PyTorch programs with `symmem.attach`, compared with NCCL alone.
 
-DDP, FSDP2 and tensor parallelism train a stack of MLPs. Each model is trained twice: plainly, and
-in `symmem.use` of the attached group, so that PyTorch's allocations are in windows. The program
-reports the times of a step, in turns, the memory, and whether the losses are equal. NCCL chooses
-its kernels over windows, which may be slower.
+DDP, FSDP2 and tensor parallelism train a stack of MLPs. Each model is trained twice: without
+symmem, and in a scope of the attached group, so that PyTorch's allocations are in windows. The
+program prints the time of a step, measured in turns, the memory, and whether the losses are the
+same. NCCL chooses its kernels for windows, which may be slower.
 """
 
 from __future__ import annotations

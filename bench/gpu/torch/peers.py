@@ -1,12 +1,12 @@
 """Compares symmem's collectives with NCCL, NCCL's windows and PyTorch's symmetric kernels.
 
 Each column does the same work on tensors of the same size, in graphs of 20 calls that are replayed
-in turns. It is timed in three ways. "alone" is one replay between two events; it includes a share
-of the graph's launch, as in an engine that launches one graph a step. "steady" is eight replays in
-a row, whose launches are hidden by work. Both use CUDA's default stream, as a program does that
-names no stream. On that stream, each captured call of NCCL that is followed by the record of an
-event costs some microseconds more. "own" is "steady" on another stream. Factors are the best peer's
-time over symmem's.
+in turns. It is timed in three ways. "alone" is one replay between two events, which includes part
+of the graph's launch, as in an engine that launches one graph per step. "steady" is eight replays
+in a row, whose launches overlap with work. Both use CUDA's default stream, as programs do that do
+not choose a stream. On that stream, each captured NCCL call that is followed by an event record
+takes several microseconds more. "own" is "steady" on another stream. Factors are the best peer's
+time divided by symmem's.
 """
 
 from __future__ import annotations

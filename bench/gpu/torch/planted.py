@@ -10,8 +10,8 @@ MemPools, until SECONDS have passed, and writes FOLDER/rank<r>.tar.gz:
 and FOLDER/calls<r>.tar.gz:
 
     calls.pickle    the Flight Recorder's dump of several groups, in each of which one rank makes
-                    another call at a random place
-    calls.json      for each group, the number of that call
+                    a different call at a random place
+    calls.json      for each group, the number of the different call
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outside:
 def places(snapshot: dict[str, Any], pools: list[tuple[int, int]]) -> list[list[Place]]:
     """Return the places of each pool's tensors.
 
-    PyTorch 2.11 does not record the pools of events, so they are those of the segments at the end.
+    PyTorch 2.11 does not record the pools of events, so this uses the pools of the final segments.
     """
     owners = {s["address"]: tuple(s["segment_pool_id"]) for s in snapshot["segments"]}
     segments: list[list[tuple[int, int]]] = [[] for _ in pools]

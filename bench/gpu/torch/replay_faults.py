@@ -1,14 +1,14 @@
 """Tests faults of the last rank while all ranks replay a graph and no rank calls symmem.
 
-replay_faults.py pause    it sleeps for longer than the timeout, and goes on
-replay_faults.py stop     the same, by SIGSTOP
-replay_faults.py kill     it is killed
-replay_faults.py differ   it replays another graph
+replay_faults.py pause    the rank sleeps for longer than the timeout and then continues
+replay_faults.py stop     the same with SIGSTOP
+replay_faults.py kill     the rank is killed
+replay_faults.py differ   the rank replays another graph
 
-A second argument is how many elements are summed up (4096). All others must see symmem.failed, and
-be told by check, synchronize and the next call. No rank may ever find a number that is neither the
-sum nor a NaN; a call that was broken off leaves a NaN at least, and so does every replay after the
-fault.
+A second argument is the number of elements to sum (default: 4096). On all other ranks
+symmem.failed must return True, and check, synchronize and the next call must raise errors. No rank
+may ever find a number that is neither the sum nor a NaN. An aborted call leaves at least one NaN,
+and so does every replay after the fault.
 """
 
 from __future__ import annotations

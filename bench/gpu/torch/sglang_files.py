@@ -1,8 +1,8 @@
 """Runs SGLang's own files with symmem's library: sglang_files.py CHECKOUT.
 
 Loads pynccl_wrapper.py, pynccl.py and pynccl_allocator.py from the checkout, with stubs for what
-they import. Only the library that the allocator would compile is replaced by symmem's. Nothing of
-SGLang is part of symmem.
+they import. Only the library that the allocator would compile is replaced by symmem's. symmem
+contains no SGLang code.
 """
 
 from __future__ import annotations

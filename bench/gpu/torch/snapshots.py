@@ -3,12 +3,12 @@
 torch.distributed.run starts the ranks; snapshots.sh shows how. Each rank writes two files to
 FOLDER, CASE_snapshot_rank<r>.pickle and CASE_calls_rank<r>.pickle. The cases:
 
-    agree   all ranks make the same tensors in one MemPool
-    extra   rank 2 makes one tensor more, in the middle
-    size    rank 1 makes one tensor larger, in the middle
-    skew    a long random run; the ranks make the same tensors in the MemPool and different ones
-            outside, so that their segments have different addresses
-    call    rank 1 calls broadcast where the others call all_reduce, at the end
+    agree   all ranks allocate the same tensors in one MemPool
+    extra   rank 2 allocates an extra tensor in the middle
+    size    rank 1 allocates a larger tensor in the middle
+    skew    a long random run, in which the ranks allocate the same tensors in the MemPool and
+            different ones outside, so that their segments have different addresses
+    call    at the end, rank 1 calls broadcast and the others call all_reduce
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measures how much memory the world's pool maps if tensors are allocated on many streams.
 
-FSDP2 trains 200 steps in `symmem.use`, whose streams for gathers and reductions are not the
-default one; tensors of 1 MiB are made on 1 to 64 streams, of which PyTorch has no more; and 1,000
-short graphs are captured, each on another stream. A pool may map twice the most that it had in
-use, 2 MiB for each stream, and its first segment, in logarithmically many segments
+There are three parts: FSDP2, which has its own streams for gathers and reductions, trains 200 steps
+in `symmem.use`; tensors of 1 MiB are allocated on 1 to 64 streams, the maximum in PyTorch; and
+1,000 short graphs are captured, each on another stream. A pool may map twice its peak use, 2 MiB
+for each stream, and its first segment, in logarithmically many segments
 (docs/design/placement.md).
 """
 

@@ -1,7 +1,7 @@
 """Stubs for modules that vLLM's and SGLang's Python files import but their groups never call.
 
 The files are those of the wheels (see engine_files.py). Only the packages of `STUBS` are replaced,
-if they are not installed. A stub has any name, as a class; calling one raises.
+if they are not installed. In a stub module, every name is a class that raises an error if called.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class OwnFinder(Finder):
 def install(*more: str) -> None:
     """Make imports find stubs, including those of more packages.
 
-    The package sglang is not executed: it patches transformers. Its modules are those of the wheel.
+    The package sglang itself is not executed, because it patches transformers. Its modules are
+    those of the wheel.
     """
     STUBS.update(more)
     sys.meta_path.insert(0, OwnFinder())

@@ -121,8 +121,8 @@ def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def contributed(dtype: torch.dtype, seed: int, rank: int, ranks: int, count: int) -> torch.Tensor:
     """Return the input of a rank of a group, which is the same in every run.
 
-    Of most elements two ranks have opposite numbers and the others so small ones that the sum
-    depends on when the two cancel; the rest are numbers of any size and bits, and special ones.
+    For most elements, two ranks have opposite numbers, and the others have numbers so small that
+    the sum depends on when the two cancel. The rest are random bits and special values.
     """
     common = torch.Generator().manual_seed(seed << 12)
     own = torch.Generator().manual_seed(seed << 12 | rank + 1)

@@ -1,7 +1,7 @@
 """A rank of symmem.verify in which PyTorch is already imported.
 
-With --by-address segments lie at random addresses, and blocks are chosen by address, as PyTorch
-chooses its own: the mistake that symmem prevents.
+With --by-address, segments are at random addresses and blocks are chosen by address, as in
+PyTorch's allocator. This is the mistake that symmem prevents.
 """
 
 from __future__ import annotations

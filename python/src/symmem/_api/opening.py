@@ -91,7 +91,7 @@ def init(
             the process group, or an argument is invalid.
     """
     asked = _asked(locals())
-    if (already := session.opened_alike(process_group, asked)) is not None:
+    if (already := session.matching_world(process_group, asked)) is not None:
         return already
     world = session.open(process_group, asked)
     if loaded():

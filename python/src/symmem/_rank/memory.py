@@ -41,7 +41,7 @@ class Block:
 
 
 class _Owner:
-    """Frees a block when the last reference to it is gone."""
+    """Frees a block when its last reference is dropped."""
 
     __slots__ = ("_address", "_runtime")
 

@@ -171,7 +171,7 @@ class Session:
         """Return the streams on which the worlds' collectives run on the host backend."""
         return [groups.world.lanes.main for groups in self._all()]
 
-    def opened_alike(self, process_group: Any, asked: dict[str, Any]) -> Group | None:
+    def matching_world(self, process_group: Any, asked: dict[str, Any]) -> Group | None:
         """Return the main world if it is open, or None. Raise `InvalidError` if its options differ.
 
         Options that the caller has not passed match any value, so that several libraries of a

@@ -220,7 +220,7 @@ class HostStreams:
             work.order = stream.queued
             stream.works.append(work)
             self.busy.add(stream)
-        del released  # Outside of the lock: this may free tensors.
+        del released  # Outside the lock, because this may free tensors.
         return work
 
     def order(self, stream: HostStream, spans: list[Span]) -> None:
@@ -247,16 +247,16 @@ class HostStreams:
         if stream not in self.busy:
             return
         # Kept work was queued before work that may be unfinished, so this follows the queue order.
-        gone: list[Queued] = []
+        released: list[Queued] = []
         with self._lock:
             if stream.kept:
-                gone = [w for w in stream.kept if w.order <= until]
+                released = [w for w in stream.kept if w.order <= until]
                 stream.kept = [w for w in stream.kept if w.order > until]
             works = stream.works
             while works and works[0].order <= until:
-                gone.append(works.popleft())
+                released.append(works.popleft())
             self._drop_idle(stream)
-        del gone  # Outside of the lock: this may free tensors.
+        del released  # Outside the lock, because this may free tensors.
 
     def synchronize(self, stream: HostStream) -> None:
         """Wait for all work on a stream, and raise the first error."""
@@ -278,14 +278,14 @@ class HostStreams:
 
     def drop(self, lanes: Lanes) -> None:
         """Release the tensors of a group whose world was closed, except those abandoned."""
-        gone: list[Queued] = []
+        released: list[Queued] = []
         with self._lock:
             for stream in [s for s in self.busy if lanes.owns(s)]:
-                gone += [*stream.works, *stream.kept]
+                released += [*stream.works, *stream.kept]
                 stream.works.clear()
                 stream.kept = []
                 self._drop_idle(stream)
-        del gone  # Outside of the lock: this may free tensors.
+        del released  # Outside the lock, because this may free tensors.
 
     def _last(self, stream: HostStream, spans: list[Span]) -> Queued | None:
         """Return a stream's latest work that uses the given memory, or None."""
@@ -304,15 +304,15 @@ class HostStreams:
         All ranks must free symmetric memory at the same point, but work completes at different
         times on each rank.
         """
-        gone = []
+        released = []
         with self._lock:
             for work in _done(stream.works):
                 if any(self._library.in_pool(start) for start, _ in work.spans()):
                     stream.kept.append(work)
                 else:
-                    gone.append(work)
+                    released.append(work)
             self._drop_idle(stream)
-        return gone
+        return released
 
     def _drop_idle(self, stream: HostStream) -> None:
         if stream in self.busy and not stream.works and not stream.kept:

@@ -224,14 +224,14 @@ class SideStream:
     def work(self, tensors: list[Any], output: list[Any], source: Any = None) -> CudaWork:
         """Return the work for the collective that was just queued, and release completed works."""
         # Events of a capture cannot be queried, and querying others may invalidate the capture.
-        gone = [] if self.capturing() else self._prune()
+        released = [] if self.capturing() else self._prune()
         made: CudaWork = of_torch(CudaWork)(self, tensors, output, source)
         with self._lock:
             self._queued += 1
             made.order = self._queued
             self._unwaited.append(made)
             many = self._symmetric(made)
-        del gone  # Outside of the lock: this may free tensors.
+        del released  # Outside the lock, because this may free tensors.
         if many is not None and not self.capturing():
             # Without this wait, programs that never wait would never free their tensors.
             many.wait()
@@ -251,11 +251,11 @@ class SideStream:
     def release_up_to(self, work: CudaWork) -> None:
         """Release the tensors of a work that was waited for, and of all works before it."""
         with self._lock:
-            gone = [w for w in (*self._kept, *self._unwaited) if w.order <= work.order]
+            released = [w for w in (*self._kept, *self._unwaited) if w.order <= work.order]
             self._kept = [w for w in self._kept if w.order > work.order]
             self._unwaited = deque(w for w in self._unwaited if w.order > work.order)
             self._uncovered = deque(w for w in self._uncovered if w.order > work.order)
-        for one in gone:
+        for one in released:
             one.tensors = []
 
     def _prune(self) -> list[CudaWork]:
@@ -263,13 +263,13 @@ class SideStream:
 
         All ranks must free symmetric tensors at the same point.
         """
-        gone: list[CudaWork] = []
+        released: list[CudaWork] = []
         with self._lock:
             # A capture without a wait for its works was invalid, so they are not in any graph.
             while self._unwaited and self._unwaited[0].is_prunable():
                 work = self._unwaited.popleft()
-                (self._kept if self._any_symmetric(work) else gone).append(work)
-        return gone
+                (self._kept if self._any_symmetric(work) else released).append(work)
+        return released
 
     def _any_symmetric(self, work: CudaWork) -> bool:
         return any(self._library.in_pool(t.data_ptr()) for t in work.tensors)

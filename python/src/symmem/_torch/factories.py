@@ -47,7 +47,7 @@ def scratch(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 
 @cache
 def factories(make: Make) -> Any:
-    """Return a context in which PyTorch's factory functions allocate their results with `make`.
+    """Return a context in which PyTorch's factory functions return tensors allocated by `make`.
 
     Args:
         make: returns an uninitialized tensor, possibly an ordinary one, of a shape and a dtype.
