@@ -109,7 +109,7 @@ def tensors_and_values_have_call_sites() -> None:
         made(1 << (10 + RANK))  # the tensor
         symmem.check()
 
-    verify(sites(differ), "the tensor", "what makes it")
+    verify(sites(differ), "the tensor", "the allocation")
 
     def disagree(_: torch.Tensor) -> None:
         for i in range(2):
