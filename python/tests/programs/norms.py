@@ -156,13 +156,13 @@ def empty_tensors_are_normalized() -> None:
 def mismatched_tensors_are_refused() -> None:
     good, weight = draw(2, 256, own=False), draw(256, own=False)
     for tensor, residual, scale, text in (
-        (good.float(), good.clone(), weight, "only bfloat16 and float16"),
-        (good, good.half(), weight, "residual is of torch.float16"),
-        (good, good[:1].clone(), weight, "residual is (1, 256)"),
-        (good, good.clone(), weight[:32], "weight is (32,)"),
+        (good.float(), good.clone(), weight, "want bfloat16 or float16"),
+        (good, good.half(), weight, "residual has dtype torch.float16"),
+        (good, good[:1].clone(), weight, "residual has shape (1, 256)"),
+        (good, good.clone(), weight[:32], "weight has shape (32,)"),
         (good.t(), good.t(), weight[:2], "pass tensor.contiguous()"),
         (good, good, weight, "overlaps the input"),
-        (good, good.clone(), weight.float(), "weight is of torch.float32"),
+        (good, good.clone(), weight.float(), "weight has dtype torch.float32"),
         (good, good.clone(), None, "weight is a NoneType"),
     ):
         e = raises(symmem.InvalidError, lambda t=tensor, r=residual, s=scale: norm(t, r, s, EPS))
@@ -174,16 +174,22 @@ def mismatched_tensors_are_refused() -> None:
     full, options = torch.full, {"device": DEVICE}
     for more, text in (
         ({"scale": full((2,), 1.0, **options)}, "scale has 2 elements"),
-        ({"scale": full((1,), 1.0, **options), "group_size": GROUP}, "omit group_size"),
-        ({"scale": full((1,), 1.0, **options).half()}, "scale is of torch.float16"),
+        (
+            {"scale": full((1,), 1.0, **options), "group_size": GROUP},
+            "cannot be combined with group_size",
+        ),
+        ({"scale": full((1,), 1.0, **options).half()}, "scale has dtype torch.float16"),
         ({"scale": 0.5}, "scale is a float"),
         ({"group_size": 64}, "group_size is 64"),
-        ({"scales": torch.empty(2, **options)}, "scales is (2,), but must be (2, 1)"),
-        ({"scales": torch.empty(2, 1, **options).half()}, "scales is of torch.float16"),
-        ({"scales": torch.empty(1, 1, **options).expand(2, 1)}, "several scales in one place"),
-        ({"quantized": torch.empty(2, 256, **options)}, "quantized is of torch.float32"),
-        ({"quantized": torch.empty(1, 256, dtype=FLOAT8, **options)}, "quantized is (1, 256)"),
-        ({"out": good.half()}, "out is of torch.float16"),
+        ({"scales": torch.empty(2, **options)}, "scales has shape (2,); want (2, 1)"),
+        ({"scales": torch.empty(2, 1, **options).half()}, "scales has dtype torch.float16"),
+        ({"scales": torch.empty(1, 1, **options).expand(2, 1)}, "expanded tensor"),
+        ({"quantized": torch.empty(2, 256, **options)}, "quantized has dtype torch.float32"),
+        (
+            {"quantized": torch.empty(1, 256, dtype=FLOAT8, **options)},
+            "quantized has shape (1, 256)",
+        ),
+        ({"out": good.half()}, "out has dtype torch.float16"),
         ({"weight_bias": 2.0}, "weight bias 2"),
     ):
         e = raises(
@@ -267,7 +273,7 @@ def mismatched_tensors_do_not_compile() -> None:
     residual, weight = draw(4, 256, own=False), draw(256, own=False).float()
     run = torch.compile(layer_of({"plain": True}), backend="aot_eager", fullgraph=True)
     e = raises(Exception, lambda: run(x, w, residual, weight))
-    assert "weight is of torch.float32" in str(e), e
+    assert "weight has dtype torch.float32" in str(e), e
 
 
 def unfused(

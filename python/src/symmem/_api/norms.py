@@ -1,4 +1,4 @@
-"""The all-reduce that also adds to a residual, normalizes and quantizes."""
+"""All-reduce fused with a residual addition, RMSNorm and quantization."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from symmem._api.terms import GroupLike
 
 GROUP = 128
-"""The number of elements that share a scale, if a row has several scales."""
+"""The number of elements that share a scale if each row has several scales."""
 
 
 class Quant(IntEnum):
-    """Kinds of quantization, with the numbers of symmem.h."""
+    """The kinds of quantization. The values are those of symmem.h."""
 
     NONE = 0
     STATIC = 1
@@ -42,10 +42,10 @@ def all_reduce_rms_norm(
     out: torch.Tensor | None = None,
     weight_bias: float = 0.0,
 ) -> torch.Tensor:
-    """Combine rows over all ranks, add them to a residual and normalize it.
+    """Sum rows across all ranks, add them to a residual, and return the normalized residual.
 
-    The call does what these lines do. The residual has the same bits. The norm may differ in its
-    last bit, because it adds in another order and rounds some products.
+    The call is equivalent to the following lines. The residual has the same bits. The result may
+    differ in the last bit, because the call adds in another order and rounds some products.
 
         y = all_reduce(tensor)
         residual += y
@@ -54,19 +54,21 @@ def all_reduce_rms_norm(
         return (scaled * (weight.float() + weight_bias)).to(tensor.dtype)
 
     Args:
-        tensor: rows [..., hidden] of bfloat16 or float16, contiguous, symmetric or not; hidden is a
-            multiple of 8 up to 16384. Addresses of all tensors are multiples of 16.
-        residual: of the shape and type of `tensor`, the same on all ranks. It is written.
-        weight: [hidden], of the type of `tensor`.
-        eps: is added to the mean of squares.
+        tensor: contiguous rows [..., hidden] of bfloat16 or float16. hidden must be a multiple of 8
+            and at most 16384. The addresses of all tensors must be multiples of 16.
+        residual: a tensor with the shape and dtype of `tensor`, with the same values on all ranks.
+            It is updated in place.
+        weight: a tensor [hidden] with the dtype of `tensor`.
+        eps: the term added to the mean of squares.
         group: any argument that `symmem.group` accepts; the default is the world.
-        out: receives the result, and may be `tensor`; a new tensor unless given.
-        weight_bias: is added to each weight. Gemma's norm has 1.
+        out: receives the result, and may be `tensor`; the default is a new tensor.
+        weight_bias: the term added to each weight; 1 for Gemma.
 
     Raises:
-        UnsupportedError: on all ranks of GPUs without access to each other's memory, or if more
-            than about 7 MiB of rows are not symmetric, both `tensor` and `out`: use these lines.
-        InvalidError: if tensors do not fit together. The call has then done nothing.
+        UnsupportedError: the GPUs cannot access each other's memory, or the rows have more than
+            about 7 MiB and `tensor` or `out` is not symmetric. All ranks get the error. Use the
+            lines above instead.
+        InvalidError: the shapes or dtypes do not match. The call has had no effect.
     """
     if compiling():
         output = modules["torch"].empty_like(tensor) if out is None else out
@@ -95,28 +97,28 @@ def all_reduce_rms_norm_fp8(
     scales: torch.Tensor | None = None,
     weight_bias: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do what `all_reduce_rms_norm` does, and quantize the result to float8 (e4m3).
+    """Call `all_reduce_rms_norm`, and quantize the result to float8 (e4m3).
 
-    An element is divided by its scale and rounded. A computed scale is the largest magnitude of
-    the elements that share it, at least 1e-10, divided by 448.
+    Each element is divided by its scale and rounded. A computed scale is the largest magnitude of
+    the elements that share it, but at least 1e-10, divided by 448.
 
     Args:
-        tensor: as for `all_reduce_rms_norm`. The call may overwrite it, unless `out` is given.
-        residual: as for `all_reduce_rms_norm`.
-        weight: as for `all_reduce_rms_norm`.
-        eps: as for `all_reduce_rms_norm`.
-        group: as for `all_reduce_rms_norm`.
-        scale: the scale of all elements, one float32. Without it, scales are computed.
-        group_size: 128 computes a scale for each 128 elements of a row, None one for each row.
-        out: receives the rows before they are quantized; they are not stored unless given.
-        quantized: receives the float8 rows; a new tensor unless given.
-        scales: receives computed scales in float32, [..., 1] or [..., hidden / 128], at any
-            strides: `torch.empty(groups, rows).t()` has column-major scales. A new tensor unless
-            given.
-        weight_bias: as for `all_reduce_rms_norm`.
+        tensor: as in `all_reduce_rms_norm`. The call may overwrite it, unless `out` is passed.
+        residual: as in `all_reduce_rms_norm`.
+        weight: as in `all_reduce_rms_norm`.
+        eps: as in `all_reduce_rms_norm`.
+        group: as in `all_reduce_rms_norm`.
+        scale: a float32 tensor with the scale of all elements. By default, scales are computed.
+        group_size: 128 for a scale per 128 elements of a row, or None for a scale per row.
+        out: receives the normalized rows before quantization. By default they are not stored.
+        quantized: receives the float8 rows; the default is a new tensor.
+        scales: receives the computed scales in float32, [..., 1] or [..., hidden / 128], with any
+            strides: `torch.empty(groups, rows).t()` stores them in column-major order. The default
+            is a new tensor.
+        weight_bias: as in `all_reduce_rms_norm`.
 
     Returns:
-        The float8 rows, and the scales or `scale`.
+        The float8 rows, and the scales (or `scale`).
     """
     torch = modules["torch"] if compiling() else pytorch().module
     quant = _quant(scale, group_size, scales)
@@ -149,20 +151,20 @@ def all_reduce_rms_norm_fp8(
 def _quant(
     scale: torch.Tensor | None, group_size: int | None, scales: torch.Tensor | None
 ) -> Quant:
-    """Choose the kind of quantization."""
+    """Return the kind of quantization for the arguments of a call."""
     if group_size not in (None, GROUP):
-        raise errors.InvalidError(f"group_size is {group_size}: pass {GROUP}, or None for rows")
+        raise errors.InvalidError(f"group_size is {group_size}; want {GROUP}, or None for rows")
     if scale is None:
         return Quant.PER_ROW if group_size is None else Quant.PER_GROUP
     if group_size is not None or scales is not None:
         raise errors.InvalidError(
-            "with a scale, no scales are computed: omit group_size and scales"
+            "scale cannot be combined with group_size or scales, which are for computed scales"
         )
     return Quant.STATIC
 
 
 class NormTensors(NamedTuple):
-    """Holds the tensors of a norm. Their names are those of the arguments."""
+    """The tensors of a norm, named after the arguments."""
 
     tensor: torch.Tensor
     residual: torch.Tensor
@@ -172,32 +174,31 @@ class NormTensors(NamedTuple):
     scales: torch.Tensor | None = None
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """List the tensors that are given, except for the scales."""
+        """Yield the tensors that were passed, except for the scales."""
         for name, tensor in zip(self._fields[:-1], self[:-1], strict=True):
             if tensor is not None or name not in ("out", "quantized"):
                 yield name, cast("torch.Tensor", tensor)
 
     def check(self, quant: Quant) -> None:
-        """Raise `InvalidError` unless types and shapes fit together."""
+        """Raise `InvalidError` unless dtypes and shapes match."""
         module = pytorch().module
         tensor, weight = self.tensor, self.weight
         if tensor.dtype not in (module.bfloat16, module.float16):
-            raise errors.InvalidError(
-                f"tensor is of {tensor.dtype}: only bfloat16 and float16 can be normalized"
-            )
+            raise errors.InvalidError(f"tensor has dtype {tensor.dtype}; want bfloat16 or float16")
         for name, each in self.named():
             dtype = module.float8_e4m3fn if name == "quantized" else tensor.dtype
             if each.dtype is not dtype:
-                raise errors.InvalidError(f"{name} is of {each.dtype}, but must be of {dtype}")
+                raise errors.InvalidError(f"{name} has dtype {each.dtype}; want {dtype}")
             if not each.is_contiguous():
-                raise errors.InvalidError(f"{name} is not contiguous: pass {name}.contiguous()")
+                raise errors.InvalidError(f"{name} is not contiguous; pass {name}.contiguous()")
             if name != "weight" and each.shape != tensor.shape:
                 raise errors.InvalidError(
-                    f"{name} is {tuple(each.shape)}, tensor is {tuple(tensor.shape)}"
+                    f"{name} has shape {tuple(each.shape)}, but tensor has {tuple(tensor.shape)}"
                 )
         if tensor.dim() == 0 or weight.dim() != 1 or tensor.shape[-1] != weight.shape[0]:
             raise errors.InvalidError(
-                f"weight is {tuple(weight.shape)}, which are no rows of {tuple(tensor.shape)}"
+                f"weight has shape {tuple(weight.shape)}, which does not match the last dimension "
+                f"of {tuple(tensor.shape)}"
             )
         if self.scales is not None:
             self._check_scales(self.scales, quant)
@@ -205,34 +206,35 @@ class NormTensors(NamedTuple):
     def _check_scales(self, scales: torch.Tensor, quant: Quant) -> None:
         name = "scale" if quant is Quant.STATIC else "scales"
         if scales.dtype is not pytorch().module.float32:
-            raise errors.InvalidError(f"{name} is of {scales.dtype}, but must be of torch.float32")
+            raise errors.InvalidError(f"{name} has dtype {scales.dtype}; want torch.float32")
         if quant is Quant.STATIC:
             if scales.numel() != 1:
-                raise errors.InvalidError(f"scale has {scales.numel()} elements, but must have one")
+                raise errors.InvalidError(f"scale has {scales.numel()} elements; want one")
             return
         lead, hidden = self.tensor.shape[:-1], self.tensor.shape[-1]
         if quant is Quant.PER_GROUP and hidden % GROUP:
             raise errors.InvalidError(
-                f"rows of {hidden} elements have no whole groups of {GROUP}: omit group_size"
+                f"rows of {hidden} elements cannot be divided into groups of {GROUP}; omit "
+                "group_size"
             )
         want = (*lead, hidden // GROUP if quant is Quant.PER_GROUP else 1)
         if tuple(scales.shape) != want:
-            raise errors.InvalidError(f"scales is {tuple(scales.shape)}, but must be {want}")
+            raise errors.InvalidError(f"scales has shape {tuple(scales.shape)}; want {want}")
 
 
 def _strides(scales: torch.Tensor) -> tuple[int, int]:
-    """Return the distances between the scales of neighboring rows, and groups of a row."""
-    row, block = 0, 0  # block is the extent of the dimensions of rows so far
+    """Return the strides of the scales: between rows, and between the groups of a row."""
+    row, block = 0, 0  # block is the extent of the row dimensions visited so far
     lead = zip(reversed(scales.shape[:-1]), reversed(scales.stride()[:-1]), strict=True)
     for size, stride in lead:
         if size == 1:
             continue
         if stride == 0:
-            raise errors.InvalidError("scales stores several scales in one place: it was expanded")
+            raise errors.InvalidError("scales is an expanded tensor, whose elements share memory")
         if block and stride != block:
             raise errors.InvalidError(
-                f"scales is {tuple(scales.shape)} with strides {scales.stride()}: its rows must be "
-                "equally far apart, as those of a matrix"
+                f"scales has shape {tuple(scales.shape)} and strides {scales.stride()}; want the "
+                "same distance between all rows, as in a matrix"
             )
         row, block = row or stride, stride * size
     return row, scales.stride(-1) if scales.shape[-1] > 1 else 0
@@ -250,7 +252,7 @@ def _run(
     call = Call(find(group), False)
     for each, tensor in tensors.named():
         if not checked(call.group, each, tensor):
-            raise errors.InvalidError(f"{each} is not contiguous: pass {each}.contiguous()")
+            raise errors.InvalidError(f"{each} is not contiguous; pass {each}.contiguous()")
         call.use(each, tensor)
     if tensors.scales is not None:
         call.use("scale" if quant is Quant.STATIC else "scales", tensors.scales)
@@ -280,7 +282,7 @@ def _run(
         refuse(name, written)
 
 
-# The operators of torch.ops.symmem, and what they check while a compiler traces them.
+# The operators of torch.ops.symmem, and their checks while a compiler traces them.
 
 
 def run_plain(
