@@ -104,7 +104,7 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 }
 
 // TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit. It uses numbers whose
-// sums depend on the order of additions.
+// sums depend on the order of additions. It also reduces no elements.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
 	needRanks(t, ranks)
@@ -124,9 +124,19 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 						r.compareSplitReduction(dt, op, part)
 					}
 				}
+				r.reduceNothing()
 			})
 		})
 	}
+}
+
+// reduceNothing makes an all-reduce of no elements, on memory outside windows.
+func (r *rank) reduceNothing() {
+	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
+	m := b.Memory()
+	r.ok(r.World().AllReduce(r.ctx, m, m, 0, symmem.Float32, symmem.Sum, stream))
+	r.ok(stream.Synchronize(r.ctx))
+	r.ok(b.Free())
 }
 
 func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, part int64) {

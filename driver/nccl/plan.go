@@ -103,10 +103,10 @@ var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct pa
 	"direct): %w", driver.ErrUnsupported)
 
 // refuseFormula returns an error for a reduction in a group with a formula, because NCCL's order of
-// additions depends on the size and on many other things. A group of one rank can use NCCL, because
-// it adds nothing.
+// additions depends on the size and on many other things. A group of one rank and a call without
+// elements can use NCCL, because they add nothing.
 func (p *plan) refuseFormula() error {
-	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
+	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
 	}
 	formula := p.c.cfg.Formula
