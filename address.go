@@ -163,9 +163,9 @@ func (a *addresses) noteFree(b alloc.Block) {
 }
 
 // addressIndex holds the live buffers of a pool in address order. It stores them in chunks, so that
-// adding or removing a buffer moves at most one chunk. Pool.mu guards the index.
+// adding or removing a buffer moves the buffers of at most one chunk. Pool.mu guards the index.
 type addressIndex struct {
-	chunks [][]Buffer // only a single remaining chunk may be empty
+	chunks [][]Buffer // none is empty, unless it is the only one
 	spare  []Buffer   // an empty chunk for the next split
 	count  int
 	bytes  int64

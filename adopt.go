@@ -14,16 +14,16 @@ import (
 // The owner may capture the stream, in which case collectives become part of the owner's capture;
 // on unregistered memory, they take a path that needs no windows. Once the capture contains a call,
 // nothing can be registered on this rank until the capture ends. The segments, group and Runtime
-// that the calls use stay in memory until the owner has destroyed the graph and everything
-// instantiated from it, but a replay after the program has trimmed or closed them completes without
-// producing a result. As in PyTorch, a freed buffer may be reused even if a graph uses it, so the
-// owner must keep the buffers that its graphs use.
+// that the captured calls use stay in memory until the owner has destroyed the graph and everything
+// instantiated from it. If the program trims or closes them before that, later replays complete
+// without producing a result. As in PyTorch, a freed buffer may be reused even if a graph uses it,
+// so the owner must keep the buffers that its graphs use.
 //
-// The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
-// Runtime.Close wait for the work that the owner has queued on the stream, and a Pool.Alloc for
-// another stream queries it before taking memory that was freed on it, unless SetIdle has made this
-// unnecessary. Otherwise, symmem queries the stream only in calls that name it, and when a
-// registration or a new call might overlap with a capture that contains calls.
+// The stream must exist until ForgetStream returns or the Runtime is closed. Unless SetIdle has
+// made this unnecessary, Pool.Trim and Runtime.Close wait for the work that the owner has queued on
+// the stream, and a Pool.Alloc for another stream queries the stream before it takes memory that
+// was freed on it. Apart from that, symmem queries the stream only in calls that take it as an
+// argument, and when a registration or a new call might overlap with a capture that contains calls.
 //
 // symmem's background work never invalidates a capture. However, do not use the stream while
 // another thread is inside the CUDA function that begins or ends a capture of it, because the CUDA
@@ -42,8 +42,8 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle tells the runtime whether the owners of all adopted streams have waited for the work that
-// they queued. While idle is true, Pool.Trim and Runtime.Close do not query adopted streams, memory
+// SetIdle sets whether the owners of all adopted streams have already waited for the work that they
+// queued. While idle is true, Pool.Trim and Runtime.Close do not query adopted streams, memory
 // freed on an adopted stream is not given to other streams, and owners may destroy their streams
 // without calling ForgetStream.
 func (i Interop) SetIdle(idle bool) {
@@ -77,7 +77,7 @@ func (i Interop) Captured(handle uintptr) bool {
 // Pool.Trim unmaps it.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
-		_ = s.forget(driver.AdoptedStream.Close) // the group of the failed work returns the fault
+		_ = s.forget(driver.AdoptedStream.Close) // the failed group returns the fault
 	}
 }
 

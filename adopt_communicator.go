@@ -15,8 +15,9 @@ import (
 // the library's unchanged calls find their buffers in windows.
 //
 // An AdoptedCommunicator may belong to a group with the same ranks in the same order. The ranks
-// then use the group to agree on the windows, which are also registered with the communicator.
-// Without a group, the ranks compare the history of a pool through the communicator itself.
+// then use the group to agree on which segments to register, and each of these segments is
+// registered with both the group and the communicator. Without a group, the ranks compare the
+// pool's history over the communicator itself.
 //
 // Once a registration has failed, every later one returns the same error. Detach or Forget closes
 // the AdoptedCommunicator. The owner must not use the communicator during Register, and must call
@@ -60,8 +61,8 @@ func (i Interop) AdoptCommunicator(
 		return nil, fmt.Errorf("adopting communicator %q: %w", name, err)
 	}
 	if g != nil && (native.Size() != len(g.ranks) || native.Rank() != g.rank) {
-		return nil, invalid("adopting communicator %q: this is its rank %d of %d, but rank %d of %d "+
-			"in group %s", name, native.Rank(), native.Size(), g.rank, len(g.ranks), g.id)
+		return nil, invalid("adopting communicator %q: this rank is number %d of %d in it, "+
+			"but number %d of %d in group %s", name, native.Rank(), native.Size(), g.rank, len(g.ranks), g.id)
 	}
 	a := &AdoptedCommunicator{
 		rt: rt, group: g, name: name, native: native, windows: map[*segment]driver.Window{},
@@ -82,9 +83,8 @@ func (a *AdoptedCommunicator) Windows() int {
 	return len(a.windows)
 }
 
-// Register registers a pool's new segments in their order. If there are any, Register is
-// collective. If the communicator belongs to a group, the segments are first registered with the
-// group.
+// Register registers a pool's new segments with the communicator, and is collective if there are
+// any. If the communicator belongs to a group, the segments are first registered with the group.
 //
 // If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
 // does not arrive, Register returns a TimeoutError and the communicator becomes unusable. If any
@@ -142,9 +142,9 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists the segments that are to be registered with the communicator: without a group, all
-// mapped segments; with a group, those that are windows of the group, so that all ranks list the
-// same segments.
+// pending lists the mapped segments that are not registered with the communicator yet. If the
+// communicator belongs to a group, pending lists only windows of the group, so that all ranks list
+// the same segments.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +204,7 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	defer p.mu.Unlock()
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
-	if s.releasing { // Trim may not see this window
+	if s.releasing { // a concurrent Trim may have missed this window
 		return w.Deregister()
 	}
 	a.windows[s] = w
@@ -223,8 +223,8 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator that is destroyed, or is about to be, together with its
-// windows. It does nothing after Detach or Forget.
+// Forget ends the use of a communicator that its owner has destroyed, or is about to destroy,
+// together with the windows. It does nothing after Detach or Forget.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)

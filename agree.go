@@ -42,14 +42,14 @@ func (h *history) Snapshot() ledger.Snapshot {
 	return h.ledger.Snapshot()
 }
 
-// DigestAt returns the digest of the first position events, and whether it is still known.
+// DigestAt returns the digest of all events before a position, and whether the ledger still has it.
 func (h *history) DigestAt(position uint64) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ledger.DigestAt(position)
 }
 
-// EventAt returns an event with its call site, and whether it is still known.
+// EventAt returns the event at a position with its call site, and whether the ledger still has it.
 func (h *history) EventAt(position uint64) (event.Event, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,9 +60,9 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, known
 }
 
-// noteAgreed records the position up to which the histories agree, so that this part is not
-// compared again. Only an agreement of the whole domain counts, because a smaller group lacks some
-// ranks of the domain.
+// noteAgreed records the position up to which the histories agree, so that the events before it are
+// not compared again. It does nothing if the group lacks some ranks of the pool's domain, because
+// their histories may still differ.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -110,8 +110,8 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that currently exist on every rank. It is no
-// divergence if the ranks have different pools, because they may be at different points of their
+// sharedHistories returns the histories of the pools that currently exist on every rank. Ranks that
+// have different pools have not diverged, because they may be at different points of their
 // programs.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
@@ -176,9 +176,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records that the ranks agree or, if they differ, fails the group. The failure on one rank
-// may interrupt another rank before that rank has the outcome, so the ranks exchange reports and
-// determine the cause together, as after any fault.
+// note records that the ranks agree, or fails the group if they differ. The failure may interrupt a
+// rank that does not have the outcome yet, so the ranks determine the cause together, as they do
+// after any fault.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -254,9 +254,9 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures tells the other ranks whether a capture has prevented a step on this rank. If one
-// has on any rank, every rank returns an ErrCapturing that names the capturing ranks. The caller
-// must hold Group.mu.
+// agreeOnCaptures exchanges whether a capture has prevented a step. If one has prevented it on some
+// rank, every rank returns an ErrCapturing that names the capturing ranks. The caller must hold
+// Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var local []byte
 	if refused != nil {

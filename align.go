@@ -14,8 +14,8 @@ import (
 
 // After a fault, ranks may be at different points of their programs: one rank may have queued a
 // call that another rank never made. A rank that sees a group's fault therefore marks the group's
-// pools suspect. The ranks of any group realign a suspect pool the next time they synchronize on
-// it; see docs/design/faults.md.
+// pools suspect. When the ranks of a group next compare the history of a suspect pool, they first
+// realign the pool, so that it places buffers identically again; see docs/design/faults.md.
 
 type aligner struct {
 	roster
@@ -115,10 +115,10 @@ func (d *suspicion) trust(g *roster) {
 // programs. The ranks first realign their pools if necessary.
 type meeting struct {
 	tag string
-	// pools lists the pools that may need to be realigned first. A pool is realigned if some rank
-	// suspects it or if needsAlign returns true for it.
+	// pools lists the pools that may need to be realigned first. A pool is realigned if it is suspect
+	// on some rank, or if needsAlign returns true for it there.
 	pools      []*Pool
-	needsAlign func(*Pool) bool // not called again after a realignment
+	needsAlign func(*Pool) bool // set to nil after a realignment
 	// ledgers returns the histories to compare.
 	ledgers func() []agreement.Ledger
 }
@@ -195,8 +195,8 @@ func (a *aligner) suspectsPools() bool {
 	})
 }
 
-// alignFirst realigns the pools of a new group if suspect, on which all ranks agree, is true. If
-// the pools cannot be realigned yet, the first call that uses them tries again.
+// alignFirst realigns the pools of a new group if suspect is true. All ranks must pass the same
+// value. If the pools cannot be realigned yet, the first call that uses them tries again.
 func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

@@ -19,7 +19,7 @@ type stocktaking struct {
 	Capturing bool
 	// Trouble describes any other reason why the rank's pools cannot be changed.
 	Trouble string
-	// Faults lists the keys of groups whose faults the rank has seen.
+	// Faults lists the keys of the failed groups whose faults the rank has seen.
 	Faults []uint64
 	Pools  []stock
 }
@@ -121,7 +121,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := a.checkReady(all); err != nil {
 		for _, p := range pools {
-			p.realigner.raise(nil) // on all ranks, until it is realigned
+			p.realigner.raise(nil) // the pool is then suspect on all ranks until it is realigned
 		}
 		return err
 	}
@@ -177,8 +177,8 @@ func (a *aligner) resolveFaults(all []stocktaking) {
 	}
 }
 
-// stocksOf returns all ranks' inventories of a pool, or nil if no rank requests a realignment of
-// the pool or some rank does not have it.
+// stocksOf returns all ranks' inventories of a pool. It returns nil if no rank requests a
+// realignment of the pool, or if some rank does not have the pool.
 func stocksOf(pool uint64, all []stocktaking) []stock {
 	var stocks []stock
 	wanted := false
@@ -216,8 +216,8 @@ func dropsSegment(l alloc.Arrangement, stocks []stock) bool {
 	return false
 }
 
-// unmapRetired unmaps segments that differ between ranks. It first waits until all ranks have
-// deregistered the segments, because peers may read a segment through their windows until then.
+// unmapRetired unmaps the segments that the new layouts lack. It first waits until all ranks have
+// deregistered these segments, because peers may read a segment through their windows until then.
 func (a *aligner) unmapRetired(
 	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
 ) error {

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Buffer refers to a block that Pool.Alloc has returned, as do all copies of the Buffer. The zero
-// Buffer refers to no block.
+// Buffer refers to a block of memory that Pool.Alloc has returned. Copies of a Buffer refer to the
+// same block, and the zero Buffer refers to none.
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
@@ -23,8 +23,8 @@ type Memory struct {
 	extent extent
 }
 
-// extent packs a length in bytes and a flag for memory of a Go slice. For memory of a Buffer it
-// also contains the number of the Buffer's stream, or untracked.
+// extent packs a length in bytes, a flag that marks the memory of a Go slice and, for memory of a
+// Buffer, the number of the Buffer's stream, or untracked.
 type extent uint64
 
 const (
@@ -152,7 +152,7 @@ func (m Memory) Address() uintptr { return uintptr(m.start) }
 // tracked reports whether the pool records which streams and captures use the memory.
 func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
-// Pool returns the pool of the buffer that the memory is part of, or nil.
+// Pool returns the pool of the buffer that contains the memory, or nil if no buffer does.
 func (m Memory) Pool() *Pool { return m.pool }
 
 // Bytes returns the length in bytes.

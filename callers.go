@@ -8,13 +8,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit represents a call in progress that uses memory of up to two pools. Between looking up
-// buffers and queuing work on them, only the visit keeps the buffers' memory and windows alive.
+// visit represents a call in progress that uses memory from one or two pools. After the call has
+// looked up its buffers and before it has queued work on them, only the visit keeps their memory
+// and windows alive.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory of up to two pools. Each may be nil, and both may be the
-// same pool. The call ends with leave. If a pool is closing or suspended, enter returns ErrClosed
-// or ErrSuspended, and the call does not begin.
+// enter begins a call that uses memory from one or two pools. Either may be nil, and both may be
+// the same pool. The call ends with leave. If one of them is closing or suspended, the call does
+// not begin, and enter returns ErrClosed or ErrSuspended.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool

@@ -60,12 +60,12 @@ func caller() uintptr {
 	return 0
 }
 
-// packagePrefix is the import path of this package and a dot, with which the names of the package's
-// functions begin.
+// packagePrefix is the import path of this package followed by a dot. The full names of the
+// package's functions begin with it.
 var packagePrefix = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 
-// isInternal reports whether a function belongs to this package and is no test or example.
+// isInternal reports whether a function belongs to this package and is not a test or an example.
 func isInternal(function string) bool {
 	rest, ok := strings.CutPrefix(function, packagePrefix)
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")

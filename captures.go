@@ -96,14 +96,15 @@ func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.own++ })
 }
 
-// end is called when a capture that begin counted has ended.
+// end is called when a capture that begin has counted ends.
 func (c *captures) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.own--
 }
 
-// beginAdopted waits until no registration is in progress, and then lists an adopted stream.
+// beginAdopted waits until no registration is in progress, and then adds s to the adopted streams
+// whose captures contain calls.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.afterRegistrations(operation, func() { c.set(s, true) })
 }

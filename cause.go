@@ -25,9 +25,9 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout limits one exchange of reports on the fault lane, unless three quarters of the
-// group's timeout are shorter. Ranks that wait in a call join the exchange at once. If a rank does
-// not join in time, the others decide without its report.
+// reportTimeout bounds one exchange of reports on the fault lane. If three quarters of the group's
+// timeout are shorter, they apply instead. Ranks that wait in a call join the exchange at once; if
+// another rank does not join in time, the others decide without its report.
 const reportTimeout = 2 * time.Second
 
 // maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another
@@ -36,9 +36,9 @@ const maxReportRounds = 12
 
 // run exchanges reports with the other ranks on the fault lane and returns the same error on all
 // ranks. The first rank that selects a cause decides. A rank that calls run later uses that
-// decision, even if the deciding rank has left the group. If an earlier fault of another group has
-// failed the stream of some rank, the ranks repeat the exchange until that rank knows the cause of
-// that fault.
+// decision, even if the deciding rank has left the group. If the stream of some rank has failed
+// because of an earlier fault of another group, the ranks repeat the exchange until that rank knows
+// the cause of the earlier fault.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -63,8 +63,9 @@ func (q *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport returns this rank's report. For a fault of another group, it waits until the ranks of
-// that group have determined the cause. If they take too long, the report is pending.
+// makeReport returns this rank's report. If another group's fault came first, makeReport waits
+// until the ranks of that group have determined its cause. If they take longer than wait, the
+// report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -178,8 +179,8 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 	return cause
 }
 
-// unreported returns the cause of a fault that no rank explains. The failed rank is either still in
-// the group and late with its report, or it has left without a report.
+// unreported returns the cause of a fault that no rank explains. Either the failed rank is still in
+// the group and its report is late, or the rank has left without sending one.
 func (q *inquiry) unreported(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.left {

@@ -19,8 +19,8 @@ func (g *Group) AllReduce(
 	})
 }
 
-// AllGather gathers count elements of every rank's send, in group order, into every rank's recv. In
-// place, send is this rank's part of recv.
+// AllGather gathers count elements of every rank's send, in group order, into every rank's recv.
+// For an in-place call, pass this rank's part of recv as send.
 func (g *Group) AllGather(
 	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
 ) error {
@@ -30,7 +30,7 @@ func (g *Group) AllGather(
 }
 
 // ReduceScatter combines every rank's send, which has count elements for each rank, and stores this
-// rank's part in recv. In place, recv is this rank's part of send.
+// rank's part in recv. For an in-place call, pass this rank's part of send as recv.
 func (g *Group) ReduceScatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -95,7 +95,7 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 }
 
 // run queues a collective. A call that has a plan takes a hot path with few function calls and no
-// defer. This is safe because the program's code runs between enter and leave only in
+// defer. Leaving out the defer is safe, because the only user code between enter and leave is
 // Options.OnEvent, whose caller has a defer.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
@@ -132,9 +132,9 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. p is the
-// plan, or nil. The use is recorded even if the call is refused later, unless the call is invalid
-// on every rank.
+// runSlowly queues a call if it has no plan yet, in which case p is nil, or if the use of its
+// buffers must be recorded. Unless the call is invalid on every rank, the use is recorded even if
+// the call is refused later.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
 	more, err := c.enterOthers()
@@ -244,11 +244,11 @@ func (g *Group) RecvTagged(
 // recv must not overlap. send and recv may be the same memory.
 //
 // If a rank sends a peer a different number of elements than the peer expects, no buffer is
-// written, and all ranks return a MessageError that names the pairs. Without CheckEvery, only the
-// ranks of these pairs return it.
+// written, and all ranks return a MessageError that names each such pair of ranks. Without
+// CheckEvery, only the ranks of these pairs return it.
 //
-// AllToAllV registers no memory and copies the lists. It does not match AllToAll, even if all
-// counts are equal.
+// AllToAllV registers no memory and copies the lists in splits. A call of AllToAllV on one rank
+// does not match an AllToAll on another, even if all counts are equal.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -258,9 +258,9 @@ func (g *Group) AllToAllV(
 }
 
 // AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
-// recv. In place, send is this rank's part of recv. Every rank must pass the same counts, which may
-// be 0. AllGatherV registers no memory and copies the list of counts. It does not match AllGather,
-// even if all counts are equal.
+// recv. For an in-place call, pass this rank's part of recv as send. Every rank must pass the same
+// counts, which may be 0. AllGatherV registers no memory and copies the list of counts. A call of
+// AllGatherV on one rank does not match an AllGather on another, even if all counts are equal.
 //
 // On the direct path, large parts are faster if recv is registered with the group. A list of calls
 // (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
@@ -276,8 +276,9 @@ func (g *Group) AllGatherV(
 }
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
-// stores this rank's part in recv. In place, recv is this rank's part of send. Otherwise it is like
-// AllGatherV, but large parts are faster if send is registered.
+// stores this rank's part in recv. For an in-place call, pass this rank's part of send as recv. In
+// all other respects ReduceScatterV is like AllGatherV, except that large parts are faster if send,
+// rather than recv, is registered.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -289,7 +290,8 @@ func (g *Group) ReduceScatterV(
 }
 
 // Gather gathers count elements of every rank's send, in group order, into the root's recv. Other
-// ranks pass no recv. In place, the root's send is its part of recv. Gather registers no memory.
+// ranks pass no recv. For an in-place call, the root passes its part of recv as send. Gather
+// registers no memory.
 func (g *Group) Gather(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -298,9 +300,9 @@ func (g *Group) Gather(
 	})
 }
 
-// Scatter sends to each rank its part of the root's send, count elements in group order, and stores
-// it in the rank's recv. Other ranks pass no send. In place, the root's recv is its part of send.
-// Scatter registers no memory.
+// Scatter divides the root's send into parts of count elements, in group order, and stores each
+// rank's part in its recv. Other ranks pass no send. For an in-place call, the root passes its part
+// of send as recv. Scatter registers no memory.
 func (g *Group) Scatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -320,8 +322,8 @@ func (g *Group) Scatter(
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
 // Package driver/formula defines the results bit by bit: every rank and every run produces the same
-// bits, which for a row do not depend on the number of rows. Quantized holds the quantized elements
-// of Output, even if Output is unset.
+// bits, and the bits of a row do not depend on the number of rows. Quantized holds the quantized
+// elements of Output, even if Output is unset.
 //
 // On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
 // an ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
@@ -350,9 +352,9 @@ func (g *Group) normalize(
 	return g.run(ctx, s, c)
 }
 
-// launchOn queues a plan on any stream, or records it if the owner of an adopted stream is
-// capturing the stream. wait is set if the caller calls Synchronize next, in which case the stream
-// is not being captured.
+// launchOn queues a plan on a stream. If another library owns the stream and is capturing it,
+// launchOn records the plan in the capture instead. wait is set if the caller calls Synchronize
+// next, in which case the stream is not being captured.
 func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {

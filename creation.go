@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls in progress that create an object. Runtime.Close must find these
-// objects.
+// creation counts the calls in progress that create an object, so that Runtime.Close can wait for
+// the calls and find the objects.
 type creation struct {
 	mu    *ranked.Mutex[runtimeMu]
 	calls sync.WaitGroup // incremented with mu held, before life ends
@@ -37,7 +37,7 @@ func (c *creation) begin() error {
 func (c *creation) done() { c.calls.Done() }
 
 // join is like begin, but for a call that creates a group. The returned context is canceled when
-// Close begins, in which case done replaces the resulting error by ErrClosed.
+// Close begins, in which case done replaces the resulting error with ErrClosed.
 func (c *creation) join(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -66,8 +66,8 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits until due at the latest for the calls in progress. Close may run in a signal handler
-// that has interrupted one of these calls, which then cannot return.
+// await waits for the calls in progress, but not beyond due: if Close runs in a signal handler that
+// has interrupted one of these calls, the call cannot return.
 func (c *creation) await(due time.Time) {
 	done := make(chan struct{})
 	go func() {

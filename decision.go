@@ -44,7 +44,7 @@ func (q *inquiry) decide(cause error) error {
 }
 
 // adopt returns the error that an encoded decision describes. If own is a MismatchError for the
-// same call, adopt returns own because it describes this rank's call.
+// same call, adopt returns own, because own describes this rank's call.
 func adopt(own error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
@@ -64,10 +64,10 @@ func adopt(own error, encoded []byte) error {
 
 const reporterCheckInterval = 20 * time.Millisecond
 
-// awaitReporter waits for the report of a late rank that may know the cause, as long as no report
-// names a cause. It returns when another rank decides, when all missing ranks have departed, when
-// one of them is lost, or when three quarters of the group's timeout have passed since begin, and
-// it adds the departed ranks to the reports.
+// If no report names a cause, awaitReporter waits for a late rank that may know it. The wait ends
+// when another rank has decided, when all missing ranks have departed, when one of them is lost, or
+// when three quarters of the group's timeout have passed since begin. awaitReporter also stores the
+// departed ranks in all.lost and all.left.
 func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()

@@ -41,11 +41,11 @@
 //
 // [Group.SendTagged] and [Group.RecvTagged] transfer a message from one rank of a group to another.
 // For each pair of ranks and each tag, the k-th Send matches the k-th Recv, in the order of calls
-// on each rank, whatever the streams. Two ranks may send to each other at the same time, at any
-// size, because a Send whose Recv has not been called yet buffers the rest of the message and lets
-// the stream continue. If messages are unmatched when the group closes, Close returns a
-// MessageError. Unless Options.UnorderedMessages is set, an unmatched message is reported as early
-// as the next collective.
+// on each rank, regardless of the streams on which they are queued. Two ranks may send to each
+// other at the same time, at any size, because a Send whose Recv has not been called yet buffers
+// the rest of the message and lets the stream continue. If messages are unmatched when the group
+// closes, Close returns a MessageError. Unless Options.UnorderedMessages is set, an unmatched
+// message is reported as early as the next collective.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
 // sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory and sends nothing. Each

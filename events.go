@@ -67,8 +67,8 @@ const firstQueue = 128
 
 // add adds an event to the queue and returns a pointer to it. The caller fills in the fields that
 // common does not set, because copying an event would double the cost of the call. Until then,
-// these fields may hold the values of an older event. Without an OnEvent, the event stays outside
-// the queue.
+// these fields may hold the values of an older event. Without an OnEvent, add returns scratch
+// instead.
 func (o *outbox) add() *event.Event {
 	if o.silent() {
 		return &o.scratch
@@ -293,8 +293,8 @@ func (p *poolEvents) releaseAndDeliver() {
 	}
 }
 
-// releaseOne implements release after an Alloc or a Free, which is usually a single event for the
-// trace.
+// releaseOne implements release after an Alloc or a Free. It has a fast path for the usual case, a
+// single event that only the trace receives.
 func (p *poolEvents) releaseOne() {
 	box := &p.outbox
 	number := box.number
@@ -359,7 +359,8 @@ func (p *poolEvents) label(e *event.Event, site uint32) {
 	e.Site = p.rt.sites.text(site)
 }
 
-// record queues an event outside the history that ranks compare. The caller must hold mu.
+// record queues an event that is not part of the history that ranks compare. The caller must hold
+// mu.
 func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.active() {
 		return

@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// Rank 0 sends one element to itself and two to rank 1. Rank 1 sends three and four.
+// Rank 0 sends one element to itself and two to rank 1. Rank 1 sends three elements to rank 0 and
+// four to itself.
 func ExampleGroup_AllToAllV() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		counts := [][]int64{{1, 2}, {3, 4}}
@@ -34,7 +35,7 @@ func ExampleGroup_AllToAllV() {
 	// Output: [10 11 30 31 32 33]
 }
 
-// A receiver can accept messages from any rank; the tag distinguishes them from other messages.
+// A receiver can accept messages from any rank. The tag distinguishes these messages from others.
 func ExampleGroup_SendTagged() {
 	const results = 7
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
@@ -54,7 +55,7 @@ func ExampleGroup_SendTagged() {
 	// Output: got [1]
 }
 
-// An event marks a position in a stream, for which other streams and the host can wait.
+// An event marks a point in a stream that other streams and the host can wait on.
 func ExampleEvent() {
 	rt, err := symmem.Open(context.Background(), symmem.Options{Size: 1, Backend: "host"})
 	if err != nil {
@@ -69,7 +70,7 @@ func ExampleEvent() {
 	err = errors.Join(
 		rt.DefaultStream().Copy(symmem.Host(b), symmem.Host(a)),
 		rt.DefaultStream().Record(copied),
-		other.Wait(copied), // b is complete after this
+		other.Wait(copied), // later work on other sees the new contents of b
 		other.Copy(symmem.Host(c), symmem.Host(b)),
 		other.Synchronize(context.Background()),
 	)
@@ -121,7 +122,7 @@ func ExamplePool_Trim() {
 			return err
 		}
 		before := pool.Stats().Segments
-		err = pool.Trim(ctx, 0) // all ranks of the domain call it
+		err = pool.Trim(ctx, 0) // all ranks of the domain must call Trim
 		if rt.Rank() == 0 {
 			fmt.Printf("segments: %d, then %d\n", before, pool.Stats().Segments)
 		}
@@ -136,7 +137,7 @@ func ExampleOptions_onLate() {
 	worldWith(symmem.Options{
 		Backend: "host", WarnAfter: time.Millisecond,
 		OnLate: func(w symmem.LateWarning) {
-			if slices.Equal(w.Ranks, []int{1}) { // the warning on rank 0
+			if slices.Equal(w.Ranks, []int{1}) { // rank 0's warning about rank 1
 				select {
 				case warned <- w:
 				default: // not the first warning
@@ -154,8 +155,8 @@ func ExampleOptions_onLate() {
 	// Output: rank 0 waits for [1]
 }
 
-// Every rank gets the same error. For each set of ranks that agree, it shows the first event that
-// differs.
+// Every rank gets the same error, which describes the first event at which the ranks diverged. A
+// Side groups the ranks that did the same thing there.
 func ExampleDivergenceError() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

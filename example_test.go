@@ -63,11 +63,11 @@ func ExampleGroup_Agree() {
 		}
 		batch, err = rt.World().Min(ctx, "batch size", batch)
 		if rt.Rank() == 0 {
-			fmt.Println(differ.Sides[0].Event, "and", differ.Sides[1].Event, "are made", batch)
+			fmt.Println(differ.Sides[0].Event, "and", differ.Sides[1].Event, "differ: use", batch)
 		}
 		return err
 	})
-	// Output: Agree of 8 and Agree of 9 are made 8
+	// Output: Agree of 8 and Agree of 9 differ: use 8
 }
 
 // The end of a scope registers the buffers that were allocated in it. A buffer has the same place
@@ -96,7 +96,7 @@ func ExamplePool_Begin() {
 	// Output: segment 0, offset 0, symmetric: true
 }
 
-// A buffer of a pool needs no scope: the first collective on it registers it.
+// A pool's buffer can be used without a scope, because the first collective on it registers it.
 func ExampleGroup_AllReduce() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -128,7 +128,7 @@ func ExampleGroup_AllReduce() {
 	// Output: [3 20] map[window:1]
 }
 
-// A group created by Split registers the memory that its collectives use.
+// Split creates a group of the ranks that pass the same color. A lower key puts a rank first.
 func ExampleGroup_Split() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		reversed, err := rt.World().Split(ctx, 0, -rt.Rank())
@@ -136,12 +136,12 @@ func ExampleGroup_Split() {
 			return err
 		}
 		if rt.Rank() == 0 {
-			fmt.Printf("group %s: ranks %v, this is number %d\n",
+			fmt.Printf("group %s: ranks %v, this rank is number %d\n",
 				reversed.ID(), reversed.Ranks(), reversed.Rank())
 		}
 		return reversed.Close()
 	})
-	// Output: group world/1.0: ranks [1 0], this is number 1
+	// Output: group world/1.0: ranks [1 0], this rank is number 1
 }
 
 // A stream can capture work as a graph, which can then be launched many times.
@@ -280,15 +280,15 @@ func ExampleGroup_Send() {
 			return err
 		}
 		if g.Rank() == 0 {
-			fmt.Println("from rank", previous, "came", received[0])
+			fmt.Println("received", received[0], "from rank", previous)
 		}
 		return nil
 	})
-	// Output: from rank 1 came 101
+	// Output: received 101 from rank 1
 }
 
 // After a fault every call of the group fails. Every rank gets the same error, which names the
-// ranks at fault. Here rank 1 never calls Barrier.
+// ranks at fault. In this example, rank 1 never calls Barrier.
 func ExampleGroup_Err() {
 	short := symmem.Options{Backend: "host", Timeout: time.Second}
 	worldWith(short, func(ctx context.Context, rt *symmem.Runtime) error {

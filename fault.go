@@ -42,7 +42,7 @@ func newLifetime() *lifetime {
 const (
 	unseen int32 = iota
 	// seen: a call has returned the fault to the program. Calls still record the buffers that they
-	// use: another rank may have queued the same call before it saw the fault.
+	// use, because another rank may have queued the same call before it saw the fault.
 	seen
 	// resolved: the pools have been realigned since the fault. Calls are refused and record nothing.
 	resolved
@@ -99,8 +99,8 @@ func (l *lifetime) watch() {
 const maxPeerCheckInterval = time.Second
 
 // peerCheckInterval returns the interval at which a group checks its peers for faults while no call
-// is in progress. It is shorter for a short timeout, so that a late rank soon joins the search for
-// the cause.
+// is in progress. If the timeout is short, the interval is shorter, too, so that a late rank soon
+// joins the search for the cause.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
@@ -182,7 +182,8 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the group because this rank closes it, and reports whether the group had failed.
+// close ends the group on this rank for Group.Close, and reports whether the group had failed
+// before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may be waiting for this one to determine the cause

@@ -18,7 +18,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 }
 
 // usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended. It
-// is for calls that do not enter the pool, for which Close does not wait.
+// is for calls that do not enter the pool, so that Close does not wait for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return refusalOf(p)

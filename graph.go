@@ -118,7 +118,7 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 		s.rt.captures.end()
 		s.capturing.Store(false)
 		if errors.Is(err, driver.ErrNotCapturing) {
-			err = fmt.Errorf("ending a capture: the stream has ended: %w", ErrClosed)
+			err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
 		}
 	}
 	return work, err
@@ -144,7 +144,7 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
-// noteUntracked records that a capture uses memory of a pool that is not pinned.
+// noteUntracked records that the current capture uses memory of a pool without pinning it.
 func (s *Stream) noteUntracked(p *Pool) {
 	if p == nil || !s.capturing.Load() {
 		return
@@ -157,9 +157,9 @@ func (s *Stream) noteUntracked(p *Pool) {
 }
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
-// graph or a pool that it uses is closed. It returns ErrSuspended if such a pool, or a group of one
-// of its calls, is suspended. It returns ErrCapturing if the stream is being captured, by symmem or
-// another library; the capture remains valid.
+// graph is closed, or if a pool that it uses is. It returns ErrSuspended if such a pool is
+// suspended, or if the group of a captured call is. It returns ErrCapturing if the stream is being
+// captured, by symmem or another library; the capture remains valid.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -192,8 +192,8 @@ func (g *Graph) Launch(s *Stream) error {
 }
 
 // Close discards the recorded work and unpins its buffers. It does not wait, so no launch may still
-// be queued. Buffers that have been freed return to their pools. Each return is an event in the
-// pool's history, so all ranks of a domain must close graphs at the same points. A second Close
+// be queued. Buffers that have been freed return to their pools. Each such return is an event in
+// the pool's history, so all ranks of a domain must close graphs at the same points. A second Close
 // does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {

@@ -43,7 +43,7 @@ type Group struct {
 	events     *groupEvents
 
 	closing    sync.Once
-	poolsMade  uint64        // pools created with this domain; guarded by rt.mu
+	poolsMade  uint64        // pools created with this group as their domain; guarded by rt.mu
 	registered atomic.Uint64 // number of calls that registered memory
 }
 
@@ -60,8 +60,8 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Timeout returns the duration that bounds every wait for another rank of the group that has no
-// deadline of its own.
+// Timeout returns the duration that bounds each wait for another rank of the group if the wait has
+// no deadline of its own.
 func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 
 // SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in captured
@@ -115,8 +115,8 @@ const noColor = -1
 
 // exchangeColors exchanges every rank's color and key for a Split. The caller must hold Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
-	// The agreement makes sure that all ranks are in Split, because otherwise a payload of another
-	// call would be decoded as a color.
+	// First check that all ranks are in Split, because otherwise a payload of another call could be
+	// decoded as a color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
 		err = g.comparison.agree(ctx, "split") // the first call that uses the pools realigns them
@@ -141,7 +141,8 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	return all, nil
 }
 
-// subgroup selects the ranks with one color and returns them with this rank's index among them.
+// subgroup selects the ranks with the given color and returns them with this rank's index among
+// them.
 func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
 	var selected []int
 	for r := range all {
@@ -167,10 +168,11 @@ func (g *Group) Abort() {
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
 // Close waits for the collective that this rank is running, at most for twice the timeout. After a
-// fault it also waits until the ranks have determined the cause, which usually takes at most 3 s,
-// or three quarters of the timeout if the process of a rank that knows the cause is stopped. It
-// does not wait for other ranks to close the group. A Suspend or Resume in progress returns
-// ErrClosed on this rank, and on the other ranks a fault that reports that this rank has left.
+// fault it also waits until the ranks have determined the cause. This usually takes at most 3 s,
+// but may take three quarters of the timeout if the process of a rank that knows the cause is
+// stopped (SIGSTOP). Close does not wait for other ranks to close the group. If a Suspend or Resume
+// is in progress, it returns ErrClosed on this rank; on the other ranks it returns a fault that
+// reports that this rank has left.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {

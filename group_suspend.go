@@ -13,8 +13,8 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. Every change of state also changes the revision of the windows, which makes kept plans
-// stale. The next call must therefore make a plan, and it checks the state first.
+// calls. A change of state also changes the revision of the group's windows, so that all kept plans
+// become stale. The next call must then make a new plan, and it checks the state before it does so.
 type groupSuspender struct {
 	group *Group
 	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
@@ -36,13 +36,14 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the device memory of the group itself on all its ranks, until Resume is called.
-// This is the memory through which symmem's kernels exchange data, the staging memory of messages
-// and, with NCCL 2.29.7 or newer, the memory of NCCL's communicator, each also for the two-level
-// path. Suspension.Released does not include the memory of NCCL. Suspension.Kept names memory that
-// cannot be released. Suspend is collective. Addresses and captured graphs stay valid. Suspend does
-// not affect the memory of pools. To suspend both, suspend the pools before their groups. If the
-// group is already suspended, Suspend does nothing.
+// Suspend releases the device memory of the group itself on all its ranks, until Resume is called:
+// the memory through which symmem's kernels exchange data, the staging memory of messages and, with
+// NCCL 2.29.7 or newer, the memory of NCCL's communicator. If the group can take the two-level
+// path, the memory of that path is released as well. Suspension.Released does not include the
+// memory of NCCL. Suspension.Kept names memory that cannot be released. Suspend is collective.
+// Addresses and captured graphs stay valid. Suspend does not affect the memory of pools. To suspend
+// both, suspend the pools before their groups. If the group is already suspended, Suspend does
+// nothing.
 //
 // The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
 // after a second, or if a message has not been received, all ranks return an ErrBusy that names the

@@ -45,7 +45,7 @@ func (h *heap) alloc(
 	}
 }
 
-// sizeError adds the requested size to an error, unless the core's error contains it.
+// sizeError adds the requested size to an error, unless the error already contains the size.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err

@@ -24,9 +24,9 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but stops waiting for other ranks to leave when the context ends,
-// although not before a second has passed. It is for a rank that has failed or must not wait. If
-// this rank serves the store, the other ranks cannot create groups afterwards.
+// Close is like Runtime.Close, but when the context ends, it stops waiting for other ranks to
+// leave. It waits for them for at least one second. It is for a rank that has failed or must not
+// wait. If this rank serves the store, the other ranks cannot create groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns the number of a location that is not in Go code, such as "model.py:120", for At.
@@ -91,8 +91,8 @@ type ValueCall struct {
 
 // Note adds an event to a pool's history. The event consists of kind and value, two non-negative
 // numbers whose meaning the caller defines, and which must be the same on all ranks of the domain.
-// Otherwise, the next comparison of histories reports the event and its position. Note does not
-// wait.
+// If they differ, the next comparison of histories reports the event and its position. Note does
+// not wait.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
@@ -218,17 +218,17 @@ type Call struct {
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
-	// Wait makes Do wait until the stream is idle, and return the first error of its work. On the host
-	// backend, the calling goroutine then does the work that other goroutines would do. Unlike
-	// Stream.Synchronize, Wait does not affect the history of pools. The context does not end a wait
-	// for late ranks, but the group's timeout does. While the stream is being captured, Do returns
-	// ErrCapturing and queues nothing.
+	// Wait makes Do wait until the stream is idle, and return the first error of its work. On the
+	// host backend, the calling goroutine then does the work that other goroutines would otherwise
+	// do. Unlike Stream.Synchronize, Wait does not affect the history of pools. The context does not
+	// end a wait for late ranks, but the group's timeout does. While the stream is being captured, Do
+	// returns ErrCapturing and queues nothing.
 	Wait bool
 	// More lists further calls that run together with this one, as one call. The ranks order and
-	// compare the calls as a whole, and NCCL gets them as one group. The calls may run in any order,
-	// so none may use the result of another. Messages, AllReduceRMSNorm and nested lists are refused.
-	// The Wait and Path of the first call apply to all. Do refuses a list in which another call asks
-	// for a different path.
+	// compare the calls as a whole, and NCCL runs them as one group of calls. The calls may run in
+	// any order, so none may use the result of another. Messages, AllReduceRMSNorm and nested lists
+	// are refused. The Wait and Path of the first call apply to all. If a later call asks for a
+	// different path, Do returns an error.
 	More []Call
 	// Path chooses the path of this call: PathPlain, PathWindow, PathDirect or PathTwoLevel. For any
 	// other value, the group's choice applies. Path must be the same on all ranks.

@@ -48,8 +48,8 @@ func ExampleInterop_AdoptStream() {
 	// Output: 3 false
 }
 
-// A binding passes calls as values, with call sites in its own language. Here the ranks make
-// different calls, and the error names their sites.
+// A binding passes the arguments of a call in a Call, and attributes it to a call site in its own
+// language. In this example, the ranks make different calls, and the error names their call sites.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		m, interop := symmem.Host(make([]float32, 2)), rt.Interop()

@@ -21,16 +21,16 @@ const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order, as other libraries define their
 // groups. It is collective over these ranks, which must pass the same list and the same id. The id
-// has at most MaxGroupID bytes and must never be used for another group. Ranks that two groups have
-// in common must join the two groups in the same order.
+// has at most MaxGroupID bytes and must never be used for another group. If two groups have several
+// ranks in common, these ranks must join the groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout bounds every wait for another rank of the group that has no deadline of its own,
-	// including the waits of JoinWith. 0 selects Options.Timeout, and Group.SetTimeout changes the
+	// Timeout bounds each wait for another rank of the group, including those in JoinWith, if the
+	// wait has no deadline of its own. 0 selects Options.Timeout, and Group.SetTimeout changes the
 	// value later. Ranks should pass the same value, because otherwise the rank with the shortest
 	// timeout fails the group first.
 	Timeout time.Duration
@@ -59,7 +59,7 @@ func (rt *Runtime) JoinWith(
 	}
 	sorted := slices.Sorted(slices.Values(ranks))
 	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
-		return nil, invalid("joining group %q: ranks %v are not distinct ranks of a world of %d",
+		return nil, invalid("joining group %q: ranks %v must be distinct ranks of a world of %d",
 			id, ranks, rt.size)
 	}
 	full := joinedPrefix + id
@@ -84,8 +84,8 @@ const (
 	splitPrefix  = "/"
 )
 
-// connect joins the group whose full id, ranks and timeout r contains. If the process of one of
-// these ranks ends in the meantime, connect returns a RankLostError.
+// connect joins the group that r describes by its full id, ranks and timeout. If the process of one
+// of these ranks ends in the meantime, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {

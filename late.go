@@ -46,7 +46,7 @@ func (o Options) logLate(w LateWarning) {
 }
 
 // absenceWarner returns a function that warns about ranks that have not arrived at Open, or have
-// not left yet. The function returns the time at which to call it again.
+// not left yet. The function returns the waiting time at which to call it again.
 func (o Options) absenceWarner(
 	operation string,
 ) func(missing []int, waited time.Duration) time.Duration {

@@ -52,7 +52,7 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 	}
 	for _, c := range list {
 		if c.operation.PointToPoint() || c.operation == driver.AllReduceRMSNorm {
-			return invalid("%v on group %s: it cannot be in a list of calls", c.operation, g.id)
+			return invalid("%v on group %s: this operation cannot be in a list of calls", c.operation, g.id)
 		}
 	}
 	return nil

@@ -78,8 +78,8 @@ func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. It is called when the Runtime is open, so all ranks have
-// created their sockets.
+// start begins to serve the TCP address. It is called once the Runtime is open, because all ranks
+// have created their sockets by then.
 func (v *liveView) start() {
 	v.ready.Store(true)
 	if v.server != nil {
@@ -98,7 +98,7 @@ func (v *liveView) close() {
 func (v *liveView) handler() http.Handler {
 	if !v.counting.Swap(true) {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.revise() // replaces the plans by plans that count
+			g.windows.revise() // makes the group replace its plans with plans that count
 		}
 	}
 	if v.server != nil {
@@ -116,7 +116,7 @@ type callClocks struct {
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
-	size      int // number of bits of the size
+	size      int // bit length of the size in bytes
 }
 
 // clocks measures the calls with the same key.
@@ -126,7 +126,7 @@ type clocks struct {
 	timed atomic.Bool
 }
 
-// attach makes the calls of a new plan update the clocks of their key.
+// attach makes the calls of a new plan update the clocks for the plan's operation, path and size.
 func (m *callClocks) attach(c *collective, path driver.Path) {
 	bytes := c.described.Bytes
 	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}

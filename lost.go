@@ -28,9 +28,9 @@ type rankWatcher interface {
 	// ended ranks, or until the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores why, the reason, for the other ranks; why is empty if nothing
-	// has failed. The rank that serves the store waits until the other ranks have left or the context
-	// ends.
+	// Leave leaves the world and stores the text of why for the other ranks: the reason, or "" if
+	// nothing has failed. The rank that serves the store waits until the other ranks have left or the
+	// context ends.
 	Leave(ctx context.Context, why string) error
 }
 
@@ -77,9 +77,9 @@ func (m *rankMonitor) withRanks(
 	return m.explainLost(ctx, operation, ranks, err)
 }
 
-// explainLost returns the reason why a step that needs the given ranks failed: a RankLostError if
-// one of these ranks has ended and that may be the cause, or else err. It first waits a moment,
-// because the end of a rank may be detected late.
+// explainLost returns the reason why a step that needs the given ranks failed. If one of these
+// ranks has ended and that may be the cause, the reason is a RankLostError; otherwise it is err.
+// explainLost first waits a moment, because the end of a rank may be detected late.
 func (m *rankMonitor) explainLost(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
@@ -121,8 +121,8 @@ func deadRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds those of the given ranks whose end this rank has observed itself, because the
-// rank that serves the store may have ended before it could record them.
+// addObserved adds to dead those of the given ranks whose end this rank has observed itself. dead
+// may lack them, because the rank that serves the store may have ended before it could record them.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {

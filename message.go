@@ -9,8 +9,8 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// maxEnds limits the number of pairs and tags that a rank reports, so that the report fits into one
-// exchange. If there are more, the error does not list the messages.
+// maxEnds limits how many MessageEnds a rank reports, so that its report fits into one exchange. If
+// a rank has more, the error does not list the messages.
 const maxEnds = driver.MaxPayload / 256
 
 // unmatched returns the pairs of ranks whose counts of sent and received messages differ. A Recv

@@ -73,7 +73,7 @@ func (a *NormArgs) norm() *driver.Norm {
 	return n
 }
 
-// ScaleBytes returns the size of Scales, from the first scale to the last.
+// ScaleBytes returns the size in bytes of the memory from the first scale to the last.
 func (a *NormArgs) ScaleBytes() int64 { return a.norm().Spans()[3].Bytes }
 
 // others returns the buffers besides Input and Output, in the order of driver.Norm.Spans.

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// GPUs without access to each other's memory do not support norms, so every rank gets
-// ErrUnsupported. The ranks then make separate calls.
+// If GPUs cannot access each other's memory, every rank gets ErrUnsupported and runs the steps
+// separately.
 func ExampleGroup_AllReduceRMSNorm() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -31,7 +31,7 @@ func ExampleGroup_AllReduceRMSNorm() {
 			Rows: rows, Hidden: hidden, Epsilon: 1e-5,
 		}, nil)
 		fused := !errors.Is(err, symmem.ErrUnsupported)
-		if !fused { // then add the residual and normalize
+		if !fused { // add the residual and normalize after this call
 			err = rt.World().AllReduce(ctx, input, input, rows*hidden, symmem.BFloat16, symmem.Sum, nil)
 		}
 		if rt.Rank() == 0 {

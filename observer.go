@@ -9,9 +9,10 @@ import (
 )
 
 // Observer is notified of memory events. Its functions are called in the order of the events, each
-// on a new goroutine. The call that causes an event waits with the pool locked, so a function must
-// return soon and must not call symmem. If a function panics, the panic is logged with its stack
-// (see Options.Logger) and the observed operation continues. A nil function is skipped.
+// on a new goroutine. The call that causes an event waits for the function while the pool is
+// locked, so the function must return soon and must not call symmem. If a function panics, the
+// panic is logged with its stack (see Options.Logger) and the observed operation continues. A nil
+// function is skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a segment
 	// is unmapped, after all its windows have been deregistered.

@@ -89,17 +89,17 @@ type Options struct {
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
 	// Deterministic makes every reduction of every group compute the bits that a formula defines. A
-	// group that cannot do so returns an error when it connects, as do groups on GPUs that span
-	// several machines or have no direct access. Communicators of other libraries cannot be adopted in
-	// this mode. Deterministic must be the same on every rank.
+	// group that cannot do so returns an error when it is created, as do groups of GPUs on several
+	// machines or without direct access to each other's memory. Communicators of other libraries
+	// cannot be adopted in this mode. Deterministic must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
 	// CheckInterval is the interval at which CheckRegistration compares in the background. 0 selects
 	// one second, and a negative value disables it.
 	CheckInterval time.Duration
-	// Timeout bounds every wait for another rank that has no deadline of its own. 0 selects 30 s. A
-	// group may have another timeout: see GroupOptions and Group.SetTimeout.
+	// Timeout bounds each wait for another rank if the wait has no deadline of its own. 0 selects 30
+	// s. A group may have another timeout: see GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
 	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that names
 	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,
@@ -111,21 +111,21 @@ type Options struct {
 	Logger *slog.Logger
 	// OnLate, if set, receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
-	// OnEvent, if set, is called for every event on this rank. It runs on the goroutine that caused
-	// the event, before the call that caused the event returns, unless another goroutine is already
-	// delivering events of the same pool or group, in which case that goroutine delivers the event.
-	// Package event documents the order of events. symmem holds no lock, so OnEvent may call symmem. A
-	// panic in OnEvent is logged. OnEvent must not modify the Event, which is valid until OnEvent
-	// returns; copy it to keep it.
+	// OnEvent, if set, is called for every event on this rank. It usually runs on the goroutine that
+	// caused the event, before the call that caused the event returns. If another goroutine is
+	// already delivering events of the same pool or group, that goroutine delivers the event instead.
+	// Package event documents the order of events. symmem holds no lock while OnEvent runs, so
+	// OnEvent may call symmem. A panic in OnEvent is logged. OnEvent must not modify the Event, which
+	// is valid until OnEvent returns; copy it to keep it.
 	OnEvent func(*event.Event)
 	// Trace is a folder in which this rank writes a trace: a file with the events that OnEvent
 	// receives, which stays readable if the process is killed. If Trace is empty, SYMMEM_TRACE
 	// applies. Package trace reads the file, and symmem diff compares those of all ranks.
 	Trace string
-	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty, SYMMEM_HTTP
-	// applies. "unix" serves each rank on a Unix socket, for symmem status. With an address,
-	// "host:port", one rank of each machine also serves all ranks of the machine there. If an address
-	// cannot be served, this is logged and is not an error.
+	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty,
+	// SYMMEM_HTTP applies. "unix" serves each rank on a Unix socket, for symmem status. With an
+	// address, "host:port", one rank of each machine also serves all ranks of the machine there. If
+	// an address cannot be served, Open logs this and succeeds.
 	HTTP string
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
 	// Otherwise a Send and its Recv must be called between the same two collectives of their group.

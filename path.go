@@ -122,9 +122,10 @@ func (r *router) takesWindows() bool {
 // If the call has no path choice, the group's choice applies. The result depends only on the call,
 // on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same path.
 //
-// In windows, ranks cannot disagree on whether a call works in place: a part that has the same
-// place on all ranks can be in place on one rank only, and on the other ranks check returns an
-// error for the overlap. Outside windows, such a disagreement does not matter.
+// If the buffers lie in windows, ranks cannot disagree on whether a call works in place. The
+// smaller buffer has the same place on all ranks, so if it is this rank's part of the larger
+// buffer, it overlaps the part of a different rank on all other ranks, where check returns an
+// error. Outside windows, such a disagreement does not matter.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -172,9 +173,9 @@ func refusal(offer driver.Offer, direct *reason) error {
 // Among calls without data, only barriers and norms can take the direct path.
 //
 // A barrier takes the direct path whenever it can. The tuning table cannot decide, because a
-// barrier has no size, and the direct path is faster, because symmem's kernel only waits for its
-// peers, whereas NCCL reduces bytes. The minimum and maximum of floats also take the direct path
-// whenever they can, because NCCL ignores NaNs.
+// barrier has no size. The direct path is faster, because symmem's kernel only waits for its peers,
+// whereas NCCL reduces bytes. The minimum and maximum of floats also take the direct path whenever
+// they can, because NCCL ignores NaNs.
 func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {

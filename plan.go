@@ -40,12 +40,12 @@ type collective struct {
 	revision uint64
 	// submit counts calls of the plan for the live view, and times some of them.
 	submit driver.Meter
-	// frees is the number of frees up to which the buffers are known to be live, or unknownFrees. It
-	// is accessed atomically.
+	// frees is the freeCount at which the buffers were last known to be live, or unknownFrees. It is
+	// accessed atomically.
 	frees uint64
 }
 
-// unknownFrees exceeds every number of frees.
+// unknownFrees exceeds every freeCount.
 const unknownFrees = math.MaxUint64
 
 // planner makes the plans for a group's calls and keeps the latest ones.
@@ -87,9 +87,9 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// cached returns the kept call that is the same as c and has an up-to-date plan, or nil. Which
-// plans are kept depends on addresses and may differ between ranks, so it must not affect what a
-// call registers or whether the call is refused.
+// cached returns the kept call that is the same as c and has an up-to-date plan, or nil. Ranks may
+// keep different plans, because the plans that are kept depend on addresses. Therefore, a kept plan
+// must not affect what a call registers or whether the call is refused.
 func (pl *planner) cached(c *collective) *collective {
 	p := pl.plans[c.slot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
@@ -127,8 +127,8 @@ func (c *collective) freeCount() (frees uint64) {
 	return frees
 }
 
-// alive reports whether no buffer of the call has been freed. If so, it stores frees as the number
-// of frees up to which this is known.
+// alive reports whether all buffers of the call are still live. If they are, it stores frees as the
+// freeCount for which this is known.
 func (c *collective) alive(frees uint64) bool {
 	for _, m := range c.buffers() {
 		if m.pool == nil {
@@ -278,7 +278,7 @@ func (pl *planner) alignWindows(ctx context.Context, c *collective, registered b
 			register = m.pool.registrar.registerInCall
 		}
 		if err := cmp.Or(register(ctx, pl.group), context.Cause(ctx)); err != nil {
-			return err // as in register
+			return err // for the reason given in register
 		}
 	}
 	return nil
@@ -341,8 +341,8 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 
 // register registers the pools of a call's buffers with the group if necessary, and reports whether
 // they are registered. It registers nothing while the call is being captured; either all ranks must
-// capture the call, or none. It also registers nothing while some rank is capturing another stream,
-// on which the ranks agree first.
+// capture the call, or none. It also registers nothing if the ranks find that one of them is
+// capturing another stream.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {

@@ -278,10 +278,10 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // does. It is collective over the group. Without new segments it returns immediately and does not
 // communicate.
 //
-// A DivergenceError, TimeoutError or RankLostError is returned on every rank of the group. Further
-// calls return the same error, and existing windows are closed with the group. If any rank is
-// capturing a stream, every rank returns ErrCapturing, nothing has been registered and the group
-// remains usable.
+// If Register returns a DivergenceError, TimeoutError or RankLostError on one rank, it returns the
+// error on every rank of the group, and so do later calls. Existing windows are deregistered when
+// the group is closed. If any rank is capturing a stream, every rank returns ErrCapturing, nothing
+// has been registered and the group remains usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.registrar.member(g)
@@ -326,10 +326,10 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 // The ranks first agree that nothing can use the memory. If a call that uses the pool is still in
 // progress on any rank after a second, or a stream still has unfinished work after another second,
 // or if memory cannot be released for another reason, all ranks return an ErrBusy that names the
-// rank and the work. Each wait takes at most a quarter of the timeout. If any rank is capturing a
-// stream, all ranks return ErrCapturing. If a rank has too little host memory for KeepContents, all
-// ranks return ErrOutOfMemory. After any of these errors, the pool is not suspended and remains
-// usable.
+// rank and the work. Each of these waits takes at most a quarter of the timeout. If any rank is
+// capturing a stream, all ranks return ErrCapturing. If a rank has too little host memory for
+// KeepContents, all ranks return ErrOutOfMemory. After any of these errors, the pool is not
+// suspended and remains usable.
 //
 // While a pool is suspended, calls that use its memory return ErrSuspended on all ranks: Alloc,
 // Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats and

@@ -24,7 +24,7 @@ type membership struct {
 	// registered or trimmed; guarded by Pool.mu.
 	next int32
 	// pending reports whether segments have been mapped since the group last registered. The end of a
-	// scope loads only this word, whatever the number of segments and groups.
+	// scope loads only this word, so its cost does not depend on the number of segments and groups.
 	pending atomic.Bool
 }
 

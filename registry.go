@@ -45,8 +45,8 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// forgetGroup removes a closed group. Groups that have failed remain, because ranks that realign
-// pools report their faults.
+// forgetGroup removes a closed group. Groups that have failed remain, because the ranks report the
+// faults of these groups when they realign pools.
 func (r *registry) forgetGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

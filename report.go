@@ -19,14 +19,14 @@ type report struct {
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch has no Call, whose text is in Doing.
+	// Mismatch is sent without its Call, whose text is in Doing.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
 	// Interrupted reports whether the rank's caller interrupted its wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank is the world rank of a PriorError.
+	// Rank is the world rank that a PriorError names.
 	Rank int `json:"rank"`
-	// Cause describes what had failed on Rank before.
+	// Cause describes the earlier failure on Rank.
 	Cause *report `json:"cause,omitempty"`
 	// Pending reports whether the rank is not certain of the cause yet.
 	Pending bool `json:"pending,omitempty"`

@@ -237,8 +237,9 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 //
 // Close waits for other ranks in two cases only. If a group has failed and no call has returned the
 // fault yet, the ranks first determine the cause, as in Group.Close. The rank that serves the store
-// also waits until the other ranks have left or ended, for at most Options.Timeout from the
-// beginning of Close but at least 1 s, or until the context of Interop.Close ends.
+// also waits until the other ranks have left or ended. This wait is over once Options.Timeout has
+// passed since the beginning of Close, or the context of Interop.Close has ended, but not before it
+// has lasted 1 s.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close implements Close. It stops waiting for other ranks to leave when the context ends.

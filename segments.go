@@ -19,7 +19,7 @@ type segment struct {
 	// ordinal numbers the segments of the pool from 0, and is never reused.
 	ordinal int32
 	bytes   int64
-	stream  uint32 // the pool's number of the stream that it was mapped for
+	stream  uint32 // the pool's number of the stream for which the segment was mapped
 	// releasing reports whether the segment is about to be unmapped and must not be registered;
 	// guarded by Pool.mu.
 	releasing bool

@@ -49,7 +49,7 @@ func cloneSplits(s *Splits) *Splits {
 }
 
 // locateUneven implements locations for AllGatherV and ReduceScatterV. Peers access only the
-// divided buffer, and they compute where its parts begin from the counts.
+// divided buffer, and they compute from the counts where its parts begin.
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (at locations) {

@@ -92,8 +92,9 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	return s.keep(dst, dst)
 }
 
-// keep keeps Go slices among the memory reachable, and off the caller's stack, until the work just
-// queued on them is complete or, if the work is captured, as long as the graph exists.
+// keep keeps a and b reachable, and off the caller's stack, if they are Go slices. It does so until
+// the work just queued on them is complete or, if the work is captured, as long as the graph
+// exists.
 func (s *Stream) keep(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
@@ -126,8 +127,8 @@ func (s *Stream) Host(work func()) error {
 }
 
 // Record sets the event's point to the end of the work queued so far. While another library is
-// capturing the stream, Record returns ErrCapturing, because the event would not order anything
-// there.
+// capturing the stream, Record returns ErrCapturing, because an event recorded during such a
+// capture would order nothing.
 func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
 		return invalid("recording a nil or zero event")
@@ -204,8 +205,8 @@ func (l *streamList) add(s *Stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) == maxStreams {
-		return invalid("making a stream: this runtime has made %d, the maximum: adopt each stream "+
-			"once and keep it", maxStreams)
+		return invalid("making a stream: this runtime already has %d streams, the maximum: adopt each "+
+			"stream once and keep it", maxStreams)
 	}
 	s.number = alloc.Stream(len(l.list))
 	l.list = append(l.list, s)
@@ -345,8 +346,8 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause replaces an error of a stream that is a fault of a group. It returns the cause
-// that the group's ranks have determined.
+// awaitStreamCause returns the cause that a group's ranks have determined if the stream's error is
+// a fault of that group. It returns any other error unchanged.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitCause(err)

@@ -71,8 +71,8 @@ var errPoolSuspended = &refusalError{
 	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
 }
 
-// begin changes the state from old to next. It returns false without an error if the state is
-// already done.
+// begin changes the state from old to next. If the state equals done, begin returns false and no
+// error.
 func (s *suspender) begin(old, next, done int32) (bool, error) {
 	switch {
 	case s.pool.isClosed():
@@ -186,9 +186,9 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 }
 
 // workLimit limits how long Suspend waits for calls in progress, and then for unfinished work on
-// streams. The waits let Suspend succeed if the work is about to complete, and are needed even for
-// idle streams, because CUDA takes some time to reach an event there. The limit is a small part of
-// the timeout, because meanwhile the other ranks wait for this rank's answer.
+// streams. The waits let Suspend succeed if the work is about to complete. Even idle streams need a
+// wait, because CUDA takes some time to reach an event on them. The limit is a small part of the
+// timeout, because meanwhile the other ranks wait for this rank's answer.
 func workLimit(timeout time.Duration) time.Duration { return min(time.Second, timeout/4) }
 
 // prepare prepares the segments and windows. It returns an error if work, a capture or a lack of

@@ -18,7 +18,7 @@ type recording struct {
 	onEvent bool          // whether there is an OnEvent
 	mu      *ranked.Mutex[runtimeMu]
 	closed  bool                   // guarded by mu
-	boxes   []weak.Pointer[outbox] // with a Source; some may no longer exist; guarded by mu
+	boxes   []weak.Pointer[outbox] // those with a Source; some may no longer exist; guarded by mu
 }
 
 func (r *recording) open(o *Options, rank, size int) (err error) {

@@ -19,8 +19,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// unfinished lists segments that have been removed from the core but not unmapped, because a Trim
-	// could not wait for the work on them. The next Trim unmaps them. Guarded by mu.
+	// unfinished lists segments that a Trim has removed from the core but not unmapped, because it
+	// could not wait until the work on them was complete. The next Trim unmaps them. Guarded by mu.
 	unfinished []*segment
 }
 
@@ -64,8 +64,9 @@ func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
 		t.segments.retire(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the core and waits for the work on them. Other goroutines
-// may have queued such work, and freed its buffers, since trim waited.
+// takeIdle removes the idle segments from the core and waits for the work on them. This second wait
+// is necessary, because other goroutines may have queued work and freed its buffers since the wait
+// in trim.
 func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := t.removeIdle(keep)
 	if len(idle) == 0 {

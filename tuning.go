@@ -69,8 +69,8 @@ type settings struct {
 	Machine string `json:"machine"`
 	// TableError describes why this rank has no table.
 	TableError string `json:"table_error,omitempty"`
-	// Suspect reports whether this rank has marked a pool of the group suspect. It may differ between
-	// ranks.
+	// Suspect reports whether this rank has marked a pool of the group suspect after a fault. Unlike
+	// the terms, it may differ between ranks.
 	Suspect bool `json:"suspect,omitempty"`
 }
 

@@ -20,7 +20,7 @@ type uses struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	points   map[alloc.StreamPoint]driver.Event // for uses of deferred blocks; guarded by mu
+	points   map[alloc.StreamPoint]driver.Event // ends of the uses of deferred blocks; guarded by mu
 }
 
 func (u *uses) add(m Memory, s *Stream) error {

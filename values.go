@@ -61,7 +61,7 @@ func (o ValueOperation) String() string {
 
 func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
 
-// compares reports whether the operation requires the same words from all ranks.
+// compares reports whether all ranks must pass the same value.
 func (o ValueOperation) compares() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
@@ -81,7 +81,7 @@ type values struct {
 	last [lastValues]event.Event
 	// count is the number of calls so far; guarded by Group.state.
 	count uint64
-	// launched is the value of Values.Collectives at the latest step; guarded by the lock of
+	// launched is the value of Values.Collectives at the latest step; guarded by valueName.mu of
 	// stepName.
 	launched   uint64
 	latestStep string // description of the latest step; guarded by Group.state

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable is an immutable snapshot of a group's windows, which a registration replaces, so that
+// windowTable is an immutable snapshot of a group's windows. A registration replaces the table, so
 // queries need no lock.
 //
 // For each pool, the table divides the arena into granules, the unit of segment sizes, and stores
@@ -143,8 +143,8 @@ func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.revision.Add(1)
 }
 
-// forget removes a closed pool, because a new arena may have the same addresses, and a plan that
-// still used the pool's memory would access memory that is no longer mapped.
+// forget removes a closed pool and makes every plan stale, because a plan that still used the
+// pool's memory would access unmapped memory, or memory of a new arena at the same addresses.
 func (w *windows) forget(p *Pool) {
 	w.state.Lock()
 	defer w.state.Unlock()

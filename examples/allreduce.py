@@ -1,4 +1,4 @@
-"""Adds up one vector over all ranks, without GPUs. Start it with symmem launch or torchrun."""
+"""Sums a vector over all ranks, without GPUs. Start it with symmem launch or torchrun."""
 
 import torch.distributed as dist
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# launch.sh starts a program on this machine's GPUs with symmem's own launcher: no Python, no MPI.
+# launch.sh starts a program on this machine's GPUs with symmem's own launcher, without Python
+# or MPI.
 #
 #   RANKS=4 ./launch.sh                    symmem verify on 4 ranks
 #   RANKS=4 ./launch.sh python train.py    a PyTorch program, with torchrun's variables

@@ -1,6 +1,6 @@
 #!/bin/sh
-# machine.sh starts one machine's ranks in a job on several machines without a launcher. Run it on
-# each machine, with a different NODE and otherwise the same settings:
+# machine.sh starts the ranks of one machine in a job on several machines that has no launcher. Run
+# it on each machine, with a different NODE and otherwise the same settings:
 #
 #   export NODES=2 RANKS=8 MASTER_ADDR=10.0.0.1 SYMMEM_TOKEN=0123456789abcdef0123456789abcdef
 #   NODE=0 ./machine.sh symmem verify --backend nccl      on 10.0.0.1, which serves the store

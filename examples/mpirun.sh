@@ -6,8 +6,8 @@
 #   HOSTS=node0,node1 RANKS=16 PER_NODE=8 ./mpirun.sh        two machines with 8 GPUs each
 #   MPIRUN=mpirun.mpich RANKS=4 ./mpirun.sh
 #
-# On several machines ranks meet at a store that rank 0 serves on the first machine and that a token
-# protects. Open MPI forwards only the variables that -x names, MPICH forwards all.
+# On several machines the ranks meet at a store that rank 0 serves on the first machine. A token
+# protects the store. Open MPI forwards only the variables that -x names; MPICH forwards all.
 set -euo pipefail
 RANKS=${RANKS:-2}
 HOSTS=${HOSTS:-}
@@ -19,7 +19,7 @@ arguments=(-n "$RANKS")
 open_mpi=false
 if "$MPIRUN" --version 2>/dev/null | grep -qi 'open mpi\|openrte'; then
 	open_mpi=true
-	# Start a rank for each GPU, whatever number of slots Open MPI assumes.
+	# Start all ranks even if Open MPI assumes that the machine has fewer slots.
 	arguments+=(--oversubscribe --bind-to none)
 	# Open MPI refuses to run as root without this option; containers often run as root.
 	[ "$(id -u)" -ne 0 ] || arguments+=(--allow-run-as-root)

@@ -8,8 +8,8 @@
 #   ./torchrun.sh symmem verify                                      on each of two machines
 #
 # Newer versions of torchrun serve the store at which ranks meet. With older versions rank 0 serves
-# it, and SYMMEM_TOKEN protects it: a secret that is the same on all machines, such as the output of
-# "openssl rand -hex 16". The options have underscores, which all versions of torchrun accept.
+# it. SYMMEM_TOKEN, which protects the store, is a secret that is the same on all machines, such as
+# the output of "openssl rand -hex 16". The options have underscores, which all versions of torchrun accept.
 set -eu
 RANKS=${RANKS:-2}
 NODES=${NODES:-1}

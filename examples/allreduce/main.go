@@ -1,4 +1,4 @@
-// Command allreduce adds up one vector over all ranks. Start it with symmem launch.
+// Command allreduce sums a vector over all ranks. Start it with symmem launch.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// add replaces a vector by the sum of all ranks' vectors.
+// add replaces a vector with the sum of all ranks' vectors.
 func add(ctx context.Context, rt *symmem.Runtime, vector []float32) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
