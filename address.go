@@ -69,8 +69,8 @@ type addresses struct {
 	index  addressIndex // guarded by mu
 }
 
-// memory returns a range of a live buffer. Uses of that range are not tracked, so the caller must
-// keep the buffer alive.
+// memory returns the Memory for a range of addresses in a live buffer. Its uses are not tracked, so
+// the caller must keep the buffer alive.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
 	b, ok := a.ready().find(address)
@@ -156,9 +156,9 @@ func (a *addresses) noteFree(b alloc.Block) {
 	if !a.built {
 		return
 	}
-	have, ok := a.index.find(uintptr(a.heap.segments.start(b)))
-	if ok && have.memory.handle == b.Handle {
-		a.index.remove(have)
+	found, ok := a.index.find(uintptr(a.heap.segments.start(b)))
+	if ok && found.memory.handle == b.Handle {
+		a.index.remove(found)
 	}
 }
 

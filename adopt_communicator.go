@@ -62,7 +62,8 @@ func (i Interop) AdoptCommunicator(
 	}
 	if g != nil && (native.Size() != len(g.ranks) || native.Rank() != g.rank) {
 		return nil, invalid("adopting communicator %q: this rank is number %d of %d in it, "+
-			"but number %d of %d in group %s", name, native.Rank(), native.Size(), g.rank, len(g.ranks), g.id)
+			"but number %d of %d in group %s", name, native.Rank(), native.Size(), g.rank,
+			len(g.ranks), g.id)
 	}
 	a := &AdoptedCommunicator{
 		rt: rt, group: g, name: name, native: native, windows: map[*segment]driver.Window{},
@@ -91,11 +92,11 @@ func (a *AdoptedCommunicator) Windows() int {
 // rank is capturing a stream, every rank returns ErrCapturing.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
-	in, err := enter(p, nil)
+	v, err := enter(p, nil)
 	if err != nil {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
 	}
-	defer in.leave(p, nil)
+	defer v.leave(p, nil)
 	if a.group != nil {
 		if err := p.registrar.registerInCall(ctx, a.group); err != nil {
 			return err

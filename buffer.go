@@ -112,11 +112,11 @@ func (b Buffer) UseOn(s *Stream) error {
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on a nil stream or a stream of another runtime")
 	}
-	in, err := enter(b.memory.pool, nil)
+	v, err := enter(b.memory.pool, nil)
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
-	defer in.leave(b.memory.pool, nil)
+	defer v.leave(b.memory.pool, nil)
 	return s.use(b.memory)
 }
 

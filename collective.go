@@ -104,7 +104,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream belongs to another runtime", c.operation, g.id)
 	}
-	in, err := enter(c.send.pool, c.recv.pool)
+	v, err := enter(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.calls.wrap(c, err)
 	}
@@ -113,10 +113,10 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	}
 	p := g.calls.cached(c)
 	if p == nil || s.mustRecordUse(c) {
-		return g.runSlowly(ctx, s, c, p, in)
+		return g.runSlowly(ctx, s, c, p, v)
 	}
 	if g.rt.recording.active() {
-		g.events.submitEntered(p, c, s, in)
+		g.events.submitEntered(p, c, s, v)
 	}
 	begin := p.submit.Begin()
 	if s.adopted != nil || c.wait {
@@ -125,7 +125,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 		err = g.comm.Launch(s.queue, p.plan)
 	}
 	p.submit.End(begin)
-	in.leave(c.send.pool, c.recv.pool)
+	v.leave(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.life.awaitCause(err)
 	}
@@ -135,8 +135,8 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 // runSlowly queues a call if it has no plan yet, in which case p is nil, or if the use of its
 // buffers must be recorded. Unless the call is invalid on every rank, the use is recorded even if
 // the call is refused later.
-func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
-	defer in.leave(c.send.pool, c.recv.pool)
+func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v visit) error {
+	defer v.leave(c.send.pool, c.recv.pool)
 	more, err := c.enterOthers()
 	if err != nil {
 		return g.calls.wrap(c, err)
@@ -183,14 +183,14 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	return g.life.awaitCause(err)
 }
 
-// otherVisits is a visit to the pools of a norm's other buffers.
+// otherVisits holds the visits to the pools of a norm's buffers other than send and recv.
 type otherVisits struct {
 	pools         [4]*Pool
 	first, second visit
 }
 
-// enterOthers enters the pools of a norm's other buffers. It enters each pool only once, and
-// not at all if send or recv is in that pool, because a second entry would fail if Close has begun.
+// enterOthers enters the pools of a norm's buffers other than send and recv. It skips pools that
+// the call has already entered, because a second entry would fail if Close has begun.
 func (c *collective) enterOthers() (v otherVisits, err error) {
 	if c.norm == nil {
 		return v, nil

@@ -223,7 +223,7 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 
 // submitEntered reports a call that has entered the pools of its buffers. If OnEvent calls
 // runtime.Goexit, the call leaves the pools, because the goroutine does not return to run.
-func (g *groupEvents) submitEntered(p, c *collective, s *Stream, in visit) {
+func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v visit) {
 	if g.outbox.silent() {
 		g.submit(p, c.site, s)
 		return
@@ -231,7 +231,7 @@ func (g *groupEvents) submitEntered(p, c *collective, s *Stream, in visit) {
 	returned := false
 	defer func() {
 		if !returned {
-			in.leave(c.send.pool, c.recv.pool)
+			v.leave(c.send.pool, c.recv.pool)
 		}
 	}()
 	g.submit(p, c.site, s)

@@ -176,11 +176,11 @@ func (g *Graph) Launch(s *Stream) error {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
 	for _, p := range g.pools {
-		in, err := enter(p, nil)
+		v, err := enter(p, nil)
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
-		defer in.leave(p, nil)
+		defer v.leave(p, nil)
 	}
 	if err := refusalOfGroups(g.groups); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)

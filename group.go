@@ -28,9 +28,9 @@ type Group struct {
 	groupSuspender
 	rt   *Runtime
 	comm driver.Communicator
-	// mu is held during collective control calls.
+	// mu is held while ranks exchange data on the host, as in Split, Check and registrations.
 	mu     ranked.Mutex[groupMu]
-	splits int                     // guarded by mu
+	splits int                     // number of Split calls so far; guarded by mu
 	state  ranked.Spin[groupState] // guards fields of the structs below
 
 	life       *lifetime
@@ -68,7 +68,7 @@ func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 // graphs keep the timeout of the capture.
 func (g *Group) SetTimeout(d time.Duration) error {
 	if d <= 0 {
-		return invalid("setting the timeout of group %s to %v", g.id, d)
+		return invalid("the timeout of group %s must be positive, not %v", g.id, d)
 	}
 	g.limit.Set(d)
 	return nil
@@ -80,8 +80,8 @@ func (g *Group) SetTimeout(d time.Duration) error {
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
-		return nil, invalid("splitting group %s: color %d is negative; SkipSplit joins no group", g.id,
-			color)
+		return nil, invalid("splitting group %s: color %d is negative; to join no group, call "+
+			"SkipSplit", g.id, color)
 	}
 	defer deliverAll(g.rt)
 	g.mu.Lock()
@@ -280,7 +280,7 @@ func (g *Group) Stats() GroupStats {
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
-		return invalid("path choice %v on group %s", c, g.id)
+		return invalid("unknown path choice %v on group %s", c, g.id)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

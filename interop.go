@@ -241,7 +241,7 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 		return invalid("%v on a nil group", c.Operation)
 	}
 	if c.Path < PathDefault || c.Path > PathTwoLevel {
-		return invalid("%v on group %s: path choice %d", c.Operation, g.id, c.Path)
+		return invalid("%v on group %s: unknown path choice %d", c.Operation, g.id, c.Path)
 	}
 	if c.Path == PathAuto {
 		c.Path = PathDefault
@@ -291,7 +291,7 @@ func (c *Call) list(g *Group, site uint32) ([]*collective, error) {
 		next := c.More[i].collective(g.rank, site)
 		switch {
 		case len(c.More[i].More) > 0:
-			return nil, invalid("%v on group %s: a list in a list of calls", next.operation, g.id)
+			return nil, invalid("%v on group %s: a list of calls contains a list", next.operation, g.id)
 		case next.choice > PathAuto && next.choice != first.choice:
 			return nil, invalid("%v on group %s: the call asks for the %v path, and the first call of its "+
 				"list for %v: set Path in the first call only", next.operation, g.id, next.choice,

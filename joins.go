@@ -55,7 +55,8 @@ func (rt *Runtime) JoinWith(
 			id, len(id), MaxGroupID)
 	}
 	if id == "" || rank < 0 {
-		return nil, invalid("joining group %q of ranks %v as rank %d", id, ranks, rt.rank)
+		return nil, invalid("joining group %q: the id is empty, or ranks %v do not include this "+
+			"rank, %d", id, ranks, rt.rank)
 	}
 	sorted := slices.Sorted(slices.Values(ranks))
 	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
@@ -213,7 +214,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	all := make([]settings, len(replies))
 	for r := range replies {
 		if err := json.Unmarshal(replies[r], &all[r]); err != nil {
-			return false, invalid("settings of rank %d are %.40q", g.ranks[r], replies[r])
+			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[r], replies[r])
 		}
 		suspect = suspect || all[r].Suspect
 	}

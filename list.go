@@ -22,11 +22,11 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	}
 	noteGroup(s, g)
 	for _, c := range list {
-		in, err := enter(c.send.pool, c.recv.pool)
+		v, err := enter(c.send.pool, c.recv.pool)
 		if err != nil {
 			return g.calls.wrap(c, err)
 		}
-		defer in.leave(c.send.pool, c.recv.pool)
+		defer v.leave(c.send.pool, c.recv.pool)
 	}
 	g.calls.site.Store(list[0].site)
 	plans, err := planList(ctx, g, s, list)
@@ -48,7 +48,7 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
 	}
 	if len(list) > maxList {
-		return invalid("a list of %d calls on group %s: at most %d", len(list), g.id, maxList)
+		return invalid("a list of %d calls on group %s: at most %d are allowed", len(list), g.id, maxList)
 	}
 	for _, c := range list {
 		if c.operation.PointToPoint() || c.operation == driver.AllReduceRMSNorm {
@@ -101,13 +101,13 @@ func choosePath(pl *planner, list []*collective) error {
 	if list[0].choice != PathDefault {
 		return nil
 	}
-	largest, most := list[0], uint64(0)
+	largest, maxBytes := list[0], uint64(0)
 	for _, c := range list {
 		if c.operation != OpAllGatherV || len(list) == 1 || c.splits == nil {
 			return nil
 		}
-		if bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size()); bytes > most {
-			largest, most = c, bytes
+		if bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size()); bytes > maxBytes {
+			largest, maxBytes = c, bytes
 		}
 	}
 	p := pl.cached(largest)
@@ -120,8 +120,8 @@ func choosePath(pl *planner, list []*collective) error {
 			return err
 		}
 		call = p.call()
-		at := pl.locations(&call)
-		if _, _, err := pl.router.route(p.choice, &call, at.where); err != nil {
+		found := pl.locations(&call)
+		if _, _, err := pl.router.route(p.choice, &call, found.where); err != nil {
 			return pl.wrap(largest, err)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // so the caller must do so, for example with Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed, or until the buffer has been freed
-// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. While the
-// pool is suspended, nothing is mapped at the addresses; Resume maps memory there again.
+// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. While
+// the pool is suspended, no memory is mapped at the addresses; Resume maps memory there again.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
 // with the group; see Pool.Register and Scope. If some ranks cannot map each other's memory, it

@@ -223,12 +223,12 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	call := c.call()
 	c.revision = pl.windows.revision.Load()
-	at := pl.locations(&call)
-	offer, why, err := pl.router.route(c.choice, &call, at.where)
+	found := pl.locations(&call)
+	offer, why, err := pl.router.route(c.choice, &call, found.where)
 	if err != nil {
 		return pl.wrap(c, err)
 	}
-	described := pl.describe(&call, &at, 0)
+	described := pl.describe(&call, &found, 0)
 	word := digest(described)
 	c.plan, err = offer.Take(call.Path, word)
 	if err != nil {
@@ -259,13 +259,13 @@ func (c *collective) hasPending(w *windows) bool {
 // known only by their addresses. It returns an error while the call is being captured.
 func (pl *planner) alignWindows(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
-	at := pl.locations(&call)
+	found := pl.locations(&call)
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	for _, m := range [...]struct {
 		*windowEntry
 		address uintptr
 		bytes   int64
-	}{{at.send, call.Send, sendBytes}, {at.recv, call.Recv, recvBytes}} {
+	}{{found.send, call.Send, sendBytes}, {found.recv, call.Recv, recvBytes}} {
 		if m.windowEntry == nil || !m.pool.realigner.mustAlign(&pl.roster, m.address, m.bytes) {
 			continue
 		}
@@ -417,7 +417,7 @@ func (pl *planner) locations(call *driver.Call) locations {
 // places of buffers in windows. On the direct path, a rank without windows has no places and
 // therefore differs from ranks with windows. The two ends of a message may differ in operation,
 // peer and place.
-func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *event.Call {
+func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
 	switch {
@@ -428,14 +428,14 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp += ", " + call.Norm.Describe()
 	}
-	if call.Path != driver.PathPlain && (at.send != nil || at.recv != nil) {
-		pl.place(&c, call, at)
+	if call.Path != driver.PathPlain && (found.send != nil || found.recv != nil) {
+		pl.place(&c, call, found)
 	}
 	return &c
 }
 
-func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
-	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
+func (pl *planner) place(c *event.Call, call *driver.Call, found *locations) {
+	send, recv, sendAt, recvAt := found.send, found.recv, call.Send, call.Recv
 	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so use the
 	// place of the larger buffer for both.
 	switch {
@@ -489,6 +489,6 @@ func (pl *planner) callOf(cause error) *event.Call {
 	if mismatch.Launch {
 		ticket = 0 // the ranks do not agree on the number of the call
 	}
-	at := pl.locations(&call)
-	return pl.describe(&call, &at, ticket)
+	found := pl.locations(&call)
+	return pl.describe(&call, &found, ticket)
 }

@@ -81,19 +81,19 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	}
 	defer rt.creation.done()
 	if o.Domain != nil && o.Domain.rt != rt {
-		return nil, invalid("making a pool: its domain is a group of another runtime")
+		return nil, invalid("creating a pool: its domain is a group of another runtime")
 	}
 	if o.Domain != nil && rt.registry.poolsOf(o.Domain) >= agreement.MaxLedgers {
-		return nil, invalid("making a pool: group %s is already the domain of %d pools, the maximum",
+		return nil, invalid("creating a pool: group %s is already the domain of %d pools, the maximum",
 			o.Domain.id, agreement.MaxLedgers)
 	}
 	core, err := alloc.New(o.config(rt.device.Info().Granularity))
 	if err != nil {
-		return nil, invalid("making a pool: %v", err)
+		return nil, invalid("creating a pool: %v", err)
 	}
 	arena, space, err := newArena(rt.device)
 	if err != nil {
-		return nil, fmt.Errorf("making a pool: %w", err)
+		return nil, fmt.Errorf("creating a pool: %w", err)
 	}
 	p := &Pool{rt: rt, domain: o.Domain, core: core, ledger: ledger.New(0)}
 	p.segments.arena, p.segments.space = arena, space
@@ -192,10 +192,10 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 			return Buffer{}, err
 		}
 	}
-	in := p.segments.list[block.Segment]
+	seg := p.segments.list[block.Segment]
 	b := Buffer{Memory{
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
-		start: unsafe.Add(in.start, block.Offset),
+		start: unsafe.Add(seg.start, block.Offset),
 	}}
 	if site == 0 {
 		p.ledger.Note(event.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
@@ -242,11 +242,11 @@ func (p *Pool) reserveFor(
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
-	in, err := enter(p, nil)
+	v, err := enter(p, nil)
 	if err != nil {
 		return sizeError("reserving", bytes, err)
 	}
-	defer in.leave(p, nil)
+	defer v.leave(p, nil)
 	if g != nil && g.rt == p.rt && p.suspicion.suspects(&g.roster) {
 		if err := p.registrar.registerInCall(ctx, g); err != nil {
 			return err
@@ -296,11 +296,11 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 
 // registerPending enters the pool and registers the segments that are pending for a member.
 func (p *Pool) registerPending(ctx context.Context, m *membership) error {
-	in, err := enter(p, nil)
+	v, err := enter(p, nil)
 	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", m.group.id, err)
 	}
-	defer in.leave(p, nil)
+	defer v.leave(p, nil)
 	return p.registrar.register(ctx, m)
 }
 

@@ -60,8 +60,8 @@ func (l *rankLists) differ(id string, ranks []int) error {
 func (l *rankLists) compare(ctx context.Context, id string, ranks []int, rank int) error {
 	stored, ok, err := l.store.Peek(ctx, ranksKey(id, rank))
 	if own := fmt.Sprint(ranks); err == nil && ok && string(stored) != own {
-		return invalid("rank %d passes the ranks %.1000s, but this rank %s: all must pass the same "+
-			"ranks in the same order", rank, stored, own)
+		return invalid("rank %d passed the ranks %.1000s, but this rank passed %s: all must pass "+
+			"the same ranks in the same order", rank, stored, own)
 	}
 	return nil
 }

@@ -57,8 +57,8 @@ func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 		if s == nil {
 			return false
 		}
-		at := address - uintptr(s.start) - uintptr(b.Offset)
-		if at >= uintptr(b.Size) || bytes > b.Size-int64(at) {
+		offset := address - uintptr(s.start) - uintptr(b.Offset)
+		if offset >= uintptr(b.Size) || bytes > b.Size-int64(offset) {
 			return false
 		}
 		_, err := r.heap.core.Live(b.Handle)

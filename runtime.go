@@ -26,7 +26,7 @@ type Runtime struct {
 	size      int
 	device    driver.Device
 	level     atomic.Int32 // a CheckLevel
-	local     *Pool
+	local     *Pool        // pool without a domain, for disabled scopes
 	stream    *Stream
 	observers observers
 	stepGuard bool // whether Step compares anything
@@ -288,7 +288,7 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	}
 	mark, err := rt.device.NewEvent()
 	if err != nil {
-		return nil, fmt.Errorf("making an event: %w", err)
+		return nil, fmt.Errorf("creating an event: %w", err)
 	}
 	return &Event{rt: rt, mark: mark}, nil
 }
@@ -302,7 +302,7 @@ func (rt *Runtime) addStream(
 	defer rt.creation.done()
 	queue, adopted, err := open()
 	if err != nil {
-		return nil, fmt.Errorf("making a stream: %w", err)
+		return nil, fmt.Errorf("creating a stream: %w", err)
 	}
 	s := &Stream{rt: rt, queue: queue, adopted: adopted}
 	if err := rt.streams.add(s); err != nil {
@@ -348,7 +348,7 @@ func (rt *Runtime) Handler() http.Handler { return rt.live.handler() }
 func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	ctx = orBackground(ctx)
 	if l <= CheckDefault || l > CheckEvery {
-		return invalid("check level %d", l)
+		return invalid("check level %d cannot be set", l)
 	}
 	g := rt.registry.world
 	g.mu.Lock()

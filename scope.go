@@ -86,7 +86,7 @@ func (s *Scope) usable() error {
 		return fmt.Errorf("scope: %w", ErrClosed)
 	}
 	if s.pool == nil {
-		return invalid("the zero Scope: use Pool.Begin")
+		return invalid("a zero Scope is not usable: call Pool.Begin")
 	}
 	return s.err
 }

@@ -52,19 +52,19 @@ func cloneSplits(s *Splits) *Splits {
 // divided buffer, and they compute from the counts where its parts begin.
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
-) (at locations) {
-	at.where = "the operation works without windows"
+) (found locations) {
+	found.where = "the operation works without windows"
 	if !call.Splits.Contiguous(call.Operation) {
-		return at
+		return found
 	}
 	if call.Operation == driver.AllGatherV {
-		if entry, in := table.find(call.Recv, recvBytes); in && recvBytes > 0 {
+		if entry, ok := table.find(call.Recv, recvBytes); ok && recvBytes > 0 {
 			call.RecvWindow = entry.window
 			return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 		}
-	} else if entry, in := table.find(call.Send, sendBytes); in && sendBytes > 0 {
+	} else if entry, ok := table.find(call.Send, sendBytes); ok && sendBytes > 0 {
 		call.SendWindow = entry.window
 		return locations{send: entry, where: "the send buffer lies in a window of the group"}
 	}
-	return at
+	return found
 }

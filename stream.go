@@ -60,11 +60,11 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return invalid("copying %s into %d: use Memory.Slice to make the lengths equal",
 			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
-	in, err := enter(dst.pool, src.pool)
+	v, err := enter(dst.pool, src.pool)
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
-	defer in.leave(dst.pool, src.pool)
+	defer v.leave(dst.pool, src.pool)
 	if err := s.checkAndUse(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -77,11 +77,11 @@ func (s *Stream) Copy(dst, src Memory) error {
 
 // Fill sets every byte of dst to value.
 func (s *Stream) Fill(dst Memory, value byte) error {
-	in, err := enter(dst.pool, nil)
+	v, err := enter(dst.pool, nil)
 	if err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
-	defer in.leave(dst.pool, nil)
+	defer v.leave(dst.pool, nil)
 	if err := s.checkAndUse(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
@@ -134,7 +134,8 @@ func (s *Stream) Record(e *Event) error {
 		return invalid("recording a nil or zero event")
 	}
 	if !s.capturing.Load() && s.captured() {
-		return fmt.Errorf("recording an event in a capture of another library: %w", ErrCapturing)
+		return fmt.Errorf("recording an event on a stream that another library is capturing: %w",
+			ErrCapturing)
 	}
 	return s.queue.Record(e.mark)
 }
@@ -205,7 +206,7 @@ func (l *streamList) add(s *Stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) == maxStreams {
-		return invalid("making a stream: this runtime already has %d streams, the maximum: adopt each "+
+		return invalid("creating a stream: this runtime already has %d streams, the maximum: adopt each "+
 			"stream once and keep it", maxStreams)
 	}
 	s.number = alloc.Stream(len(l.list))

@@ -52,11 +52,11 @@ func (s *suspender) setRefusing(refuses bool) {
 
 // awaitRest waits until no Suspend or Resume is in progress.
 func (s *suspender) awaitRest(ctx context.Context) error {
-	moving := func() bool {
+	inProgress := func() bool {
 		state := s.state.Load()
 		return state == poolSuspending || state == poolResuming
 	}
-	return poll(ctx, func() bool { return !moving() })
+	return poll(ctx, func() bool { return !inProgress() })
 }
 
 // unfinishedWork returns ErrBusy if the work on a stream does not end within the limit, and

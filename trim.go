@@ -29,9 +29,9 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
 	}
 	g := t.registrar.domain
-	drained := t.streams.drain(ctx)
-	if drained != nil && (g == nil || !errors.Is(drained, ErrCapturing)) {
-		return fmt.Errorf("trimming a pool: %w", drained)
+	drainErr := t.streams.drain(ctx)
+	if drainErr != nil && (g == nil || !errors.Is(drainErr, ErrCapturing)) {
+		return fmt.Errorf("trimming a pool: %w", drainErr)
 	}
 	if g == nil {
 		return t.trimAlone(ctx, keep)
@@ -46,7 +46,7 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	if err != nil {
 		return err
 	}
-	if err := agreeOnCaptures(ctx, g, drained); err != nil {
+	if err := agreeOnCaptures(ctx, g, drainErr); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
 	idle, err := t.takeIdle(ctx, keep)

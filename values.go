@@ -191,8 +191,8 @@ func floatBits(value float64) int64 {
 }
 
 // fold combines the words of all ranks into the result. It reports whether the calls match: the
-// operations must be the same, and for operations that only compare, all words. It returns an error
-// if a rank sent an invalid operation.
+// operations must be the same, and if the operation only compares, all other words must be the
+// same, too. It returns an error if a rank sent an invalid operation.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])

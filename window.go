@@ -46,11 +46,11 @@ type windowEntry struct {
 func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	for i := range t.pools {
 		a := &t.pools[i]
-		at := address - a.base
-		if at >= a.bytes {
+		offset := address - a.base
+		if offset >= a.bytes {
 			continue
 		}
-		granule := at >> a.shift
+		granule := offset >> a.shift
 		if chunk := granule >> chunkShift; chunk < uintptr(len(a.chunks)) && a.chunks[chunk] != nil {
 			return a.chunks[chunk][granule%chunkGranules].covers(address, bytes)
 		}
@@ -172,12 +172,12 @@ func (a *arenaTable) set(s *segment, entry *windowEntry) {
 	}
 	var chunk *windowChunk
 	for granule := first; granule <= last; granule++ {
-		if at := granule >> chunkShift; chunk == nil || granule%chunkGranules == 0 {
+		if index := granule >> chunkShift; chunk == nil || granule%chunkGranules == 0 {
 			chunk = &windowChunk{}
-			if a.chunks[at] != nil {
-				*chunk = *a.chunks[at]
+			if a.chunks[index] != nil {
+				*chunk = *a.chunks[index]
 			}
-			a.chunks[at] = chunk
+			a.chunks[index] = chunk
 		}
 		chunk[granule%chunkGranules] = entry
 	}
