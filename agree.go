@@ -16,7 +16,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history provides a pool's ledger to agreements while the pool continues to allocate.
+// history provides a pool's ledger, the record of its requests, to agreements, in which ranks
+// compare their ledgers. The pool can continue to allocate in the meantime.
 type history struct {
 	mu     *ranked.Spin[poolMu]
 	id     uint64 // of the pool
@@ -144,8 +145,8 @@ func (c *comparison) sharedHistories(
 	}), nil
 }
 
-// agree compares ledgers over the control lane. All ranks must call it at the same point of their
-// programs. The caller must hold Group.mu.
+// agree compares ledgers on LaneControl, the channel for exchanges in which all ranks make the same
+// call. All ranks must call it at the same point of their programs. The caller must hold Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err

@@ -24,6 +24,7 @@ type stocktaking struct {
 	Pools  []stock
 }
 
+// stock is a rank's inventory of one pool.
 type stock struct {
 	Pool     uint64
 	Wanted   bool   // the rank requests a realignment

@@ -15,9 +15,9 @@ type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations
 	own     int           // number of captures on streams that symmem created; guarded by mu
-	// adopted lists the adopted streams whose captures contain calls. A stream stays in the list
-	// until its capture is known to have ended. The list is replaced, never modified; guarded by
-	// mu.
+	// adopted lists the streams of other libraries whose captures contain calls. A stream stays in
+	// the list until its capture is known to have ended. The list is replaced, never modified;
+	// guarded by mu.
 	adopted []*Stream
 	// registering counts the registrations in progress. Captures begin only when it is 0; guarded
 	// by mu.

@@ -25,20 +25,21 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout bounds one exchange of reports on the fault lane. If three quarters of the group's
-// timeout are shorter, they apply instead. Ranks that wait in a call join the exchange at once; if
-// another rank does not join in time, the others decide without its report.
+// reportTimeout bounds one exchange of reports on LaneFault, the channel that still works after a
+// fault. If three quarters of the group's timeout are shorter, they apply instead. Ranks that wait
+// in a call join the exchange at once; if another rank does not join in time, the others decide
+// without its report.
 const reportTimeout = 2 * time.Second
 
 // maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another
 // group's fault.
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks on the fault lane and returns the same error on all
-// ranks. The first rank that selects a cause decides. A rank that calls run later uses that
-// decision, even if the deciding rank has left the group. If the stream of some rank has failed
-// because of an earlier fault of another group, the ranks repeat the exchange until that rank knows
-// the cause of the earlier fault.
+// run exchanges reports with the other ranks and returns the same error on all ranks. The first
+// rank that selects a cause decides. A rank that calls run later uses that decision, even if the
+// deciding rank has left the group. If the stream of some rank has failed because of an earlier
+// fault of another group, the ranks repeat the exchange until that rank knows the cause of the
+// earlier fault.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -242,7 +243,7 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 		if !slices.Contains(e.Missing, r.from) {
 			continue
 		}
-		// Other ranks waited for this rank, which has reported what it waited for.
+		// Other ranks waited for r.from, which has reported what it was waiting for itself.
 		e.Activity[r.from] = "waits in " + r.Doing
 		if len(r.Late.Missing) > 0 {
 			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)

@@ -94,9 +94,9 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. A call that has a plan takes a hot path with few function calls and no
-// defer. Leaving out the defer is safe, because the only user code between enter and leave is
-// Options.OnEvent, whose caller has a defer.
+// run queues a collective. If the group has kept a plan for the call, run takes a hot path with few
+// function calls and no defer. Leaving out the defer is safe, because the only user code between
+// enter and leave is Options.OnEvent, whose caller has a defer.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream

@@ -113,8 +113,8 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 // Buffer.Memory. For an address outside the open pools, the memory belongs to no pool: it may be
 // memory of another library, or of a buffer that was live when its pool was closed.
 //
-// The caller must keep the memory alive until the work on it is complete, because, unlike for
-// Buffer.Memory, its use on other streams and in captures is not recorded.
+// The caller must keep the memory alive until the work on it is complete, because its uses on other
+// streams and in captures are not recorded, unlike those of Buffer.Memory.
 //
 // A lookup is ordered with the Alloc and Free calls of other goroutines: once the buffer has been
 // freed, calls that use the memory return ErrFreed, even if the address belongs to another buffer

@@ -58,8 +58,8 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 	return nil
 }
 
-// planList returns the plans of all calls of a list. It validates all of them before it prepares
-// the first one, but records the use of other streams' buffers even if the list is refused later.
+// planList returns the plans of all calls of a list. It validates all calls before it prepares the
+// first one. The use of other streams' buffers is recorded even if the list is refused later.
 func planList(
 	ctx context.Context, g *Group, s *Stream, list []*collective,
 ) (plans []*collective, err error) {

@@ -37,7 +37,7 @@ type rankWatcher interface {
 // rankMonitor determines whether a step of this rank fails because other ranks have ended.
 type rankMonitor struct {
 	watcher  rankWatcher
-	observer driver.EndObserver // the world's communicator, if it detects ended ranks; or nil
+	observer driver.EndObserver // the world's communicator if it can detect ended ranks, or nil
 	mu       *ranked.Mutex[runtimeMu]
 	failure  error // result of the latest attempt to create a group; guarded by mu
 }

@@ -82,9 +82,9 @@ type Options struct {
 	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or "auto".
 	Backend string
 	// Tuning is the file of the table that determines the paths of collectives, as written by symmem
-	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING names the file, or else
-	// TuningFile. If that file does not exist, or if Tuning is BuiltInTuning, the built-in table
-	// applies.
+	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies. If that is
+	// empty, too, the table is read from TuningFile or, if that file does not exist, is the built-in
+	// table, which BuiltInTuning also selects.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice

@@ -115,9 +115,10 @@ func (r *router) takesWindows() bool {
 
 // route asks the backend what it offers for a call, chooses the path and stores the path in the
 // call. It considers the direct, the two-level and the window path, in this order, and chooses the
-// first one that is supported for the call and preferred. The window path also requires windows. If
-// none of the three applies, route chooses the plain path. The reason explains the choice; where
-// describes the buffers. If no path is possible, route returns an error.
+// first one that the backend supports for the call and that the path choice or the tuning table
+// prefers. The window path also requires windows. If none of the three applies, route chooses the
+// plain path. The reason explains the choice; where describes the buffers. If no path is possible,
+// route returns an error.
 //
 // If the call has no path choice, the group's choice applies. The result depends only on the call,
 // on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same path.

@@ -16,8 +16,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// collective holds the arguments of a call and, after prepare, the backend's plan for it. Programs
-// make the same calls on the same buffers repeatedly, so each group keeps the latest plans.
+// collective holds the arguments of a call and, after prepare, the backend's plan for it, which can
+// be launched repeatedly. Programs often repeat the same calls on the same buffers, so each group
+// keeps its latest plans.
 type collective struct {
 	send, recv Memory
 	count      int64

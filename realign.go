@@ -18,8 +18,9 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// raise marks the pool suspect. failed is the failed group, or nil if another rank has reported the
-// pool suspect. The next use of the pool in any group then starts with a registration.
+// raise marks the pool suspect, because it may place buffers differently on different ranks. failed
+// is the failed group, or nil if another rank has reported the pool suspect. The next use of the
+// pool in any group then starts with a registration.
 func (r *realigner) raise(failed *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -35,6 +35,7 @@ func (m *membership) setPending() {
 	m.group.windows.revision.Add(1)
 }
 
+// registrar registers a pool's segments with groups.
 type registrar struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool // identifies the pool to groups
@@ -175,9 +176,9 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 	return nil
 }
 
-// holdPending adds a hold to each pending segment and returns the segments. Because of the holds,
-// no lock is needed while ranks wait for each other. Segments mapped in the meantime remain
-// pending.
+// holdPending adds a hold to each pending segment and returns the segments. The holds keep the
+// segments mapped, so no lock is needed while ranks wait for each other. Segments mapped in the
+// meantime remain pending.
 func (r *registrar) holdPending(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -216,8 +216,8 @@ func (l *streamList) add(s *Stream) error {
 
 // drain waits until the work queued so far has completed on all streams, so that the memory of that
 // work may be unmapped. The streams keep the errors of that work. A closed stream accepts an event
-// as long as it has work. drain does not wait for captures, because they use only memory that their
-// graphs pin.
+// as long as it has work, so ErrClosed means that it has none. drain does not wait for captures,
+// because they use only memory that their graphs pin.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {

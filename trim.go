@@ -64,9 +64,9 @@ func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
 		t.segments.retire(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the core and waits for the work on them. This second wait
-// is necessary, because other goroutines may have queued work and freed its buffers since the wait
-// in trim.
+// takeIdle removes the idle segments from the allocator's core and waits for the work on them. This
+// second wait is necessary, because other goroutines may have queued work and freed its buffers
+// since the wait in trim.
 func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := t.removeIdle(keep)
 	if len(idle) == 0 {

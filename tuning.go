@@ -74,6 +74,7 @@ type settings struct {
 	Suspect bool `json:"suspect,omitempty"`
 }
 
+// term is a setting that must be the same on all ranks.
 type term struct {
 	What  string `json:"what"`
 	Value string `json:"value"`

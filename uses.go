@@ -105,9 +105,9 @@ func (u *uses) recordPoints() error {
 	return errors.Join(errs...)
 }
 
-// reclaim returns deferred blocks to the pool when memory is short, and makes s wait on the device
-// for the uses that were recorded when the blocks were freed. A failure of those uses does not
-// affect s. The caller must hold mu.
+// reclaim returns deferred blocks (freed, but possibly still in use) to the pool when memory is
+// short, and makes s wait on the device for the uses that were recorded when the blocks were freed.
+// A failure of those uses does not affect s. The caller must hold mu.
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.await(s, point); err != nil {

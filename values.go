@@ -154,6 +154,7 @@ type valueCall struct {
 	launched uint64
 }
 
+// words encodes the call for the exchange with other ranks.
 func (c *valueCall) words() driver.Words {
 	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
 }
