@@ -145,8 +145,9 @@ func (c *comparison) sharedHistories(
 	}), nil
 }
 
-// agree compares ledgers on LaneControl, the channel for exchanges in which all ranks make the same
-// call. All ranks must call it at the same point of their programs. The caller must hold Group.mu.
+// agree compares ledgers on LaneControl, the communicator's channel for agreements that a caller
+// waits for. All ranks must call it at the same point of their programs. The caller must hold
+// Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err

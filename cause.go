@@ -25,10 +25,10 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout bounds one exchange of reports on LaneFault, the channel that still works after a
-// fault. If three quarters of the group's timeout are shorter, they apply instead. Ranks that wait
-// in a call join the exchange at once; if another rank does not join in time, the others decide
-// without its report.
+// reportTimeout bounds one exchange of reports on LaneFault, the communicator's channel that still
+// works after a fault. If three quarters of the group's timeout are shorter, they apply instead.
+// Ranks that wait in a call join the exchange at once; if another rank does not join in time, the
+// others decide without its report.
 const reportTimeout = 2 * time.Second
 
 // maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another

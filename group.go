@@ -243,8 +243,8 @@ func (g *Group) Handle() uintptr {
 }
 
 // Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
-// ranks may then take seconds to determine the cause together. After that, Ended is closed; Cause
-// waits for it. Closing the group on this rank does not close Failing. If a graph that another
+// ranks may then take seconds to determine the cause together. After that, Ended is closed. Cause
+// waits until then. Closing the group on this rank does not close Failing. If a graph that another
 // library replays contains a kernel that reports a fault, this rank sees the fault within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 

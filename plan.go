@@ -28,8 +28,8 @@ type collective struct {
 	reduceOp   ReduceOp
 	factor     float64    // of PremulSum
 	choice     PathChoice // path of this call, unless it is PathDefault
-	site       uint32     // call site, see Interop.At; not compared with that of a kept plan
-	wait       bool       // the call waits; not part of the plan, see Call.Wait
+	site       uint32     // call site, see Interop.At; the method same ignores it
+	wait       bool       // whether the call waits, see Call.Wait; the method same ignores it
 	arrived    func(source int)
 	splits     *Splits
 	norm       *NormArgs // on the heap; see normLike
@@ -256,8 +256,9 @@ func (c *collective) hasPending(w *windows) bool {
 	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
 }
 
-// alignWindows realigns the pools whose windows contain the buffers, including buffers that are
-// known only by their addresses. It returns an error while the call is being captured.
+// alignWindows realigns the pools whose windows contain the buffers, even if the caller passed only
+// the addresses of the buffers. If a realignment is necessary while the call is being captured, it
+// returns an error instead.
 func (pl *planner) alignWindows(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
 	found := pl.locations(&call)

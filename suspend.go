@@ -53,8 +53,8 @@ const (
 // segmentTable.refuses make the pool refuse calls.
 //
 // Suspend closes Pool.calls before it locks the domain's Group.mu, because a call in progress may
-// wait for that lock. Resume unlocks the domain's Group.mu before it locks Group.mu of the groups
-// with windows, one at a time. All ranks lock these groups in the same order, that of their keys.
+// wait for that lock. Resume unlocks the domain's Group.mu before it locks Group.mu of each group
+// with windows, one group at a time. All ranks lock these groups in the same order, sorted by key.
 // Pool.mu is held only while the list of segments or windows is read.
 type suspender struct {
 	mu        *ranked.Spin[poolMu]
@@ -172,8 +172,9 @@ func (s *suspender) release(
 	return released, errors.Join(errs...)
 }
 
-// agree compares the pool's history and exchanges refusals between ranks. If any rank refuses,
-// agree returns the first refusal. The caller must hold the domain's Group.mu.
+// agree compares the pool's history across ranks and exchanges refusals, the reasons why ranks
+// cannot suspend or resume the pool. If any rank refuses, agree returns the first refusal. The
+// caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.meet(ctx, &meeting{
 		tag: tag, pools: []*Pool{s.pool},
