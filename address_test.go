@@ -61,8 +61,8 @@ func TestMemoryAtAddress(t *testing.T) {
 	})
 }
 
-// TestCollectiveOnMemoryByAddress runs a collective on the middle of a buffer that is given by its
-// address.
+// TestCollectiveOnMemoryByAddress runs a collective on memory in the middle of a buffer, which
+// the call gets by address.
 func TestCollectiveOnMemoryByAddress(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		w, s := r.World(), r.stream()
@@ -88,7 +88,7 @@ func TestCollectiveOnMemoryByAddress(t *testing.T) {
 		}
 		r.ok(b.Free())
 		if d := b.Pool().Stats().Deferred; d != 0 {
-			r.failf("%d bytes are deferred, want 0: the caller tracks the streams of such memory", d)
+			r.failf("%d bytes are deferred, want 0: the caller tracks uses of memory by address", d)
 		}
 		r.wantErr(add(m, 1024), symmem.ErrFreed)
 	})
@@ -113,8 +113,7 @@ func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
 }
 
 // TestCallIsNotQueuedIfContextEndsDuringRealignment cancels the context of a call while the call
-// realigns a pool after a fault and registers memory. The memory of the call is given by its
-// address.
+// realigns a pool after a fault and registers memory. The call gets its memory by address.
 func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
@@ -206,8 +205,9 @@ func TestLookupInClosedPool(t *testing.T) {
 }
 
 // TestLookupsRaceWithFrees looks up an address while another goroutine frees the buffer there and
-// allocates the next one. A lookup returns memory or ErrFreed. Once the buffer of that memory has
-// been freed, calls on the memory must fail, even if another buffer now has the same address.
+// allocates the next one. Each lookup must return either memory or ErrFreed. After the buffer
+// that a lookup found has been freed, calls on its memory must fail, even if another buffer now
+// has the same address.
 func TestLookupsRaceWithFrees(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds = 2000
@@ -234,7 +234,7 @@ func TestLookupsRaceWithFrees(t *testing.T) {
 			if b.Address() != start {
 				r.failf("the next buffer is at %#x, want %#x", b.Address(), start)
 			}
-			// The memory still belongs to the freed buffer.
+			// m refers to the freed buffer, not to the new one at the same address.
 			r.wantErr(reduce(r, m, 256, symmem.Float32, symmem.Sum), symmem.ErrFreed)
 		}
 		lookups.Wait()

@@ -51,8 +51,8 @@ func (o *owner) destroy(s cuda.Stream) error {
 }
 
 // TestDestroyedForeignStreamIsNotQueried destroys another library's streams without calling
-// ForgetStream, after which the ranks make calls, register, trim and close. If symmem queried a
-// destroyed stream, the software GPU would end the process, as the CUDA driver may.
+// ForgetStream. The ranks then make calls, register and trim memory, and close. If symmem queried
+// a destroyed stream, the software GPU would end the process, as the CUDA driver may.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -62,7 +62,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		r.Interop().SetIdle(true) // so that Trim and Close do not query the streams
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := r.memoryAt(b.Memory().Address(), b.Size()) // as for another library's tensor
+			m := r.memoryAt(b.Memory().Address(), b.Size()) // by address, like another library's tensor
 			foreign, err := o.stream()
 			r.ok(err)
 			s, err := r.Interop().AdoptStream(uintptr(foreign))
@@ -83,8 +83,8 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	})
 }
 
-// TestForeignCaptureBlocksRegistration adds a call to another library's capture. Nothing can be
-// registered until the capture ends, after which the library may destroy the stream.
+// TestForeignCaptureBlocksRegistration adds a call to another library's capture. Until that
+// capture ends, no memory can be registered; afterwards, the library may destroy its stream.
 func TestForeignCaptureBlocksRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {

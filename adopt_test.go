@@ -83,7 +83,8 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 			r.failf("Captured = false during a capture, want true")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// A captured event would complete before the captured work, so a wait for it would return early.
+		// An event recorded during the capture would complete before the captured work runs, so a wait
+		// for the event would return too early.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)

@@ -6,8 +6,9 @@ import (
 	"symmem"
 )
 
-// TestRealignmentRejectsConcurrentChange frees or uses a buffer after a realignment has waited for
-// the streams. A stream may then still use the buffer, so the realignment must fail.
+// TestRealignmentRejectsConcurrentChange frees or uses a buffer during a realignment that has
+// already waited for all streams. Because a stream may now be using the buffer again, the
+// realignment must fail.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// faultPath returns the path for groups that fail during a call. It avoids NCCL's window kernels,
-// because an aborted window kernel keeps its memory until the process exits.
+// faultPath returns a path for groups that a test makes fail during a call. It avoids NCCL's
+// window kernels, because an aborted window kernel keeps its memory until the process exits.
 func faultPath() symmem.PathChoice {
 	if os.Getenv(backendVariable) == "nccl" {
 		return symmem.PathPlain
@@ -21,8 +21,8 @@ func faultPath() symmem.PathChoice {
 }
 
 // failGroup aborts a group on rank 1, whose call then fails, and waits until both ranks have seen
-// the fault. On the host, rank 0 queues its call before the abort. On GPUs, where the call may wait
-// for rank 1, rank 0 makes it during the abort.
+// the fault. On the host, rank 0 queues its call before the abort. On GPUs, the call may wait for
+// rank 1, so rank 0 makes it while rank 1 aborts the group.
 func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 	r.t.Helper()
 	if r.Rank() == 1 || !r.Device().Addressable {
@@ -326,8 +326,8 @@ func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 	})
 }
 
-// TestRealignmentOfMemoryByAddress makes another group fail after the world has cached the plan of
-// a call on memory that is given by its address.
+// TestRealignmentOfMemoryByAddress makes another group fail after the world has cached the plan
+// of a call that gets its memory by address.
 func TestRealignmentOfMemoryByAddress(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
@@ -392,7 +392,7 @@ func TestTrimReclaimsGraphMemoryAfterFault(t *testing.T) {
 		r.checkSum(g, b)
 		r.ok(b.Free())
 		if s := p.Stats(); s.Used == 0 {
-			r.failf("got %+v before Trim, want the memory that the graph had pinned to be used", s)
+			r.failf("got %+v before Trim, want Used to include the memory that the graph pinned", s)
 		}
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Used != 0 || s.Segments != 0 {

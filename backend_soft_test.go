@@ -15,18 +15,18 @@ import (
 // racing is true if the race detector is enabled.
 var racing bool
 
-// TestSoftwareGPU runs the short tests of this package, except itself, again in a new process that
-// loads the software GPU instead of CUDA and NCCL. The process runs without the race detector, with
-// which it would take minutes.
+// TestSoftwareGPU runs all other short tests of this package again, in a new process that loads
+// the software GPU instead of CUDA and NCCL. The process does not use the race detector, because
+// it would then take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
-		t.Skipf("%s chooses the backend of this run", backendVariable)
+		t.Skipf("%s already sets the backend for this run", backendVariable)
 	}
 	if testing.Short() {
 		t.Skip("runs all tests of this package again")
 	}
 	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skipf("the software GPU is compiled: %v", err)
+		t.Skipf("gcc, which compiles the software GPU, is missing: %v", err)
 	}
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
@@ -42,7 +42,7 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 }
 
-// unraced returns a test binary of this package without the race detector.
+// unraced returns the path of a test binary of this package that does not use the race detector.
 func unraced(t *testing.T) string {
 	t.Helper()
 	if !racing {

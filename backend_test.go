@@ -16,7 +16,7 @@ import (
 // backendVariable names the environment variable that chooses the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// withBackend sets o.Backend to the backend of the tests if o names none.
+// withBackend returns o. If o names no backend, the result names the backend of the tests.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -24,9 +24,9 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// localRanks returns the number of ranks for which the backend has devices, which is unlimited on
-// the host. It returns at least 2, because a test with 2 ranks is skipped if there is only one
-// device.
+// localRanks returns the number of ranks for which the backend has devices. The host has no
+// limit. The result is at least 2 even on a machine with one device, where tests with 2 ranks
+// skip themselves.
 func localRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -39,8 +39,9 @@ func localRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// refusedRanks is the size of the smallest local world that the backend has refused, or 0. It
-// prevents further attempts, in which the ranks would wait for a rank that has no device.
+// refusedRanks is the size of the smallest local world that the backend has refused, or 0 if it
+// has refused none. Later tests do not try to open worlds of this size, because their ranks would
+// wait for a rank that has no device.
 var refusedRanks atomic.Int64
 
 // openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few

@@ -6,8 +6,9 @@ import (
 	"symmem"
 )
 
-// TestCallEntersPoolOnce closes a pool during a call that has entered the pool and still needs it.
-// The call must complete, because other ranks may have begun the same call.
+// TestCallEntersPoolOnce closes a pool during a call that has entered the pool (has been counted
+// as a user of it) and still needs it. The call must complete, because other ranks may have begun
+// the same call.
 func TestCallEntersPoolOnce(t *testing.T) {
 	for name, call := range map[string]func(*rank, *symmem.Pool) error{
 		"Reserve": func(r *rank, p *symmem.Pool) error {
@@ -28,9 +29,10 @@ func TestCallEntersPoolOnce(t *testing.T) {
 	}
 }
 
-// TestCollectiveRealignsClosingPool makes a collective after a fault. The receive buffer is older
-// than the fault, so the call enters the pool without a realignment. The send buffer is given by
-// its address, so the call realigns the pool only when it looks up its windows.
+// TestCollectiveRealignsClosingPool runs a collective after a fault. The receive buffer is older
+// than the fault, so the call begins to use the pool without realigning it. The send buffer is
+// given by its address, so the call realigns the pool only later, when it looks up the windows of
+// that buffer.
 func TestCollectiveRealignsClosingPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {

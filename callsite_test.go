@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// TestCallWithoutSiteHasNone makes a call without a site diverge. The error must not name the site
-// of an earlier call.
+// TestCallWithoutSiteHasNone causes a divergence in a call without a call site. The error must
+// not name the call site of an earlier call.
 func TestCallWithoutSiteHasNone(t *testing.T) {
 	call := func(count int64, m symmem.Memory) symmem.Call {
 		return symmem.Call{

@@ -116,7 +116,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestAdoptedCauseKeepsTextAndType makes a rank that has no report of its own adopt various causes.
+// TestAdoptedCauseKeepsTextAndType makes a rank that has reported no fault adopt various causes.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")
@@ -147,7 +147,7 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	}
 	peerMismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
 	if got := symmem.Adopt(mismatch, peerMismatch); !errors.Is(got, mismatch) {
-		t.Errorf("adopt(%v) = %v; want this rank's mismatch of the same call", peerMismatch, got)
+		t.Errorf("adopt(%v) = %v; want this rank's own error for the same call", peerMismatch, got)
 	}
 	large := &symmem.DivergenceError{Message: strings.Repeat("x", 2<<20)}
 	if got := symmem.Adopt(own, large); len(got.Error()) != 64<<10 {

@@ -28,10 +28,11 @@ const (
 	submitCount = 8
 )
 
-// BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32. It alternates
-// between batches of calls through the group and batches of a baseline on the same communicator and
-// stream: ncclAllReduce on GPUs, and a launch of the same plan on the host. The two ranks are
-// goroutines. The result is the time on rank 0, without the synchronization after each batch.
+// BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32 elements. It
+// alternates between batches of calls through the group and batches of a baseline on the same
+// communicator and stream: ncclAllReduce on GPUs, and a launch of the same plan on the host. The
+// two ranks are goroutines. The result is the time on rank 0, without the synchronization after
+// each batch.
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
@@ -86,8 +87,8 @@ type submitter struct {
 	*symmem.Runtime
 	send, recv [2]symmem.Buffer // [0] is outside windows, [1] is in a window
 	hasPath    bool             // whether the backend has the path
-	// group submits a call through the group and base a call of the baseline. runBase runs a batch of
-	// base.
+	// group submits a call through the group, and base submits a call of the baseline. runBase
+	// submits a batch of baseline calls.
 	group, base func() error
 	runBase     func(batch func() error) error
 	// Each batch appends its mean time per call to groupNs or baseNs.
@@ -186,7 +187,7 @@ func (s *submitter) batch(
 }
 
 // report reports medians over all batches: the time of a call through the group, the time of the
-// baseline, and the difference of the two within a turn.
+// baseline, and the difference between the two within one turn.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	overheads := make([]float64, len(s.groupNs))
 	for i := range overheads {

@@ -13,8 +13,8 @@ import (
 	"symmem"
 )
 
-// The tests in this file cause faults that must never be silent. After each fault, every rank must
-// be able to use a new group. For faults caused by the end of a process, see lost_test.go.
+// The tests in this file cause faults that must never be silent. After each fault, every rank
+// must be able to use a new group. lost_test.go contains the tests in which a process dies.
 
 // soon bounds calls that wait for a rank that never arrives.
 const soon = 300 * time.Millisecond
@@ -181,7 +181,8 @@ func displacedBuffer(r *rank) symmem.Buffer {
 	return r.alloc(p, mib/2)
 }
 
-// scatterSeed is a seed of segment addresses for which displacedBuffer returns different offsets.
+// scatterSeed is a seed for segment addresses with which displacedBuffer returns a different
+// offset on each rank.
 const scatterSeed = 5
 
 func TestBuffersAtDifferentOffsets(t *testing.T) {

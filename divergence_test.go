@@ -41,8 +41,8 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. The graphs
-// contain identical calls, which differ only in their capture numbers.
+// TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. The calls
+// in the two graphs are identical except for their capture numbers.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	})
 }
 
-// TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment for the same request, as a
-// nearly full device would.
+// TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment for the same request, as
+// if its device were nearly full.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// manyErrors wraps several errors, or none, as errors.Join does.
+// manyErrors wraps any number of errors, including none, like a result of errors.Join.
 type manyErrors []error
 
 func (m manyErrors) Error() string   { return "several" }

@@ -43,8 +43,9 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 	})
 }
 
-// repeatedPart searches an error text for a part that repeats the previous part or its verb. It
-// returns the first word of the repeating part, or "".
+// repeatedPart splits an error text at ": " and looks for a part that repeats the previous part,
+// or the verb at its beginning. It returns the first word of the repeating part, or "" if there
+// is none.
 func repeatedPart(text string) string {
 	parts := strings.Split(text, ": ")
 	for i, part := range parts[1:] {

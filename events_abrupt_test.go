@@ -47,8 +47,8 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// TestGoexitInOnEventDuringCollective exits the goroutine of a repeated call. The pool and the
-// Runtime must close without waiting for that call.
+// TestGoexitInOnEventDuringCollective repeats a call whose OnEvent exits the calling goroutine.
+// The pool and the Runtime must then close without waiting for that call.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	exiting := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {

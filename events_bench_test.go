@@ -62,7 +62,8 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkTrace measures what a trace adds to an allocation or a free, and to a collective.
+// BenchmarkTrace measures the time that a trace adds to an allocation or a free, and to a
+// collective.
 func BenchmarkTrace(b *testing.B) {
 	plain := newTraceBench(b, symmem.Options{})
 	traced := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
@@ -74,9 +75,9 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of a call on two ranks, where each call causes the given number
-// of events. It reports the difference of the fastest batches and of the medians, because other
-// programs disturb most batches on a busy machine.
+// compareBatches alternates batches of a call on two ranks, where each call causes the given
+// number of events. It reports the difference between the medians and also between the fastest
+// batches, because other programs disturb most batches on a busy machine.
 func compareBatches(
 	b *testing.B, plain, traced *traceBench, events float64, call func(*traceBench) error,
 ) {

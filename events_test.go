@@ -146,7 +146,7 @@ func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 func TestEventsReplayToLiveBlocks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		program, events := drawProgram(rt), newRecorder()
-		var got [2][]event.Event // the frees at the end of the test are not in it
+		var got [2][]event.Event // without the frees at the end of the test
 		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{OnEvent: events.record}, func(r *rank) {
 				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}

@@ -259,16 +259,16 @@ func (stalledStore) Set(ctx context.Context, _ string, _ []byte) error {
 
 func (stalledStore) ServedBy() int { return 0 }
 
-// Adopt returns the error of a rank that takes own for the cause when another rank has decided on
-// cause.
+// Adopt returns the error of a rank that knows own as the cause of a fault, after another rank
+// has already decided on cause.
 func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
 
 // HoldReports makes the groups that rt joins afterwards call hold before they exchange reports of a
 // fault.
 func HoldReports(rt *Runtime, hold func()) { HookReports(rt, ReportHooks{Before: hold}) }
 
-// HookControl makes the groups that rt joins afterwards call before whenever they exchange messages
-// on the control lane.
+// HookControl makes the groups that rt joins afterwards call the function before each time they
+// are about to exchange control messages.
 func HookControl(rt *Runtime, before func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return controlHook{c, before}
@@ -369,8 +369,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince takes stock of the pool, as a realignment does after it has waited for the streams. In
-// place of that wait, it calls meanwhile, which simulates calls of other goroutines.
+// StockSince takes stock of the pool, as a realignment does after it has waited for the streams.
+// Instead of waiting, it calls meanwhile, which simulates calls made by other goroutines.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()

@@ -108,7 +108,7 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	}}
 	runRanks(t, 2, options, func(r *rank) {
 		if r.Device().Backend != "host" {
-			r.skip("collectives on GPUs do not wait on the goroutine of their caller",
+			r.skip("on GPUs, collectives do not wait in the calling goroutine",
 				symmem.ErrUnsupported)
 		}
 		g := r.split(r.World(), 0)

@@ -70,7 +70,7 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	}
 }
 
-// withoutFormula rejects a call of a deterministic group, with NCCL's error.
+// withoutFormula rejects a call of a deterministic group with the error that NCCL's paths return.
 func withoutFormula(*driver.Call) error {
 	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
 }
@@ -160,7 +160,7 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 	}
 	err = r.Interop().Do(r.ctx, w, sum, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
-		return // no rank has a kernel
+		return // no rank has a kernel for this call
 	}
 	r.ok(err)
 	sum.Operation, sum.Count, sum.Send, sum.Recv = symmem.OpReduceScatter, part, parts, ownPart

@@ -22,8 +22,8 @@ import (
 const firstVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
-// group. NCCL_HOSTID simulates two machines, or the number of machines in the variable MACHINES.
-// NCCL connects and allocates during the call, but the capture must stay valid.
+// group. NCCL_HOSTID simulates several machines: two, unless the variable MACHINES holds another
+// number. NCCL connects and allocates during the call, but the capture must stay valid.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))

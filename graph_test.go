@@ -265,7 +265,7 @@ func TestCaptureWaitsForRegistration(t *testing.T) {
 }
 
 // TestMemoryReleaseWaitsForWorkBeforeCapture trims a pool while a stream is being captured. The
-// capture does not use the pool, but the stream has earlier work on it.
+// captured work does not use the pool, but work that was queued before the capture does.
 func TestMemoryReleaseWaitsForWorkBeforeCapture(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

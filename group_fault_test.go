@@ -12,9 +12,9 @@ import (
 const causeDeadline = 20 * time.Second
 
 // TestTwoGroupsFailAtOnce makes two groups of the same ranks fail at the same time, each on a
-// different rank. On each rank, a call of the group that the other rank has aborted is skipped
-// because of the earlier fault on its stream. Each group may therefore wait for the cause of the
-// other.
+// different rank. Each rank then makes a call in both groups on one stream. The second call is
+// skipped because the first one failed on that stream, so each group may wait for the cause of
+// the other group's fault.
 func TestTwoGroupsFailAtOnce(t *testing.T) {
 	var texts [2]errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -120,7 +120,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 				r.ok(w.Recv(r.ctx, m, count, symmem.Float32, 0, s))
 				r.ok(s.Synchronize(r.ctx))
 			}
-			r.ok(w.Check(r.ctx)) // the receiver has received
+			r.ok(w.Check(r.ctx)) // by now, the message has been received
 			suspendGroup(r, w)
 			resumeGroup(r, w)
 		}

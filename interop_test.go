@@ -123,8 +123,8 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod makes a valid and an invalid norm as a Call and as a method, and
-// compares the errors.
+// TestNormCallMatchesMethod computes a valid and an invalid norm, each both through Do and
+// through the method, and compares the errors.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)
@@ -138,7 +138,7 @@ func TestNormCallMatchesMethod(t *testing.T) {
 				Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
 			}, nil)
 			if (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
-				r.failf("rows of %d: Do = %v, want %v as from the method", hidden, got, want)
+				r.failf("rows of %d: Do = %v, want the method's result %v", hidden, got, want)
 			}
 		}
 		r.synchronize()

@@ -64,8 +64,8 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	}
 }
 
-// connectOnly starts a rank that connects to the other ranks but makes no call. The rank closes
-// once after has been closed and rank 0 has left.
+// connectOnly starts a rank that connects to the other ranks but makes no call. Once rank 0 has
+// left and the channel named after has been closed, the rank closes, too.
 func connectOnly(
 	t *testing.T, store string, number, size int, after <-chan struct{},
 ) (closed <-chan error) {

@@ -19,14 +19,14 @@ import (
 //
 //   - us-rows: one launch each, into and from symmetric memory
 //   - us-loose: the same without symmetric memory
-//   - us-nccl: the default of vLLM, a group of NCCL's all-gathers and a reduce-scatter, or groups
-//     of broadcasts and reductions if ranks have different numbers of tokens
-//   - ratio: the median over the turns of us-nccl / us-rows
-//   - limit: us-rows divided by the time of two barriers and of the bytes at the speed at which a
-//     rank pushes 64 MiB to its peers
+//   - us-nccl: what vLLM does by default with NCCL: grouped all-gathers and a reduce-scatter
+//     or, if ranks have different numbers of tokens, grouped broadcasts and reductions
+//   - ratio: us-nccl / us-rows, as the median over the turns
+//   - limit: us-rows divided by a lower bound on the time, which consists of two barriers and
+//     the transfer of the bytes at the speed measured when a rank pushes 64 MiB to its peers
 //
-// Graphs replay the calls. Times are those of the slowest rank. The benchmark uses up to four of
-// the visible GPUs.
+// The calls are replayed from graphs. Times are those of the slowest rank. The benchmark uses up
+// to four of the visible GPUs.
 func BenchmarkExchange(b *testing.B) {
 	ranks := exchangeBenches(b)
 	link, barrier := measureLink(b, ranks)

@@ -241,7 +241,7 @@ func TestRowsErrorNamesMissingRank(t *testing.T) {
 		if r.Rank() < 2 && os.Getenv(backendVariable) != "" {
 			checkPoison(c, call)
 		}
-		r.ok(r.World().Barrier(r.ctx, nil)) // the context is usable
+		r.ok(r.World().Barrier(r.ctx, nil)) // the CUDA context is still usable
 		r.synchronize()
 	})
 }

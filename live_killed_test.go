@@ -25,8 +25,8 @@ import (
 // address of the live view.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
-// runWatchedRank runs this process as a rank of the test. It repeats a collective until a rank is
-// lost, and returns when its standard input is closed.
+// runWatchedRank runs this process as a rank of TestLiveViewSurvivesKilledRanks. It repeats a
+// collective until a rank is lost, and returns when its standard input is closed.
 func runWatchedRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))

@@ -106,8 +106,9 @@ func calls(t *testing.T, rt *symmem.Runtime) (all []live.Calls, collectives uint
 	return world.Calls, collectives
 }
 
-// TestHandlerCountsCalls checks that calls are counted from the first call of Handler on, even if
-// the group already keeps their plan. Replays count as collectives, but are not timed.
+// TestHandlerCountsCalls checks that calls are counted once Handler has been called for the first
+// time, even if the group cached their plan before that. Replays count as collectives, but are
+// not timed.
 func TestHandlerCountsCalls(t *testing.T) {
 	rt := openAlone(t)
 	sum := sumAlone(t, rt, 4096)
@@ -181,7 +182,7 @@ func TestLiveViewAllocatesNothing(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		if runs := strings.Contains(string(stacks), "symmem/internal/live"); runs != (address != "") {
-			t.Errorf("with HTTP %q, package live runs a goroutine = %v; want %v. Stacks:\n%s", address,
+			t.Errorf("with HTTP %q, a goroutine of package live: %v; want %v. Stacks:\n%s", address,
 				runs, !runs, stacks)
 		}
 		if err := rt.Close(); err != nil {
@@ -223,7 +224,7 @@ func TestInvalidHTTPAddressIsRefused(t *testing.T) {
 	}
 }
 
-// TestUnusableFolderDisablesLiveView opens a rank whose folder of sockets cannot be created.
+// TestUnusableFolderDisablesLiveView opens a rank when the folder for sockets cannot be created.
 func TestUnusableFolderDisablesLiveView(t *testing.T) {
 	useLiveFolder(t)
 	t.Setenv("TMPDIR", os.Getenv("TMPDIR")+"/missing")

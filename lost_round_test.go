@@ -187,8 +187,8 @@ func awaitVictim() {
 	_, _ = c.Read(make([]byte, 1))
 }
 
-// suspensionRound returns a round in which all ranks suspend and resume the pool and, on the direct
-// path, the world. The victim dies at a random moment of one of these calls.
+// suspensionRound returns a round in which all ranks suspend and resume the pool and, on the
+// direct path, the world. The victim dies at a random moment during one of these calls.
 func suspensionRound(
 	c symmem.PathChoice, inCall func(*symmem.Group, *symmem.Pool) bool,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {

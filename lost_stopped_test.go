@@ -27,8 +27,9 @@ const stoppedVariable = "SYMMEM_TEST_STOPPED"
 // arrive even on a busy machine.
 const stoppedTimeout = 4 * time.Second
 
-// runStoppingRank runs this process as a rank of the test. The victim stops itself at a random time
-// during the first calls. Each other rank prints the ranks that its error names.
+// runStoppingRank runs this process as a rank of TestErrorNamesStoppedRank. The victim stops
+// itself at a random time during the first calls. Each other rank prints the ranks that its error
+// names.
 func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))

@@ -22,7 +22,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// These environment variables tell a process which rank it is.
+// A test sets these environment variables in the processes that it starts as ranks.
 const (
 	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that dies
 	roundVariable  = "SYMMEM_TEST_ROUND"  // the round in which it dies
@@ -209,8 +209,8 @@ func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 }
 
 // checkFabric returns ErrUnsupported if ranks cannot reach memory of another machine. This is the
-// case on the host and on GPUs without an IMEX channel; for the software GPU, SOFTGPU_FABRIC
-// decides.
+// case on the host and on GPUs without an IMEX channel; for the software GPU, the variable
+// SOFTGPU_FABRIC decides.
 func checkFabric() error {
 	if os.Getenv(backendVariable) != "nccl" {
 		return fmt.Errorf("the host backend shares memory on one machine only: %w", symmem.ErrUnsupported)
@@ -252,8 +252,8 @@ func loseRank(
 		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
 			!strings.Contains(report, "right sums") ||
 			rounds[roundName].unmaps && !strings.Contains(report, `"mapped":null`) {
-			t.Errorf("rank %d: got error %v and report %s, want a report of the loss of rank %d, and "+
-				"in a suspension nothing mapped", number, err, report, victim)
+			t.Errorf("rank %d: got error %v and report %s, want a report that names rank %d and, "+
+				"if the round unmaps memory, no mapped files", number, err, report, victim)
 		}
 	}
 	if took := time.Since(died); took > 5*time.Second {

@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// abruptEnds holds user functions that do not return, by words of the resulting errors.
+// abruptEnds contains user functions that do not return. The key of a function is the words by
+// which the resulting error or log message describes what it did.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,

@@ -104,7 +104,7 @@ var directRows = []directRow{
 		8 << 10, "direct", notInWindow + ", and the call asks for the direct path",
 	},
 	{
-		"a failed request for the direct path is routed as by auto", symmem.PathDirect, true,
+		"an unavailable direct path is replaced as with auto", symmem.PathDirect, true,
 		symmem.Prod, 64 << 10, "plain", inWindows + "but " + tableSays +
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestPublicCallsReachEveryKernel makes calls of the public API on 2, 3 and 4 ranks and asks the
-// software GPU which kernels have run. A kernel that has not run is dead code, even if tests of the
+// TestPublicCallsReachEveryKernel calls the public API on 2, 3 and 4 ranks and asks the software
+// GPU which kernels have run. A kernel that has not run is dead code, even if tests of the
 // backend launch it.
 func TestPublicCallsReachEveryKernel(t *testing.T) {
 	launches := launchCounter(t)
@@ -165,7 +165,8 @@ func (c *kernelCalls) rows() {
 	}
 }
 
-// norms computes norms of few and of many short rows, and one of a row of the maximum length.
+// norms computes norms of few and of many short rows, and a norm of a single row of the maximum
+// length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
 	const most = 1 << 18 // elements
 	residual, weight := c.alloc(p, 2*most).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()

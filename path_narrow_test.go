@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// narrow is a Communicator whose functions determine which paths can take a call. Its plans cannot
-// be launched.
+// narrow is a Communicator with functions that determine which paths can take a call. Its plans
+// cannot be launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error

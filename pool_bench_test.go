@@ -12,9 +12,10 @@ import (
 	"symmem/internal/alloc"
 )
 
-// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger. For
-// comparison, it runs the same requests on a naive best-fit allocator, and on the placement core
-// with PyTorch's policy and sizing, both without a lock and a ledger.
+// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger, which
+// records the requests. For comparison, it runs the same requests on a naive best-fit allocator
+// and on the placement core with PyTorch's policy and sizing. Neither of these has a lock or a
+// ledger.
 func BenchmarkAlloc(b *testing.B) {
 	for _, w := range workloads(10_000) {
 		b.Run(w.name, func(b *testing.B) {
@@ -59,12 +60,13 @@ type workload struct {
 	slots []int32
 	sizes []int64
 	live  int
-	// limit is the maximal time of a pair on the pool in nanoseconds, or 0 for none.
+	// limit is the maximum time of a pair on the pool in nanoseconds. 0 means that there is no
+	// limit.
 	limit float64
 }
 
-// players returns a function for each allocator that runs the given number of pairs, continuing
-// where its previous call stopped. All slots have been filled.
+// players returns a function for each allocator. The function runs the given number of pairs and
+// continues where its previous call stopped. All slots are filled before players returns.
 func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
@@ -108,7 +110,7 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is large, so that caches do not learn the sequence.
+// randomSteps is so large that the processor cannot learn the sequence.
 const randomSteps = 1 << 17
 
 // randomVictims returns a workload that frees a random block and allocates a random size.
@@ -123,8 +125,8 @@ func randomVictims(live int) workload {
 }
 
 // training simulates a forward pass and a backward pass. The forward pass keeps an activation for
-// each layer and frees three temporaries. The backward pass frees the activations in reverse order.
-// The logarithms of the sizes are uniform between 512 B and 64 MiB.
+// each layer and frees three temporaries. The backward pass frees the activations in reverse
+// order. The logarithms of the sizes are uniformly distributed between 512 B and 64 MiB.
 func training(layers int) workload {
 	random := rand.New(rand.NewPCG(2, uint64(layers)))
 	draw := func() int64 {

@@ -100,7 +100,7 @@ func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 }
 
 // TestPoolCloseUnmapsAfterWorkOfClosedStream trims or closes a pool while ForgetStream waits for
-// the work of its stream.
+// the work of a stream that uses the pool.
 func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Pool) error{
 		"Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
@@ -218,8 +218,8 @@ func TestPoolStaysOpenDuringWork(t *testing.T) {
 	})
 }
 
-// TestClosingPoolRejectsWork queues work while Close waits. Close must reject the work, which would
-// use memory and windows that Close releases.
+// TestClosingPoolRejectsWork queues work while Close waits. The work must be rejected, because it
+// would use memory and windows that Close releases.
 func TestClosingPoolRejectsWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
 		p := r.pool()

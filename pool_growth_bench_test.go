@@ -12,14 +12,14 @@ import (
 	"symmem"
 )
 
-// maxWindows is the maximal number of windows of a pool that has grown to 4 GiB.
+// maxWindows is the maximum number of windows that a pool may have after it has grown to 4 GiB.
 const maxWindows = 8
 
-// BenchmarkGrowth measures how long it takes to register memory that grows, as when a model is
-// loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, whose end
-// registers new segments. The segments grow with the pool. The alternative is PyTorch's sizing,
-// which needs a segment and a window for nearly every request. The result is the time of all
-// registrations on the slowest rank.
+// BenchmarkGrowth measures how long it takes to register the memory of a growing pool, as when a
+// model is loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, whose
+// end registers new segments. The segments grow with the pool. The alternative is PyTorch's
+// sizing, which needs a segment and a window for nearly every request. The result is the time of
+// all registrations on the slowest rank.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -72,7 +72,7 @@ func growAll(
 	return windows
 }
 
-// growBy allocates each request in a scope of its own and returns the total time that it takes to
+// growBy allocates each request in a separate scope and returns the total time that it takes to
 // end the scopes.
 func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
 	b.Helper()

@@ -125,7 +125,8 @@ func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 }
 
 // TestReserveTakesCleanMemory exhausts the capacity of the pool or the memory of the device and
-// then reserves memory, which the pool must take from other streams' clean memory.
+// then reserves memory. The pool must take it from the clean memory of other streams, which is
+// free memory that is no longer in use on their streams.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},

@@ -29,8 +29,8 @@ type rank struct {
 	ctx context.Context
 	// skipReason explains why the backend cannot run the test. It is nil if the backend can run it.
 	skipReason *atomic.Pointer[string]
-	// cleanups run when the rank ends. They end the work on streams, for which Close waits, and free
-	// the buffers of closed pools.
+	// cleanups run when the rank ends. They finish the work on streams, because Close waits for it,
+	// and free the buffers of closed pools.
 	cleanups []func()
 }
 
@@ -138,7 +138,7 @@ func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// memoryAt returns memory by its address, as for a caller without the Buffer.
+// memoryAt looks up memory by its address, like a caller that does not have the Buffer.
 func (r *rank) memoryAt(address uintptr, bytes int64) symmem.Memory {
 	m, err := r.Interop().Memory(address, bytes)
 	r.ok(err)
@@ -191,9 +191,9 @@ func (r *rank) withTimeout(d time.Duration, call func(context.Context) error) er
 	return call(ctx)
 }
 
-// expectNoAllocations repeats a call on all ranks in batches, while one rank counts the allocations
-// of the process. On a busy machine, watchers may run during a batch and allocate, too, so it
-// suffices that one batch has no allocation.
+// expectNoAllocations repeats a call on all ranks in batches, while one rank counts the
+// allocations of the process. On a busy machine, background goroutines may also allocate during a
+// batch, so the test passes if at least one batch has no allocation.
 func (r *rank) expectNoAllocations(countingRank int, call func()) {
 	r.t.Helper()
 	const batches, turns = 20, 100

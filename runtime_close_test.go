@@ -11,7 +11,7 @@ import (
 )
 
 // TestCloseReportsFaultOnce closes a Runtime while three of its streams are in collectives of a
-// group that the other rank aborts. No call has returned the fault of these streams before.
+// group that the other rank aborts. No earlier call has returned the fault.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)

@@ -170,8 +170,8 @@ func sumInTwoSteps(
 	}
 }
 
-// TestErrorsDistinguishFailedGroups makes g fail because of a fault of the world. Calls of g and
-// their stream must then return the error of g.
+// TestErrorsDistinguishFailedGroups makes a group fail because of a fault of the world. Calls in
+// that group, and the stream on which they are made, must then return the error of the group.
 func TestErrorsDistinguishFailedGroups(t *testing.T) {
 	runRanks(t, 1, checkEvery, func(r *rank) {
 		r.requireDroppedWork()

@@ -207,7 +207,8 @@ func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 	}
 }
 
-// TestUnusedStreamDoesNotDiverge creates streams on rank 0 that do not use the common pool.
+// TestUnusedStreamDoesNotDiverge creates streams on rank 0 that do not use the pool that the
+// ranks share.
 func TestUnusedStreamDoesNotDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -12,7 +12,7 @@ import (
 	"symmem"
 )
 
-// yieldRandomly lets other goroutines run for a random number of times.
+// yieldRandomly yields to other goroutines a random number of times.
 func yieldRandomly() {
 	for range rand.IntN(300) {
 		runtime.Gosched()
@@ -108,8 +108,8 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 }
 
 // TestCloseDuringSuspensionOfGroup closes a group at random moments on each rank, while another
-// goroutine suspends and resumes the group. That goroutine gets ErrClosed, or the fault that
-// another rank has left the group.
+// goroutine suspends and resumes the group. That goroutine must get ErrClosed, or a RankLostError
+// if another rank has left the group.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for range 20 {
@@ -131,7 +131,7 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 			}
 			if !errors.Is(err, symmem.ErrClosed) && !errors.As(err, new(*symmem.DeadlockError)) &&
 				!errors.As(err, new(*symmem.RankLostError)) {
-				r.failf("Suspend or Resume = %v while a rank closes the group; want ErrClosed or the fault", err)
+				r.failf("Suspend or Resume = %v while a rank closes; want ErrClosed or a RankLostError", err)
 			}
 			r.ok(r.World().Barrier(r.ctx, nil))
 			r.synchronize()

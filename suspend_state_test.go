@@ -2,7 +2,7 @@ package symmem
 
 import "context"
 
-// EnterPool begins a call that uses memory of a pool. The result ends the call.
+// EnterPool begins a call that uses memory of a pool. The returned function ends the call.
 func EnterPool(p *Pool) (leave func()) {
 	pass, _ := p.calls.Enter()
 	return func() { p.calls.Leave(pass) }
@@ -13,10 +13,10 @@ func ChangesSuspension(p *Pool) bool {
 	return SuspendingPool(nil, p) || ResumingPool(nil, p)
 }
 
-// CloseAfter closes a pool with a function that waits for the work of this rank.
+// CloseAfter closes a pool after the function wait has waited for the work of this rank.
 func CloseAfter(p *Pool, wait func(context.Context) error) error { return p.closeAfter(wait) }
 
-// WorkLimit is the limit of each wait of Suspend for work of this rank.
+// WorkLimit returns the time for which Suspend waits, at each step, for work of this rank.
 var WorkLimit = workLimit
 
 // SuspendingPool reports whether Pool.Suspend is in progress on this rank.

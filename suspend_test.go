@@ -335,8 +335,8 @@ func TestSuspendNamesAbsentRank(t *testing.T) {
 	})
 }
 
-// TestRefusalPrecedesTimeout checks that a rank has waited for its calls and for its streams long
-// before the other ranks stop waiting for the answer.
+// TestRefusalPrecedesTimeout checks that a rank stops waiting for its own calls and streams long
+// before the other ranks stop waiting for its answer.
 func TestRefusalPrecedesTimeout(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Millisecond, time.Second, 10 * time.Minute} {
 		if waits := 2 * symmem.WorkLimit(timeout); waits > timeout/2 {

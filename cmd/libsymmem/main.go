@@ -44,8 +44,9 @@
 //   - Queries and registrations would invalidate another library's capture. Calls therefore check
 //     whether their stream is being captured: if so, collectives are recorded in the graph, and
 //     registration returns SYMMEM_ERR_CAPTURING (capture).
-//   - A communicator may be destroyed before symmem is closed. Its owner tells symmem_detach
-//     whether it is still alive, and closing the group detaches it without calling NCCL (attach).
+//   - A communicator may be destroyed before symmem is closed. The caller of symmem_detach
+//     states whether the communicator is still alive, and closing the group detaches it without
+//     calling NCCL (attach).
 //   - Frees arrive in the order of addresses, which differs between ranks, so they are sorted
 //     before they take effect (freed-order).
 package main

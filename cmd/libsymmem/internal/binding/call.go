@@ -33,8 +33,8 @@ type Arguments struct {
 	Site   uint32 // the number of the call site, or 0
 }
 
-// Do queues a collective or one end of a message on a foreign stream. If a.Wait is set, Do waits
-// until the collective has completed.
+// Do queues a collective or one end of a message on a foreign stream, which is a stream that
+// belongs to another library. If a.Wait is set, Do waits until the collective has completed.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
 	r, g, err := cs.s.group(handle)
 	if err != nil {

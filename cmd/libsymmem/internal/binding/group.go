@@ -57,8 +57,8 @@ func (t *groupTable) init(owner *rank) {
 	t.opened = map[string]int{}
 }
 
-// add adds a group, returns its handle and starts a goroutine that updates the words when the group
-// fails or ends.
+// add adds a group, returns its handle and starts a goroutine that updates the counters in Words
+// when the group fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{

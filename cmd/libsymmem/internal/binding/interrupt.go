@@ -82,9 +82,9 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// runInterruptible runs a call on another goroutine and polls the caller in the meantime. On an
-// interrupt, it cancels the call's context, and abandons a call that does not return within
-// abandonAfter.
+// runInterruptible runs a call on another goroutine and polls the caller in the meantime. If the
+// caller interrupts the wait, runInterruptible cancels the call's context. If the call then does
+// not return within abandonAfter, runInterruptible abandons it.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {

@@ -31,7 +31,8 @@ func (l *Library) openAlone(device int) error {
 }
 
 // PlugAlloc allocates like Alloc. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device. The processes are then connected only by the engine's communicators.
+// rank on the device. In that case, symmem does not connect the engine's processes with each
+// other; only the engine's own communicators do.
 func (p *plugin) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -72,9 +73,9 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, it is
-// collective over the communicator. During a capture, it only prints a warning, once, and leaves
-// the memory to be registered by the first call after the capture.
+// PlugRegister registers new memory of pool 0 with a communicator. The call is collective over
+// the communicator if there is new memory. During a capture, PlugRegister registers nothing and
+// prints a warning once; the first call after the capture registers the memory.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // MaxPools is the maximum number of open pools. The C code has a set of allocator functions for
-// each.
+// each of them.
 const MaxPools = 16
 
 // Local is the number of the pool of local memory, which is never registered.
@@ -168,8 +168,8 @@ func (t *poolTable) localOf(r *rank) (*pool, error) {
 	return p, nil
 }
 
-// remove releases a pool's number. It does nothing if the number belongs to another pool, because
-// two calls may close the same pool.
+// remove releases a pool's number. It does nothing if the number already belongs to another pool,
+// which is possible after two calls have closed the same pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -197,7 +197,7 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 // maxSite is the maximum length of a call site in bytes.
 const maxSite = 1 << 12
 
-// Site returns the number of a call site, which it assigns on the first call.
+// Site returns the number of a call site. The first call for a call site assigns its number.
 func (ps *pools) Site(text string) (uint32, error) {
 	if _, err := ps.s.anyRank(); err != nil {
 		return 0, err

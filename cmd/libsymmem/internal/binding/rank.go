@@ -20,7 +20,7 @@ type rank struct {
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
 	streams     table[uintptr, *symmem.Stream]              // by foreign handle
-	sites       table[uint32, uint32]                       // rt's number by the session's number
+	sites       table[uint32, uint32]                       // rt's site number by the session's
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
 	warnCapture sync.Once // prints a warning if the pool grows during a capture
@@ -47,7 +47,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// observe registers an observer that updates the words when memory or windows change.
+// observe registers an observer that updates the counters in Words when memory or windows change.
 func (r *rank) observe() {
 	w := r.session.words
 	r.rt.Interop().Observe(symmem.Observer{
@@ -62,10 +62,11 @@ func (r *rank) observe() {
 }
 
 // close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. The returned error includes poolErr, the error of closing the pools.
-// The caller must have removed the rank from the session.
+// ranks for at most a second. The returned error includes poolErr, which is the error from
+// closing the pools. The caller must have removed the rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
-	// The owners may have destroyed their communicators already, together with the windows.
+	// The other libraries may already have destroyed the attached communicators together with their
+	// windows.
 	r.groups.forgetAttachments()
 	for _, adopted := range r.pluginComms.removeAll() {
 		adopted.Forget()
@@ -126,8 +127,8 @@ func (r *rank) at(site uint32) symmem.Interop {
 	return i.At(number)
 }
 
-// memory returns the memory at an address passed by C. It returns an error if the memory was freed,
-// even if its pool has been closed.
+// memory returns the memory at an address passed by C. It returns an error for freed memory,
+// including memory of a pool that has since been closed.
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {

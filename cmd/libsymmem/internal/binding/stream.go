@@ -116,7 +116,8 @@ func (st *streams) Forget(handle uintptr) error {
 	return nil
 }
 
-// event marks one point of a foreign stream, once for each rank that uses the stream.
+// event marks one point in the work of a foreign stream. It holds a mark for each rank that uses
+// the stream.
 type event []eventMark
 
 type eventMark struct {
