@@ -255,9 +255,9 @@ func TestLookupsMatchModel(t *testing.T) {
 			firstLookup := rapid.IntRange(0, 300).Draw(t, "steps before the first lookup")
 			for step := range 1000 {
 				if n := len(live); n > 0 && random.IntN(600) < n {
-					at := random.IntN(n)
-					b := live[at]
-					live = slices.Delete(live, at, at+1)
+					index := random.IntN(n)
+					b := live[index]
+					live = slices.Delete(live, index, index+1)
 					if random.IntN(2) == 0 && step >= firstLookup {
 						got, err := i.Retire(b.Address())
 						r.ok(err)

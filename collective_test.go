@@ -91,8 +91,8 @@ var operations = []operation{
 }
 
 // memories allocates the send and receive memory of an operation. For an in-place call, the smaller
-// memory is part number at of the larger one.
-type memories func(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory)
+// memory is the part of the larger one with the given index.
+type memories func(r *rank, sendLen, recvLen, index int) (send, recv symmem.Memory)
 
 // windows returns two ranges in windows, neither of which begins at the start of its buffer.
 func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
@@ -103,10 +103,10 @@ func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.part(a.Memory(), skip, 4*sendLen), r.part(b.Memory(), skip, 4*recvLen)
 }
 
-func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
+func inPlace(r *rank, sendLen, recvLen, index int) (send, recv symmem.Memory) {
 	small, large := 4*min(sendLen, recvLen), 4*max(sendLen, recvLen)
 	m := r.window(r.pool(), int64(large)).Memory()
-	whole, part := r.part(m, 0, large), r.part(m, small*at, small)
+	whole, part := r.part(m, 0, large), r.part(m, small*index, small)
 	if sendLen > recvLen {
 		return whole, part
 	}
@@ -155,21 +155,21 @@ func checkOperation(r *rank, op *operation, memory memories, path string) {
 	n, me := r.Size(), r.Rank()
 	sendParts, recvParts := op.parts(n)
 	for _, count := range []int{1, 7, 4096, 50_000} {
-		at := 0
+		index := 0
 		if op.inPlace != nil {
-			at = op.inPlace(me)
+			index = op.inPlace(me)
 		}
-		send, recv := memory(r, sendParts*count, recvParts*count, at)
+		send, recv := memory(r, sendParts*count, recvParts*count, index)
 		e, err := r.World().Explain(op.kind, send, recv, int64(count), symmem.Float32)
 		r.ok(err)
 		if path == "window" && lacksWindowPath(e) && !op.everywhere {
 			path = "plain"
 		}
-		in := make([]float32, sendParts*count)
-		for i := range in {
-			in[i] = value(me, i)
+		elements := make([]float32, sendParts*count)
+		for i := range elements {
+			elements[i] = value(me, i)
 		}
-		write(r, send, in)
+		write(r, send, elements)
 		r.ok(op.call(r, send, recv, int64(count)))
 		for i, got := range read[float32](r, recv) {
 			if want, ok := op.want(n, me, i, count); ok && got != want {

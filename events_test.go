@@ -161,13 +161,13 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 					events.history(poolKey{r.Rank(), "world", groupEvents}).events)
 			})
 		})
-		same := slices.EqualFunc(got[0], got[1], func(a, b event.Event) bool {
+		identical := slices.EqualFunc(got[0], got[1], func(a, b event.Event) bool {
 			if a.Name != "" && b.Name != "" {
 				a.Name, b.Name = "", "" // the ranks are in different groups after a split
 			}
 			return a.Same(b)
 		})
-		if !passed || !same {
+		if !passed || !identical {
 			rt.Fatalf("the ranks' events differ: rank 0 has %v, rank 1 has %v", got[0], got[1])
 		}
 	})
@@ -196,11 +196,11 @@ func TestEventsRestartAfterFault(t *testing.T) {
 		got[r.Rank()] = events.history(poolKey{r.Rank(), "world", 0}).events
 	})
 	for rank, all := range got {
-		at := slices.IndexFunc(all, func(e event.Event) bool { return e.Kind == event.KindRestart })
-		if at < 0 {
+		restart := slices.IndexFunc(all, func(e event.Event) bool { return e.Kind == event.KindRestart })
+		if restart < 0 {
 			t.Fatalf("rank %d: got events %v, want a restart", rank, all)
 		}
-		got[rank] = all[at:]
+		got[rank] = all[restart:]
 	}
 	if !slices.EqualFunc(got[0], got[1], event.Event.Same) {
 		t.Errorf("the ranks' events differ: rank 0 has %v, rank 1 has %v", got[0], got[1])

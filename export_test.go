@@ -402,11 +402,11 @@ func CloseDuring(p *Pool, call func() error) error {
 // calls, and then makes the norm enter the pools of its other buffers.
 func CloseBetween(a NormArgs) error {
 	c := &collective{send: a.Input, recv: a.Output, norm: &a}
-	in, err := enter(c.send.pool, c.recv.pool)
+	entered, err := enter(c.send.pool, c.recv.pool)
 	if err != nil {
 		return err
 	}
-	defer in.leave(c.send.pool, c.recv.pool)
+	defer entered.leave(c.send.pool, c.recv.pool)
 	c.send.pool.calls.Close()
 	defer c.send.pool.calls.Open()
 	more, err := c.enterOthers()

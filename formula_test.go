@@ -78,7 +78,7 @@ func withoutFormula(*driver.Call) error {
 func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
 		const only = "and no other path can take the call"
-		in, out := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
+		registered, unregistered := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
 		g := symmem.NarrowedTo(r.World(), withoutFormula, withoutFormula, smallExchange)
 		for _, row := range []struct {
 			m      symmem.Memory
@@ -86,12 +86,12 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 			choice symmem.PathChoice
 			want   string
 		}{
-			{in, 1 << 18, symmem.PathDefault, "direct: " + inWindows + only},
-			{out, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + only},
-			{out, 1 << 18, symmem.PathDefault, ": NCCL has no formula" + notSupported +
+			{registered, 1 << 18, symmem.PathDefault, "direct: " + inWindows + only},
+			{unregistered, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + only},
+			{unregistered, 1 << 18, symmem.PathDefault, ": NCCL has no formula" + notSupported +
 				"; not direct: 8KiB of exchange memory" + notSupported},
-			{in, 1 << 10, symmem.PathPlain, ": NCCL has no formula" + notSupported},
-			{in, 1 << 10, symmem.PathWindow, ": NCCL has no formula" + notSupported},
+			{registered, 1 << 10, symmem.PathPlain, ": NCCL has no formula" + notSupported},
+			{registered, 1 << 10, symmem.PathWindow, ": NCCL has no formula" + notSupported},
 		} {
 			path, why, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,

@@ -87,8 +87,8 @@ func (e *exchangeShape) maxTraffic() int64 {
 	for _, w := range e.widths {
 		width += w
 	}
-	most := slices.Max(e.counts)
-	return width * max(most*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
+	largest := slices.Max(e.counts)
+	return width * max(largest*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
 }
 
 type exchangeBench struct {
@@ -161,12 +161,12 @@ func (r *exchangeBench) allocate() error {
 	if err != nil {
 		return err
 	}
-	own, err := r.NewPool(symmem.PoolOptions{FirstSegment: exchangeMemory})
+	unshared, err := r.NewPool(symmem.PoolOptions{FirstSegment: exchangeMemory})
 	if err != nil {
 		return err
 	}
 	for dst, pool := range map[*symmem.Memory]*symmem.Pool{
-		&r.symmetric: shared, &r.loose: own, &r.input: own,
+		&r.symmetric: shared, &r.loose: unshared, &r.input: unshared,
 	} {
 		buffer, err := pool.Alloc(exchangeMemory)
 		if err != nil {
@@ -189,20 +189,20 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 	var list []symmem.Call
 	in, out := int64(0), int64(0)
 	for _, width := range e.widths {
-		own := e.counts[r.Rank()] * width
+		ownBytes := e.counts[r.Rank()] * width
 		counts := slices.Clone(e.counts)
 		for i := range counts {
 			counts[i] *= width
 		}
 		call := symmem.Call{
 			Operation: symmem.OpAllGatherV, Type: symmem.Uint8, Path: symmem.PathDirect,
-			Send: slice(r.input, in, own), Recv: slice(whole, out, e.tokens()*width),
+			Send: slice(r.input, in, ownBytes), Recv: slice(whole, out, e.tokens()*width),
 			Splits: &symmem.Splits{RecvCounts: counts},
 		}
 		if even {
-			call.Operation, call.Splits, call.Count = symmem.OpAllGather, nil, own
+			call.Operation, call.Splits, call.Count = symmem.OpAllGather, nil, ownBytes
 		}
-		in, out = in+own, out+e.tokens()*width
+		in, out = in+ownBytes, out+e.tokens()*width
 		list = append(list, call)
 	}
 	dispatch := list[0]

@@ -35,27 +35,28 @@ var dataTypes = []symmem.DataType{
 	symmem.Uint8, symmem.BFloat16, symmem.Int32, symmem.Float32, symmem.Int64,
 }
 
-func (c *rowsCase) newTensor(t symmem.DataType, most int64) tensor {
-	x := tensor{width: (1 + c.draw.Int64N(most)) * int64(t.Size())}
-	pool, inPlace, own, offset := c.pools[c.draw.IntN(2)], c.draw.IntN(3) == 0, []uint8(nil), int64(0)
+func (c *rowsCase) newTensor(t symmem.DataType, maxElements int64) tensor {
+	x := tensor{width: (1 + c.draw.Int64N(maxElements)) * int64(t.Size())}
+	pool, inPlace := c.pools[c.draw.IntN(2)], c.draw.IntN(3) == 0
+	local, offset := []uint8(nil), int64(0)
 	for r, n := range c.counts {
 		part := make([]uint8, n*x.width)
 		for i := range part {
 			part[i] = uint8(c.draw.Uint32())
 		}
 		if r == c.Rank() {
-			own, offset = part, int64(len(x.want))
+			local, offset = part, int64(len(x.want))
 		}
 		x.want = append(x.want, part...)
 	}
 	x.recv = c.memory(pool, make([]uint8, len(x.want)))
-	if inPlace && len(own) > 0 {
+	if inPlace && len(local) > 0 {
 		var err error
-		x.send, err = x.recv.Slice(offset, int64(len(own)))
+		x.send, err = x.recv.Slice(offset, int64(len(local)))
 		c.ok(err)
-		write(c.rank, x.send, own)
+		write(c.rank, x.send, local)
 	} else {
-		x.send = c.memory(c.pools[0], own)
+		x.send = c.memory(c.pools[0], local)
 	}
 	return x
 }
@@ -71,12 +72,12 @@ func (c *rowsCase) memory(p *symmem.Pool, bytes []uint8) symmem.Memory {
 	return m
 }
 
-func (c *rowsCase) gather(tensors int, most int64) (call symmem.Call, check func()) {
+func (c *rowsCase) gather(tensors int, maxElements int64) (call symmem.Call, check func()) {
 	var list []symmem.Call
 	var all []tensor
 	for range tensors {
 		t := dataTypes[c.draw.IntN(len(dataTypes))]
-		x := c.newTensor(t, most)
+		x := c.newTensor(t, maxElements)
 		counts := slices.Clone(c.counts)
 		for r := range counts {
 			counts[r] *= x.width / int64(t.Size())
@@ -111,8 +112,8 @@ func firstDifference(a, b []uint8) int {
 	return len(a)
 }
 
-func (c *rowsCase) scatter(most int64) (call symmem.Call, check func()) {
-	width, pool := 1+c.draw.Int64N(most), c.pools[c.draw.IntN(2)]
+func (c *rowsCase) scatter(maxElements int64) (call symmem.Call, check func()) {
+	width, pool := 1+c.draw.Int64N(maxElements), c.pools[c.draw.IntN(2)]
 	u := unevenCall{rank: c.rank, pool: pool, counts: slices.Clone(c.counts)}
 	for r := range u.counts {
 		u.counts[r] *= width
@@ -157,10 +158,10 @@ func runRows(t *testing.T, test func(c *rowsCase)) {
 }
 
 // drawCounts draws the number of rows of each rank, which is often 0.
-func (c *rowsCase) drawCounts(most int64) {
+func (c *rowsCase) drawCounts(maxRows int64) {
 	for r := range c.counts {
 		if c.counts[r] = 0; c.draw.IntN(3) > 0 {
-			c.counts[r] = c.draw.Int64N(most)
+			c.counts[r] = c.draw.Int64N(maxRows)
 		}
 	}
 }
@@ -261,8 +262,8 @@ func TestUnevenSumsMatchAllReduceBitwise(t *testing.T) {
 	runRows(t, func(c *rowsCase) {
 		for _, dataType := range []symmem.DataType{symmem.Float32, symmem.Float16, symmem.BFloat16} {
 			for _, op := range []symmem.ReduceOp{symmem.Sum, symmem.Avg, symmem.Max} {
-				for _, most := range []int64{7, 3000, 300_000} {
-					c.compareSums(dataType, op, most)
+				for _, maxRows := range []int64{7, 3000, 300_000} {
+					c.compareSums(dataType, op, maxRows)
 				}
 			}
 		}
@@ -270,8 +271,8 @@ func TestUnevenSumsMatchAllReduceBitwise(t *testing.T) {
 }
 
 // compareSums compares a reduce-scatter of random elements with an all-reduce bit by bit.
-func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, most int64) {
-	c.drawCounts(most)
+func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, maxRows int64) {
+	c.drawCounts(maxRows)
 	var all, preceding int64
 	for r, n := range c.counts {
 		if all += n; r < c.Rank() {
@@ -283,9 +284,9 @@ func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, most int64
 	}
 	size := int64(t.Size())
 	bytes := make([]uint8, all*size)
-	own := rand.New(rand.NewPCG(uint64(all), uint64(c.Rank())))
+	random := rand.New(rand.NewPCG(uint64(all), uint64(c.Rank())))
 	for i := range bytes {
-		if bytes[i] = uint8(own.Uint32()); i%int(size) == int(size)-1 {
+		if bytes[i] = uint8(random.Uint32()); i%int(size) == int(size)-1 {
 			bytes[i] = bytes[i]&0x83 | 0x38 // finite, near 1
 		}
 	}

@@ -48,8 +48,8 @@ func TestListOfCalls(t *testing.T) {
 		draw := rand.New(rand.NewPCG(seed, 1)) // the same on all ranks
 		pools := []*symmem.Pool{r.pool(), r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
 		for range 10 {
-			most := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
-			n := int64(draw.IntN(most))
+			maxCount := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
+			n := int64(draw.IntN(maxCount))
 			u := unevenCall{rank: r, pool: pools[draw.IntN(2)], counts: []int64{n, n, n}}
 			call, check := listCall(&u)
 			call.Wait = draw.IntN(2) == 0
@@ -98,8 +98,8 @@ func TestDifferentListsDiverge(t *testing.T) {
 		next := call
 		next.Send, next.Recv, next.Count = y, y, 5+int64(r.Rank())
 		call.More = []symmem.Call{next}
-		at := r.Interop().At(r.Interop().Site("model.py:7"))
-		d := r.wantDivergence(at.Do(r.ctx, r.World(), call, nil))
+		interop := r.Interop().At(r.Interop().Site("model.py:7"))
+		d := r.wantDivergence(interop.Do(r.ctx, r.World(), call, nil))
 		for _, want := range []string{
 			"AllReduce sum of 5 int32", "AllReduce sum of 6 int32", "model.py:7",
 		} {

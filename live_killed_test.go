@@ -104,8 +104,8 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 	var token string
 	for number := range lostRanks {
-		left := []int{0, 1, 2}[number:]
-		await(t, fmt.Sprintf("rank %d serves ranks %v", number, left), func() bool {
+		remaining := []int{0, 1, 2}[number:]
+		await(t, fmt.Sprintf("rank %d serves ranks %v", number, remaining), func() bool {
 			token = jobToken(token)
 			text, err := scrape(address, "/debug/symmem", token)
 			var m live.Machine
@@ -113,7 +113,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 				return false
 			}
 			answering, servedBy := answeringRanks(m)
-			return servedBy == number && slices.Equal(answering, left) &&
+			return servedBy == number && slices.Equal(answering, remaining) &&
 				(number == 0 || strings.Contains(faults(m), "lost"))
 		})
 		metrics, err := scrape(address, "/metrics", "")

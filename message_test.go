@@ -48,11 +48,11 @@ func TestMessageTagsAndSources(t *testing.T) {
 		}
 		sources := make([]int, 4)
 		for i := range sources {
-			at, err := x.Slice(int64(4*i), 4)
+			element, err := x.Slice(int64(4*i), 4)
 			r.ok(err)
 			r.ok(r.Interop().Do(r.ctx, g, symmem.Call{
 				Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource,
-				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: at,
+				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: element,
 				Arrived: func(source int) { sources[i] = source },
 			}, s))
 		}

@@ -123,7 +123,7 @@ func (r *normBench) allocate(rows, hidden int64) error {
 	if err != nil {
 		return err
 	}
-	own, err := r.NewPool(symmem.PoolOptions{})
+	unshared, err := r.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (r *normBench) allocate(rows, hidden int64) error {
 	}{
 		{&r.args.Input, shared, 2 * rows * hidden},
 		{&r.args.Output, shared, 2 * rows * hidden},
-		{&r.args.Residual, own, 2 * rows * hidden},
-		{&r.args.Weight, own, 2 * hidden},
-		{&r.args.Quantized, own, rows * hidden},
-		{&r.args.Scales, own, 4 * rows * hidden / driver.QuantGroup},
+		{&r.args.Residual, unshared, 2 * rows * hidden},
+		{&r.args.Weight, unshared, 2 * hidden},
+		{&r.args.Quantized, unshared, rows * hidden},
+		{&r.args.Scales, unshared, 4 * rows * hidden / driver.QuantGroup},
 	} {
 		buffer, err := t.from.Alloc(t.bytes)
 		if err != nil {
@@ -235,13 +235,13 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	times := make([][]float64, len(normVariants))
 	for n := 0; b.Loop(); n++ {
 		for i := range normVariants {
-			which := (i + n) % len(normVariants)
+			variant := (i + n) % len(normVariants)
 			ofRanks := make([]float64, len(ranks))
 			onEach(b, ranks, func(r *normBench) (err error) {
-				ofRanks[r.Rank()], err = r.batch(which)
+				ofRanks[r.Rank()], err = r.batch(variant)
 				return err
 			})
-			times[which] = append(times[which], slices.Max(ofRanks))
+			times[variant] = append(times[variant], slices.Max(ofRanks))
 		}
 	}
 	b.ReportMetric(0, "ns/op") // hides the time of a turn

@@ -19,9 +19,9 @@ import (
 // backend launch it.
 func TestPublicCallsReachEveryKernel(t *testing.T) {
 	launches := launchCounter(t)
-	before := map[string]uint64{}
+	countsBefore := map[string]uint64{}
 	for _, name := range kernelNames(t) {
-		before[name] = launches(name)
+		countsBefore[name] = launches(name)
 	}
 	for _, n := range []int{2, 3, 4} {
 		runRanks(t, n, symmem.Options{Path: symmem.PathDirect}, func(r *rank) {
@@ -39,7 +39,7 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 			c.synchronize()
 		})
 	}
-	for name, count := range before {
+	for name, count := range countsBefore {
 		if launches(name) == count && !slices.Contains(kernels.Retired, name) {
 			t.Errorf("no public call has launched %s", name)
 		}
@@ -168,9 +168,9 @@ func (c *kernelCalls) rows() {
 // norms computes norms of few and of many short rows, and a norm of a single row of the maximum
 // length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
-	const most = 1 << 18 // elements
-	residual, weight := c.alloc(p, 2*most).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
-	quantized, scales := c.alloc(p, most).Memory(), c.alloc(p, most/32).Memory()
+	const maxElements = 1 << 18 // elements
+	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
+	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
 	for _, t := range []symmem.DataType{symmem.BFloat16, symmem.Float16} {
 		for _, shape := range [][2]int64{{1, 1024}, {256, 1024}, {1, driver.MaxHidden}} {
 			a := symmem.NormArgs{

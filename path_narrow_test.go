@@ -65,12 +65,12 @@ func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Gro
 // Route returns the path of a call, the reason for the path, and the digest that ranks compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
-	at := g.calls.locations(&call)
-	offer, reason, err := g.router.route(c.Path, &call, at.where)
+	places := g.calls.locations(&call)
+	offer, reason, err := g.router.route(c.Path, &call, places.where)
 	if err != nil {
 		return "", err.Error(), 0
 	}
-	plan, err := offer.Take(call.Path, digest(g.calls.describe(&call, &at, 0)))
+	plan, err := offer.Take(call.Path, digest(g.calls.describe(&call, &places, 0)))
 	if err != nil {
 		return "", err.Error(), 0
 	}

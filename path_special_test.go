@@ -112,8 +112,8 @@ func (c *specialCase) allowed(a, b, got, want []byte) bool {
 		return math.IsNaN(g) && math.IsNaN(w) ||
 			compares && (math.IsNaN(x) && g == y || math.IsNaN(y) && g == x)
 	case c.op == symmem.Avg:
-		least := c.value(formula.AppendBits(nil, c.dataType, 1))
-		return math.Abs(g-w) <= least
+		smallest := c.value(formula.AppendBits(nil, c.dataType, 1))
+		return math.Abs(g-w) <= smallest
 	}
 	return g == w
 }

@@ -40,25 +40,25 @@ func compareExtents(a, b extent) int {
 }
 
 func (a *naive) insert(e extent) {
-	at, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
-	a.free = slices.Insert(a.free, at, e)
+	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
+	a.free = slices.Insert(a.free, index, e)
 	a.starts[e.start], a.ends[e.start+e.size] = e, e
 }
 
 func (a *naive) remove(e extent) {
-	at, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
-	a.free = slices.Delete(a.free, at, at+1)
+	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
+	a.free = slices.Delete(a.free, index, index+1)
 	delete(a.starts, e.start)
 	delete(a.ends, e.start+e.size)
 }
 
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit
-	at, _ := slices.BinarySearchFunc(a.free, extent{0, size}, compareExtents)
-	if at == len(a.free) {
+	index, _ := slices.BinarySearchFunc(a.free, extent{0, size}, compareExtents)
+	if index == len(a.free) {
 		return extent{}, errNaiveFull
 	}
-	found := a.free[at]
+	found := a.free[index]
 	a.remove(found)
 	if rest := found.size - size; rest > 0 {
 		a.insert(extent{found.start + size, rest})
@@ -85,9 +85,9 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 		var live []extent
 		for range rapid.IntRange(1, 80).Draw(rt, "steps") {
 			if len(live) > 0 && rapid.Bool().Draw(rt, "free") {
-				at := rapid.IntRange(0, len(live)-1).Draw(rt, "victim")
-				a.release(live[at])
-				live = append(live[:at], live[at+1:]...)
+				victim := rapid.IntRange(0, len(live)-1).Draw(rt, "victim")
+				a.release(live[victim])
+				live = append(live[:victim], live[victim+1:]...)
 				continue
 			}
 			e, err := a.alloc(int64(rapid.IntRange(1, 8<<10).Draw(rt, "bytes")))

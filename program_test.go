@@ -13,9 +13,9 @@ import (
 
 // step is a statement of a random program that every rank runs.
 type step struct {
-	kind  stepKind
-	which int // selects a buffer or a group, modulo their number
-	bytes int64
+	kind   stepKind
+	choice int // selects a buffer or a group, modulo their number
+	bytes  int64
 }
 
 type stepKind int
@@ -34,9 +34,9 @@ const (
 func drawProgram(t *rapid.T) []step {
 	steps := rapid.Custom(func(t *rapid.T) step {
 		return step{
-			kind:  stepKind(rapid.IntRange(0, int(stepKinds)-1).Draw(t, "kind")),
-			which: rapid.IntRange(0, 1000).Draw(t, "which"),
-			bytes: rapid.Int64Range(1, 3*mib).Draw(t, "bytes"),
+			kind:   stepKind(rapid.IntRange(0, int(stepKinds)-1).Draw(t, "kind")),
+			choice: rapid.IntRange(0, 1000).Draw(t, "choice"),
+			bytes:  rapid.Int64Range(1, 3*mib).Draw(t, "bytes"),
 		}
 	})
 	return rapid.SliceOfN(steps, 1, 40).Draw(t, "program")
@@ -56,9 +56,9 @@ func (m *machine) run(s step) {
 	case stepAlloc:
 		m.live = append(m.live, m.alloc(m.pool, s.bytes))
 	case stepFree:
-		m.free(s.which)
+		m.free(s.choice)
 	case stepScope:
-		g := m.groups[s.which%len(m.groups)]
+		g := m.groups[s.choice%len(m.groups)]
 		m.ok(m.pool.With(m.ctx, g, func(scope *symmem.Scope) error {
 			b, err := scope.Alloc(s.bytes)
 			m.live = append(m.live, b)
@@ -67,18 +67,18 @@ func (m *machine) run(s step) {
 	case stepSum, stepGather:
 		m.compute(s)
 	case stepSplit:
-		m.groups = append(m.groups, m.split(m.World(), m.Rank()%(1+s.which%3)))
+		m.groups = append(m.groups, m.split(m.World(), m.Rank()%(1+s.choice%3)))
 	case stepTrim:
 		m.ok(m.pool.Trim(m.ctx, s.bytes))
 	case stepKinds:
 	}
 }
 
-func (m *machine) free(which int) {
+func (m *machine) free(choice int) {
 	if len(m.live) == 0 {
 		return
 	}
-	i := which % len(m.live)
+	i := choice % len(m.live)
 	m.ok(m.live[i].Free())
 	m.live = append(m.live[:i], m.live[i+1:]...)
 }
@@ -87,7 +87,7 @@ func (m *machine) compute(s step) {
 	if len(m.live) == 0 {
 		return
 	}
-	b, g := m.live[s.which%len(m.live)], m.groups[s.which%len(m.groups)]
+	b, g := m.live[s.choice%len(m.live)], m.groups[s.choice%len(m.groups)]
 	m.history = append(m.history, place(b))
 	if s.kind == stepSum {
 		m.checkSum(g, b)

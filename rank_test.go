@@ -203,12 +203,12 @@ func (r *rank) expectNoAllocations(countingRank int, call func()) {
 		}
 		return
 	}
-	least := math.Inf(1)
+	fewest := math.Inf(1)
 	for range batches {
-		least = min(least, testing.AllocsPerRun(turns, call))
+		fewest = min(fewest, testing.AllocsPerRun(turns, call))
 	}
-	if least != 0 {
-		r.failf("every batch made at least %v allocations per call, want 0 in one batch", least)
+	if fewest != 0 {
+		r.failf("every batch made at least %v allocations per call, want 0 in one batch", fewest)
 	}
 }
 

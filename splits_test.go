@@ -76,9 +76,9 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 		draw := rand.New(rand.NewPCG(seed, 1)) // the same on all ranks
 		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
 		for range 30 {
-			most := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
+			maxCount := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
 			counts := []int64{
-				int64(draw.IntN(most)), int64(draw.IntN(most)), int64(draw.IntN(most)),
+				int64(draw.IntN(maxCount)), int64(draw.IntN(maxCount)), int64(draw.IntN(maxCount)),
 			}
 			u := unevenCall{rank: r, pool: pool, counts: counts, root: draw.IntN(3)}
 			u.checkAllGatherV()

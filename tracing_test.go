@@ -146,9 +146,9 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, least := b.Memory(), math.Inf(1)
+	m, fewest := b.Memory(), math.Inf(1)
 	for range 20 { // other goroutines may allocate during a batch
-		least = min(least, testing.AllocsPerRun(100, func() {
+		fewest = min(fewest, testing.AllocsPerRun(100, func() {
 			x, err := p.Alloc(4096)
 			err = errors.Join(err, x.Free(),
 				rt.World().AllReduce(t.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil))
@@ -157,8 +157,8 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 			}
 		}))
 	}
-	if least != 0 {
-		t.Errorf("Alloc, Free and AllReduce allocate %v times with a trace; want 0", least)
+	if fewest != 0 {
+		t.Errorf("Alloc, Free and AllReduce allocate %v times with a trace; want 0", fewest)
 	}
 }
 

@@ -83,14 +83,14 @@ func TestRandomStepMismatch(t *testing.T) {
 	const ranks = 3
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
-			same := rand.New(rand.NewPCG(23, uint64(program))) // draws the same numbers on every rank
-			steps, wrong, kind := 1+same.IntN(6), same.IntN(ranks), same.IntN(3)
-			at := same.IntN(steps)
+			draw := rand.New(rand.NewPCG(23, uint64(program))) // draws the same numbers on every rank
+			steps, wrongRank, kind := 1+draw.IntN(6), draw.IntN(ranks), draw.IntN(3)
+			wrongStep := draw.IntN(steps)
 			g := r.split(r.World(), 0)
 			var err error
 			for step := 0; step <= steps && err == nil; step++ {
-				differs := step == at && r.Rank() == wrong
-				name, calls := fmt.Sprint("step ", same.IntN(5)), 1+same.IntN(3)
+				differs := step == wrongStep && r.Rank() == wrongRank
+				name, calls := fmt.Sprint("step ", draw.IntN(5)), 1+draw.IntN(3)
 				switch {
 				case differs && kind == 0:
 					name += "?"
@@ -107,10 +107,10 @@ func TestRandomStepMismatch(t *testing.T) {
 				}
 			}
 			d := r.wantDivergence(err)
-			if !slices.Equal(d.Deviant, []int{wrong}) ||
+			if !slices.Equal(d.Deviant, []int{wrongRank}) ||
 				!strings.Contains(err.Error(), "steps_test.go:") {
 				r.failf("program %d: got %v, want it to blame rank %d (mistake %d in step %d)", program,
-					err, wrong, kind, at)
+					err, wrongRank, kind, wrongStep)
 			}
 			r.ok(errors.Join(r.World().Agree(r.ctx, "program", int64(program)), g.Close()))
 		}

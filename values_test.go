@@ -113,9 +113,9 @@ func TestAgreeValueMismatch(t *testing.T) {
 func isLineBefore(site, after string) bool {
 	var file string
 	var line int
-	at := strings.LastIndexByte(after, ':')
-	file = after[:at]
-	_, _ = fmt.Sscanf(after[at+1:], "%d", &line)
+	colon := strings.LastIndexByte(after, ':')
+	file = after[:colon]
+	_, _ = fmt.Sscanf(after[colon+1:], "%d", &line)
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
@@ -219,21 +219,21 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
-		same := rand.New(rand.NewPCG(23, 1)) // draws the same numbers on every rank
+		draw := rand.New(rand.NewPCG(23, 1)) // draws the same numbers on every rank
 		for program := range programs {
-			steps, wrong := 1+same.IntN(8), same.IntN(ranks)
-			at := same.IntN(steps)
+			steps, wrongRank := 1+draw.IntN(8), draw.IntN(ranks)
+			wrongStep := draw.IntN(steps)
 			for step := range steps {
-				name, value := fmt.Sprint("name ", same.IntN(5)), same.Int64()
-				kind := same.IntN(2)
-				if step != at {
+				name, value := fmt.Sprint("name ", draw.IntN(5)), draw.Int64()
+				kind := draw.IntN(2)
+				if step != wrongStep {
 					r.ok(r.World().Agree(r.ctx, name, value))
 					continue
 				}
 				var err error
 				var line string
 				switch {
-				case r.Rank() != wrong:
+				case r.Rank() != wrongRank:
 					err = r.World().Agree(r.ctx, name, value)
 					line = callerLine()
 				case kind == 0:
@@ -244,9 +244,11 @@ func TestRandomValueMismatch(t *testing.T) {
 					line = callerLine()
 				}
 				d := r.wantDivergence(err)
-				if !slices.Equal(d.Deviant, []int{wrong}) || !isLineBefore(d.Ranks()[r.Rank()].Site, line) ||
-					d.Ranks()[wrong].Site == d.Ranks()[(wrong+1)%ranks].Site {
-					r.failf("program %d: got %+v, want only rank %d to deviate, and its line", program, d, wrong)
+				if !slices.Equal(d.Deviant, []int{wrongRank}) ||
+					!isLineBefore(d.Ranks()[r.Rank()].Site, line) ||
+					d.Ranks()[wrongRank].Site == d.Ranks()[(wrongRank+1)%ranks].Site {
+					r.failf("program %d: got %+v, want only rank %d to deviate, and its line", program, d,
+						wrongRank)
 				}
 			}
 		}

@@ -20,8 +20,8 @@ type Arguments struct {
 	Count                     int64
 	Factor                    float64 // factor of PremulSum
 	Send, Recv                uintptr
-	// Splits holds the counts of an operation with splits. If its offsets are nil, the parts are
-	// contiguous.
+	// Splits holds the element counts of an operation whose parts have different sizes. If its
+	// offsets are nil, the parts are contiguous.
 	Splits *symmem.Splits
 	// Arrived, if set, is called with the sender's rank after a Recv has received its message.
 	Arrived func(rank int)
@@ -129,7 +129,7 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 		}
 		call.Splits, resolved.Count = resolved.Splits, a.Splits.OwnCount(call.Operation, g.Rank())
 	} else if even, ok := evenOperations[call.Operation]; ok {
-		resolved.Operation = even // Explain assumes even splits
+		resolved.Operation = even // Explain passes no splits, which means parts of the same size
 	}
 	send, recv := resolved.Spans(g.Size(), g.Rank())
 	return a.lookUp(r, call, send, recv)

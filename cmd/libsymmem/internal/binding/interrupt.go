@@ -57,8 +57,8 @@ func (i *interrupts) pollInCollective() error {
 }
 
 // runResumable runs a call that does nothing but wait. It repeats the call with short-lived
-// contexts and polls the caller in between, which does not slow down a call that returns
-// immediately.
+// contexts and polls the caller between two attempts. A call that returns immediately is not
+// slowed down.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {

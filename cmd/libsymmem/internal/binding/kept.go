@@ -52,8 +52,9 @@ func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.used.Store(true)
 }
 
-// closedRanks returns the list of ranks, which callers use without holding k.mu: they lock the
-// ranks' pools, which may stay locked while a call waits for other ranks.
+// closedRanks returns the list of closed ranks. Callers do not hold k.mu while they use the list,
+// because they lock the ranks' pools, and a pool may stay locked while a call waits for other
+// ranks.
 func (k *keptMemory) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,7 +81,7 @@ func (k *keptMemory) isUnmapped(address uintptr) bool {
 }
 
 // checkFreed returns an error if the memory belonged to a closed rank and has been freed. On the
-// host backend, it accepts addresses that have been mapped again.
+// host backend, it accepts memory of an unmapped segment if the addresses have been mapped again.
 func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.used.Load() {
 		return nil

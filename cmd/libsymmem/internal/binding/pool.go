@@ -195,8 +195,8 @@ func (t *poolTable) removeAll(r *rank) {
 	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
-// all returns the open pools in the order in which they were opened. Pools of local memory have no
-// domain.
+// all returns the open pools in the order in which they were opened, including the pools of local
+// memory, which have no domain.
 func (t *poolTable) all() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

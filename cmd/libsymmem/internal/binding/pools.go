@@ -80,7 +80,7 @@ func checkSize(action string, bytes uint64) error {
 }
 
 // Free frees a buffer. If later is set and the pool is open, the buffer is freed only at the next
-// event that is the same on all ranks.
+// event that is the same on all ranks; see "Order of frees" in the package documentation.
 func (ps *pools) Free(address uintptr, later bool) error {
 	_, err := ps.s.anyRank()
 	for _, r := range ps.s.ranks.all() {

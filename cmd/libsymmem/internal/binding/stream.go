@@ -72,7 +72,7 @@ func (st *streams) Synchronize(handle uintptr) error {
 func (st *streams) checkCapture(operation string, handle uintptr) error {
 	r, err := st.s.anyRank()
 	if err != nil {
-		return nil //nolint:nilerr // the caller returns this error
+		return nil //nolint:nilerr // the caller then gets the same error from uses
 	}
 	if uses := st.existingUses(handle); len(uses) > 0 {
 		r = uses[0].rank
@@ -121,8 +121,8 @@ func (st *streams) Forget(handle uintptr) error {
 type event []eventMark
 
 type eventMark struct {
-	rank *rank
-	at   *symmem.Event
+	rank  *rank
+	event *symmem.Event
 }
 
 // belongsTo reports whether all marks belong to a rank.
@@ -142,11 +142,11 @@ func (st *streams) Record(stream uintptr) (uint64, error) {
 	}
 	marks := make(event, len(uses))
 	for i, u := range uses {
-		at, err := u.record()
+		mark, err := u.record()
 		if err != nil {
 			return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
 		}
-		marks[i] = eventMark{u.rank, at}
+		marks[i] = eventMark{u.rank, mark}
 	}
 	handle := st.s.handles.Add(1)
 	st.s.events.add(handle, marks)
@@ -172,7 +172,7 @@ func (st *streams) event(handle uint64) (event, error) {
 // events.
 func (st *streams) Reached(handle uint64) bool {
 	e, err := st.event(handle)
-	pending := func(m eventMark) bool { return !m.at.Done() }
+	pending := func(m eventMark) bool { return !m.event.Done() }
 	return err != nil || !slices.ContainsFunc(e, pending)
 }
 
@@ -183,7 +183,7 @@ func (st *streams) Await(handle uint64) error {
 		return err
 	}
 	for _, m := range e {
-		if err := st.s.runResumable("waiting for an event", m.at.Synchronize); err != nil {
+		if err := st.s.runResumable("waiting for an event", m.event.Synchronize); err != nil {
 			return err
 		}
 	}
@@ -208,7 +208,7 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 			ctx, stop := context.WithCancelCause(ctx)
 			defer stop(nil)
 			defer context.AfterFunc(deadline, func() { stop(errAwaitTimeout) })()
-			return m.at.Synchronize(ctx)
+			return m.event.Synchronize(ctx)
 		})
 		if errors.Is(err, errAwaitTimeout) {
 			return &symmem.TimeoutError{Doing: operation, Waited: timeout}
@@ -243,7 +243,7 @@ func (st *streams) StreamWait(stream uintptr, handle uint64) error {
 	}
 	for _, u := range uses {
 		for _, m := range e {
-			if err := u.stream.Wait(m.at); err != nil {
+			if err := u.stream.Wait(m.event); err != nil {
 				return err
 			}
 		}
@@ -263,18 +263,18 @@ type lastUse struct {
 func (last *lastUse) follow(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()
-	before := last.rank.Load()
-	if before == use.rank {
+	previous := last.rank.Load()
+	if previous == use.rank {
 		return nil
 	}
 	for _, other := range use.rank.session.ranks.all() {
 		otherStream, used := other.streams.find(handle)
-		if other == use.rank || !used || before != nil && before != other {
+		if other == use.rank || !used || previous != nil && previous != other {
 			continue
 		}
-		at, err := streamUse{other, otherStream}.record()
+		mark, err := streamUse{other, otherStream}.record()
 		if err == nil {
-			err = use.stream.WaitOnly(at)
+			err = use.stream.WaitOnly(mark)
 		}
 		if err != nil && !errors.Is(err, symmem.ErrClosed) { // the other world may be closing
 			return err

@@ -7,7 +7,8 @@ import (
 	"symmem"
 )
 
-// maxWarnings is the maximum number of stored warnings, of which the oldest are dropped first.
+// maxWarnings is the maximum number of stored warnings. If there would be more, the oldest is
+// dropped.
 const maxWarnings = 64
 
 // warnings stores warnings, even across Close, until TakeWarning returns them, oldest first.
