@@ -9,6 +9,7 @@ import (
 	"symmem/internal/cuda"
 )
 
+// owner acts as another library, which owns streams on the rank's GPU.
 type owner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device

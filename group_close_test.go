@@ -76,16 +76,16 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			g, err := r.World().Split(r.ctx, 0, 0)
 			r.ok(err)
 			r.checkSum(g, b)
-			begun, result := make(chan struct{}), make(chan error, 1)
+			started, result := make(chan struct{}), make(chan error, 1)
 			go func() {
-				close(begun)
+				close(started)
 				err := error(nil)
 				for err == nil {
 					err = r.sum(g, b)
 				}
 				result <- err
 			}()
-			<-begun
+			<-started
 			r.ok(g.Close())
 			// Either rank may close first. The other rank may then report that its peer has closed.
 			var deadlock *driver.DeadlockError

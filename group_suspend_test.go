@@ -26,7 +26,8 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	}
 }
 
-// TestSuspendedGroupReplaysGraphs suspends a group, in every other cycle together with its pool.
+// TestSuspendedGroupReplaysGraphs suspends a group and, in every other cycle, also the pool of
+// its windows.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -92,7 +93,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		r.ok(w.Check(r.ctx))
 		r.ok(w.Agree(r.ctx, "value", 1))
 		resumeGroup(r, w)
-		r.ok(w.Resume(r.ctx)) // it is not suspended
+		r.ok(w.Resume(r.ctx)) // the group is not suspended
 		r.checkSum(w, b)
 		r.ok(g.Launch(s))
 		r.synchronize()

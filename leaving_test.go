@@ -30,7 +30,7 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 			stopped := connectOnly(t, store, 2, 3, opened)
 			errs := make([]error, 2)
 			var opening sync.WaitGroup
-			begun := time.Now()
+			begin := time.Now()
 			for r := range errs {
 				o := symmem.Options{Store: store, Rank: r, Size: 3, Timeout: leavingTimeout}
 				if r == first {
@@ -47,7 +47,7 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 				})
 			}
 			opening.Wait()
-			if took := time.Since(begun); took > leavingTimeout/2 {
+			if took := time.Since(begin); took > leavingTimeout/2 {
 				t.Errorf("Open took %v, want at most %v", took, leavingTimeout/2)
 			}
 			for r, err := range errs {
@@ -64,10 +64,10 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	}
 }
 
-// connectOnly starts a rank that connects to the other ranks but makes no call. Once rank 0 has
-// left and the channel named after has been closed, the rank closes, too.
+// connectOnly starts a rank that connects to the other ranks but makes no call. Once the channel
+// leave has been closed and rank 0 has left, the rank closes, too.
 func connectOnly(
-	t *testing.T, store string, number, size int, after <-chan struct{},
+	t *testing.T, store string, number, size int, leave <-chan struct{},
 ) (closed <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -84,7 +84,7 @@ func connectOnly(
 			if err != nil {
 				return err
 			}
-			<-after
+			<-leave
 			ctx, cancel := context.WithTimeout(context.Background(), leavingTimeout)
 			defer cancel()
 			m.Ended(ctx, []int{0}, func(known []*rendezvous.EndedError) bool { return len(known) > 0 })

@@ -45,7 +45,7 @@ func TestListOfCalls(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	runRanks(t, 3, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
-		draw := rand.New(rand.NewPCG(seed, 1)) // the same on all ranks
+		draw := rand.New(rand.NewPCG(seed, 1)) // draws the same numbers on all ranks
 		pools := []*symmem.Pool{r.pool(), r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
 		for range 10 {
 			maxCount := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
@@ -148,7 +148,7 @@ func TestPathOfListIsKept(t *testing.T) {
 			choice symmem.PathChoice
 			want   []string
 		}{
-			{symmem.PathDefault, []string{"plain", "plain"}}, // the path of the large call
+			{symmem.PathDefault, []string{"plain", "plain"}}, // all calls take the path of the large one
 			{symmem.PathPlain, []string{"plain", "plain"}},
 			{symmem.PathDirect, []string{"direct", "plain"}},
 		} {

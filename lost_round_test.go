@@ -77,9 +77,10 @@ var rounds = map[string]round{
 	}},
 }
 
-// These element counts select the kernel: NCCL's collectives use many, direct collectives that
-// access peers' buffers use bulk, and direct collectives in lines use few. A buffer of bulk
-// elements fills the first segment.
+// These numbers of elements select the kernel. NCCL's collectives have many elements. Direct
+// collectives with bulk elements access peers' buffers, and those with few elements copy data
+// through exchange memory in lines of 128 bytes that end with a flag. A buffer of bulk elements
+// fills the first segment.
 const (
 	many = 1 << 20
 	bulk = 2 << 20

@@ -176,7 +176,7 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
-		r.synchronize() // the message has arrived
+		r.synchronize() // by now, the message has arrived
 		err = g.Close()
 		var e *symmem.MessageError
 		switch {

@@ -130,13 +130,13 @@ var directRows = []directRow{
 func TestDirectPathIsPreferred(t *testing.T) {
 	file := directTable(t)
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
-		in := r.window(r.pool(), 128<<10).Memory()
-		out := r.alloc(r.pool(), 128<<10).Memory()
+		registered := r.window(r.pool(), 128<<10).Memory()
+		unregistered := r.alloc(r.pool(), 128<<10).Memory()
 		g := symmem.Narrowed(r.World(), allowAll, smallExchange)
 		for _, row := range directRows {
-			m := out
+			m := unregistered
 			if row.windows {
-				m = in
+				m = registered
 			}
 			path, why, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Op: row.op, Count: row.bytes / 4, Send: m, Recv: m,

@@ -168,7 +168,7 @@ func (c *kernelCalls) rows() {
 // norms computes norms of few and of many short rows, and a norm of a single row of the maximum
 // length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
-	const maxElements = 1 << 18 // elements
+	const maxElements = 1 << 18
 	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
 	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
 	for _, t := range []symmem.DataType{symmem.BFloat16, symmem.Float16} {

@@ -17,9 +17,9 @@ const maxWindows = 8
 
 // BenchmarkGrowth measures how long it takes to register the memory of a growing pool, as when a
 // model is loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, whose
-// end registers new segments. The segments grow with the pool. The alternative is PyTorch's
-// sizing, which needs a segment and a window for nearly every request. The result is the time of
-// all registrations on the slowest rank.
+// end registers new segments. The segments grow with the pool. For comparison, it also measures
+// PyTorch's sizing, which needs a segment and a window for nearly every request. The result is
+// the time of all registrations on the slowest rank.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -102,10 +102,10 @@ const (
 func requests(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
-	for left := sum; left > 0; {
-		next := min(left, minRequest+draws.Int64N(maxRequest-minRequest+1))
+	for remaining := sum; remaining > 0; {
+		next := min(remaining, minRequest+draws.Int64N(maxRequest-minRequest+1))
 		all = append(all, next)
-		left -= next
+		remaining -= next
 	}
 	return all
 }

@@ -67,13 +67,13 @@ func (a *naive) alloc(bytes int64) (extent, error) {
 }
 
 func (a *naive) release(e extent) {
-	if before, ok := a.ends[e.start]; ok {
-		a.remove(before)
-		e = extent{before.start, before.size + e.size}
+	if previous, ok := a.ends[e.start]; ok {
+		a.remove(previous)
+		e = extent{previous.start, previous.size + e.size}
 	}
-	if after, ok := a.starts[e.start+e.size]; ok {
-		a.remove(after)
-		e.size += after.size
+	if next, ok := a.starts[e.start+e.size]; ok {
+		a.remove(next)
+		e.size += next.size
 	}
 	a.insert(e)
 }

@@ -73,7 +73,7 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 		Timeout: time.Minute, WarnAfter: 20 * time.Millisecond,
 		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waiting) }) },
 	})
-	began := time.Now()
+	begin := time.Now()
 	joined := make(chan error, 1)
 	go func() {
 		_, err := runtimes[0].Join(t.Context(), "alone", []int{0, 1})
@@ -88,7 +88,7 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	if err := <-joined; !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("Join: got %v, want ErrClosed", err)
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("Join and Close took %v, want at most 20s", took)
 	}
 }

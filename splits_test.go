@@ -73,7 +73,7 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
-		draw := rand.New(rand.NewPCG(seed, 1)) // the same on all ranks
+		draw := rand.New(rand.NewPCG(seed, 1)) // draws the same numbers on all ranks
 		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
 		for range 30 {
 			maxCount := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
@@ -176,7 +176,7 @@ func TestDifferentCountsDiverge(t *testing.T) {
 	runRanks(t, 2, o, func(r *rank) {
 		counts := []int64{2, 2}
 		if r.Rank() == 1 {
-			counts = []int64{1, 2} // this rank's own count and the sum of sizes agree
+			counts = []int64{1, 2} // rank 1 expects fewer elements from rank 0
 		}
 		x, y := r.unregistered(64), r.unregistered(64)
 		err := r.World().AllGatherV(r.ctx, x, y, counts, symmem.Int32, nil)

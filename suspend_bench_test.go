@@ -51,8 +51,9 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 					freed.got, freed.want)
 			}
 		}
-		t.Logf("rank %d: free %d before the group and pool, %d in use, %d without the pool, %d without "+
-			"the group; kept: %v", r.Rank(), before, used, withoutPool, withoutGroup, group.Kept)
+		t.Logf("rank %d: %d bytes free before the group and pool were created, %d with both in use, "+
+			"%d with the pool suspended, %d with both suspended; kept: %v",
+			r.Rank(), before, used, withoutPool, withoutGroup, group.Kept)
 		all.wait(r)
 		resumeGroup(r, g)
 		r.resume(p)

@@ -38,25 +38,25 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 		for range 200 {
 			p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
 			b := r.alloc(p, mib)
-			var ended sync.WaitGroup
-			ended.Go(func() {
+			var cycling sync.WaitGroup
+			cycling.Go(func() {
 				err := cycle(func(ctx context.Context) error {
 					_, err := p.Suspend(ctx, symmem.KeepContents)
 					return err
 				}, p.Resume)
 				if !errors.Is(err, symmem.ErrClosed) {
-					t.Errorf("Suspend or Resume = %v while the pool is closed, want ErrClosed", err)
+					t.Errorf("Suspend or Resume = %v while the pool is being closed, want ErrClosed", err)
 				}
 			})
 			yieldRandomly()
 			r.ok(b.Free())
 			r.ok(p.Close())
-			ended.Wait()
+			cycling.Wait()
 			_, err := p.Alloc(1)
 			r.wantErr(err, symmem.ErrClosed)
-			if left := slices.Collect(p.Segments()); len(left) > 0 || p.Suspended() {
+			if segments := slices.Collect(p.Segments()); len(segments) > 0 || p.Suspended() {
 				r.failf("%d segments are mapped after Close, and Suspended() = %v; want none and false",
-					len(left), p.Suspended())
+					len(segments), p.Suspended())
 			}
 		}
 	})
@@ -79,14 +79,14 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 				r.ok(call())
 				call = func() error { return p.Resume(r.ctx) }
 			}
-			ended := make(chan error, 1)
-			go func() { ended <- call() }()
-			for !symmem.ChangesSuspension(p) && len(ended) == 0 {
+			result := make(chan error, 1)
+			go func() { result <- call() }()
+			for !symmem.ChangesSuspension(p) && len(result) == 0 {
 				runtime.Gosched()
 			}
 			yieldRandomly()
 			r.ok(p.Close())
-			r.ok(<-ended)
+			r.ok(<-result)
 			r.ok(r.World().Barrier(r.ctx, nil))
 		}
 	})
@@ -108,30 +108,30 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 }
 
 // TestCloseDuringSuspensionOfGroup closes a group at random moments on each rank, while another
-// goroutine suspends and resumes the group. That goroutine must get ErrClosed, or a RankLostError
-// if another rank has left the group.
+// goroutine suspends and resumes the group. That goroutine must get ErrClosed, unless the other
+// rank has closed the group first. It may then get a DeadlockError or a RankLostError.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for range 20 {
 			g, p := r.split(r.World(), 0), r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
-			ended := make(chan error, 1)
+			result := make(chan error, 1)
 			go func() {
-				ended <- cycle(func(ctx context.Context) error {
+				result <- cycle(func(ctx context.Context) error {
 					_, err := g.Suspend(ctx)
 					return err
 				}, g.Resume)
 			}()
 			yieldRandomly()
 			r.ok(g.Close())
-			err := <-ended
+			err := <-result
 			if errors.Is(err, symmem.ErrUnsupported) {
 				return
 			}
 			if !errors.Is(err, symmem.ErrClosed) && !errors.As(err, new(*symmem.DeadlockError)) &&
 				!errors.As(err, new(*symmem.RankLostError)) {
-				r.failf("Suspend or Resume = %v while a rank closes; want ErrClosed or a RankLostError", err)
+				r.failf("Suspend or Resume = %v; want ErrClosed, DeadlockError or RankLostError", err)
 			}
 			r.ok(r.World().Barrier(r.ctx, nil))
 			r.synchronize()
