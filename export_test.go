@@ -267,24 +267,24 @@ func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
 // fault.
 func HoldReports(rt *Runtime, hold func()) { HookReports(rt, ReportHooks{Before: hold}) }
 
-// HookControl makes the groups that rt joins afterwards call the function before each time they
-// are about to exchange control messages.
-func HookControl(rt *Runtime, before func()) {
+// HookControl makes the groups that rt joins afterwards call hook each time before they exchange
+// control messages.
+func HookControl(rt *Runtime, hook func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
-		return controlHook{c, before}
+		return controlHook{c, hook}
 	}}
 }
 
 type controlHook struct {
 	driver.Communicator
-	before func()
+	hook func()
 }
 
 func (c controlHook) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane == driver.LaneControl {
-		c.before()
+		c.hook()
 	}
 	return c.Communicator.Exchange(ctx, lane, payload)
 }

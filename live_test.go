@@ -72,7 +72,7 @@ func TestLiveViewShowsWaits(t *testing.T) {
 				if len(w.Ranks) != 1 || w.Ranks[0] != 1 || w.Group != "world" ||
 					!strings.Contains(w.Doing, "AllReduce 2 of group world") ||
 					!strings.Contains(w.Activity[1], "in no call of this group") {
-					t.Errorf("wait of rank 0 = %+v; want AllReduce 2 for rank 1", w)
+					t.Errorf("wait of rank 0 = %+v; want a wait in AllReduce 2 for rank 1", w)
 				}
 				return true
 			})
@@ -301,8 +301,8 @@ func TestLiveViewHasLatestEvents(t *testing.T) {
 		got := all[slices.IndexFunc(all, func(p live.Pool) bool { return p.Domain == "world" })]
 		if uint64(len(got.Recent)) != want || want > 0 && (got.First != position-want ||
 			got.Recent[want-1][0] != int64(event.KindFree) || len(got.Registered) != 1) {
-			t.Errorf("with %d events of %d, pool = %+v; want %d, the last a free, and 1 window", events,
-				position, got, want)
+			t.Errorf("with events=%d of %d, pool = %+v; want %d events that end with a free, and 1 window",
+				events, position, got, want)
 		}
 	}
 }

@@ -23,10 +23,10 @@ import (
 //
 // The benchmark uses all visible GPUs.
 func BenchmarkNorm(b *testing.B) {
-	const most, widest = 8192, 8192
-	ranks := normBenches(b, most, widest)
-	for _, hidden := range []int64{4096, 7168, widest} {
-		for rows := int64(1); rows <= most; rows *= 4 {
+	const maxRows, maxHidden = 8192, 8192
+	ranks := normBenches(b, maxRows, maxHidden)
+	for _, hidden := range []int64{4096, 7168, maxHidden} {
+		for rows := int64(1); rows <= maxRows; rows *= 4 {
 			b.Run(fmt.Sprintf("hidden=%d/rows=%d", hidden, rows), func(b *testing.B) {
 				measureNorm(b, ranks, rows, hidden)
 			})
@@ -129,8 +129,8 @@ func (r *normBench) allocate(rows, hidden int64) error {
 	}
 	r.args.Epsilon = 1e-5
 	for _, t := range []struct {
-		to    *symmem.Memory
-		from  *symmem.Pool
+		dst   *symmem.Memory
+		pool  *symmem.Pool
 		bytes int64
 	}{
 		{&r.args.Input, shared, 2 * rows * hidden},
@@ -140,11 +140,11 @@ func (r *normBench) allocate(rows, hidden int64) error {
 		{&r.args.Quantized, unshared, rows * hidden},
 		{&r.args.Scales, unshared, 4 * rows * hidden / driver.QuantGroup},
 	} {
-		buffer, err := t.from.Alloc(t.bytes)
+		buffer, err := t.pool.Alloc(t.bytes)
 		if err != nil {
 			return err
 		}
-		*t.to = buffer.Memory()
+		*t.dst = buffer.Memory()
 	}
 	return shared.Register(r.ctx, r.World())
 }
@@ -190,7 +190,7 @@ func (r *normBench) capture(v normVariant) error {
 	return nil
 }
 
-func (r *normBench) forget() error {
+func (r *normBench) closeGraphs() error {
 	errs := []error{r.DefaultStream().Synchronize(r.ctx)}
 	for _, g := range r.graphs {
 		errs = append(errs, g.Close())
@@ -236,12 +236,12 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	for n := 0; b.Loop(); n++ {
 		for i := range normVariants {
 			variant := (i + n) % len(normVariants)
-			ofRanks := make([]float64, len(ranks))
+			byRank := make([]float64, len(ranks))
 			onEach(b, ranks, func(r *normBench) (err error) {
-				ofRanks[r.Rank()], err = r.batch(variant)
+				byRank[r.Rank()], err = r.batch(variant)
 				return err
 			})
-			times[variant] = append(times[variant], slices.Max(ofRanks))
+			times[variant] = append(times[variant], slices.Max(byRank))
 		}
 	}
 	b.ReportMetric(0, "ns/op") // hides the time of a turn
@@ -253,7 +253,7 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	if os.Getenv(barsVariable) != "" {
 		checkNormBars(b, us)
 	}
-	onEach(b, ranks, (*normBench).forget)
+	onEach(b, ranks, (*normBench).closeGraphs)
 }
 
 // checkNormBars compares the times of the variants with their limits.

@@ -113,8 +113,8 @@ func (r *rank) event() *symmem.Event {
 	return e
 }
 
-// TestFailureReachesOtherGroups all-reduces in two steps, first over ranks 0 and 2 and then over
-// ranks 0 and 1. Rank 2 makes a mistake in the first step.
+// TestFailureReachesOtherGroups runs two all-reduces, the first over ranks 0 and 2 and the second
+// over ranks 0 and 1. Rank 2 makes a mistake in the first one.
 func TestFailureReachesOtherGroups(t *testing.T) {
 	for mistake, fail := range mistakes {
 		for _, graph := range []bool{false, true} {
