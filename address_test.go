@@ -17,9 +17,9 @@ import (
 func TestMemoryAtAddress(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()
-		a, b, gone := r.alloc(p, 4096), r.alloc(other, 8192), r.alloc(p, 4096)
+		a, b, freed := r.alloc(p, 4096), r.alloc(other, 8192), r.alloc(p, 4096)
 		last := r.alloc(p, 512)
-		r.ok(gone.Free())
+		r.ok(freed.Free())
 		elsewhere := symmem.Host(make([]byte, 4096))
 		for _, row := range []struct {
 			name    string
@@ -33,9 +33,9 @@ func TestMemoryAtAddress(t *testing.T) {
 			{"the end of a buffer", b.Address() + 8191, 1, other, nil},
 			{"past the end of a buffer", b.Address() + 8191, 2, nil, symmem.ErrOutOfRange},
 			{"into the next buffer", a.Address(), 4097, nil, symmem.ErrOutOfRange},
-			{"a freed buffer", gone.Address(), 1, nil, symmem.ErrFreed},
+			{"a freed buffer", freed.Address(), 1, nil, symmem.ErrFreed},
 			{"after the last buffer", last.Address() + 512, 1, nil, symmem.ErrFreed},
-			{"no bytes", gone.Address(), 0, nil, nil},
+			{"no bytes", freed.Address(), 0, nil, nil},
 			{"a negative length", a.Address(), -1, nil, symmem.ErrInvalid},
 			{"a huge length", a.Address(), 1 << 60, nil, symmem.ErrInvalid},
 			{"memory outside pools", elsewhere.Address(), 4096, nil, nil},
@@ -56,7 +56,7 @@ func TestMemoryAtAddress(t *testing.T) {
 		}
 		_, err = r.Interop().Buffer(elsewhere.Address())
 		r.wantErr(err, symmem.ErrForeign)
-		_, err = r.Interop().Buffer(gone.Address())
+		_, err = r.Interop().Buffer(freed.Address())
 		r.wantErr(err, symmem.ErrFreed)
 	})
 }
@@ -180,8 +180,8 @@ func (r *rank) checkLive(p *symmem.Pool, buffers int, bytes int64) {
 func TestLookupInClosedPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		i, p := r.Interop(), r.pool()
-		a, gone := r.alloc(p, 4096), r.alloc(p, 4096)
-		r.ok(gone.Free())
+		a, freed := r.alloc(p, 4096), r.alloc(p, 4096)
+		r.ok(freed.Free())
 		beyond := a.Address() + 1<<29
 		_, err := i.Memory(beyond, 1)
 		r.wantErr(err, symmem.ErrFreed)
@@ -189,7 +189,7 @@ func TestLookupInClosedPool(t *testing.T) {
 		if m := r.memoryAt(a.Address(), 4096); m.Pool() != nil {
 			r.failf("memory of a closed pool has pool %p, want nil", m.Pool())
 		}
-		_, err = i.Memory(gone.Address(), 1)
+		_, err = i.Memory(freed.Address(), 1)
 		r.wantErr(err, symmem.ErrFreed)
 		_, err = i.Buffer(beyond)
 		r.wantErr(err, symmem.ErrForeign)

@@ -72,7 +72,7 @@ func TestPoolsRealignAfterRejectedCall(t *testing.T) {
 	}
 }
 
-// TestPoolsRealignAfterMissingCall aborts the group before rank 1 makes the call.
+// TestPoolsRealignAfterMissingCall aborts the group after only rank 0 has made a call.
 func TestPoolsRealignAfterMissingCall(t *testing.T) {
 	for _, captured := range []bool{false, true} {
 		t.Run(fmt.Sprintf("captured=%v", captured), func(t *testing.T) {
@@ -310,7 +310,8 @@ func TestRankUnawareOfFault(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestRealignmentOfPoolUsedByOneRank allocates a buffer on rank 0 only, before the fault.
+// TestRealignmentOfPoolUsedByOneRank allocates and frees a buffer on rank 0 only, before the
+// fault.
 func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -21,8 +21,8 @@ type operation struct {
 	call  func(r *rank, send, recv symmem.Memory, count int64) error
 	// want returns element i of rank me's result. ok is false if the rank has no result.
 	want func(n, me, i, count int) (element float32, ok bool)
-	// inPlace returns the index of the part of the larger buffer that serves as the smaller buffer in
-	// an in-place call. It is nil if the operation cannot run in place.
+	// In an in-place call, the smaller buffer is a part of the larger one. inPlace returns the index
+	// of this part. It is nil if the operation cannot run in place.
 	inPlace func(me int) int
 }
 

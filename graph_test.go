@@ -81,10 +81,10 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 		b := r.window(p, mib)
 		m, err := b.Memory().Slice(0, 4)
 		r.ok(err)
-		given, got := r.alloc(r.pool(), 4), r.alloc(r.pool(), 4)
-		src, err := given.Memory().Slice(0, 4)
+		input, output := r.alloc(r.pool(), 4), r.alloc(r.pool(), 4)
+		src, err := input.Memory().Slice(0, 4)
 		r.ok(err)
-		dst, err := got.Memory().Slice(0, 4)
+		dst, err := output.Memory().Slice(0, 4)
 		r.ok(err)
 		g := r.capture(func(s *symmem.Stream) {
 			r.ok(s.Copy(m, src))
@@ -245,8 +245,8 @@ func TestInvalidCaptures(t *testing.T) {
 	})
 }
 
-// TestCaptureWaitsForRegistration begins a capture during a registration, which must time out, and
-// another one after the registration, which must succeed.
+// TestCaptureWaitsForRegistration begins a capture during a registration, and BeginCapture must
+// time out. After the registration, it must succeed.
 func TestCaptureWaitsForRegistration(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 2 * time.Second}, func(r *rank) {
 		s := r.DefaultStream()
