@@ -9,15 +9,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Aside runs the backend's internal work on a separate stream, where it never waits for callers'
-// work. Its methods must be called on a thread where the context is current.
+// Aside runs the backend's internal work on a separate stream, so that it never waits for work
+// that callers have queued. Its methods must be called on a thread where the context is current.
 type Aside struct {
 	mu     ranked.Mutex[asideMu]
 	stream cuda.Stream // created by the first Run; guarded by mu
 }
 
-// Run queues work and waits for it, for at most the GPU's timeout. After a timeout, the stream is
-// abandoned (GPU.AddUnfinished), and the next Run creates a new one.
+// Run calls queue and waits until the queued work has completed, for at most the GPU's timeout.
+// After a timeout, Run registers the work as unfinished (GPU.AddUnfinished) and abandons the
+// stream, and the next Run creates a new stream.
 func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,7 +51,7 @@ func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	return nil
 }
 
-// Zero fills device memory with zeros and waits until this is done.
+// Zero fills device memory with zeros and waits until all zeros have been written.
 func (a *Aside) Zero(g *GPU, address uintptr, bytes int64) error {
 	return a.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)

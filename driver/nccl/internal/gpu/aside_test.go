@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout, that later work
-// runs on another stream, and that memory stays mapped until the first work completes.
+// runs on another stream, and that memory stays mapped until the abandoned work completes.
 func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
@@ -30,7 +30,7 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 		})
 		g.Timeout = timeout
 		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Run of work that never completes = %v, want %v", err, context.DeadlineExceeded)
+			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
 		}
 		if !g.KeepsMemory() {
 			t.Error("KeepsMemory = false while the abandoned work runs")

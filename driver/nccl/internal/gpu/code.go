@@ -20,15 +20,17 @@ type Code struct {
 	Mu        ranked.Mutex[codeMu]
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps reports whether launches use programmatic dependent launch, with which a kernel may
-	// start before earlier kernels have exited, and waits for them itself. Load sets Overlaps.
+	// Overlaps is set if launches use CUDA's programmatic dependent launch. A kernel may then start
+	// before earlier kernels have exited, and has to wait for them itself. Load sets Overlaps.
 	Overlaps bool
 }
 
-// Load loads all kernels, because CUDA would otherwise load each one at its first launch, which
-// could wait for a kernel that never exits. If a kernel of the process is already stuck, Load
-// itself could wait forever, so it leaves the loading to the launches. (On an H200 with driver 580,
-// such a launch returns and the wait for it has a deadline, but CUDA does not guarantee this.)
+// Load loads all kernels. Otherwise CUDA would load each kernel at its first launch, and that
+// launch could wait for another kernel that never exits.
+//
+// If a kernel of the process is already stuck, Load itself could wait forever, so it leaves each
+// kernel to be loaded by its first launch. On an H200 with driver 580, such a launch returns, and
+// the wait for it has a deadline, but CUDA does not guarantee this.
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

@@ -1,5 +1,5 @@
-// Package gpu wraps a rank's GPU: its primary CUDA context, calls in that context, and resources of
-// the context that belong to no stream and no segment.
+// Package gpu wraps a rank's GPU: its primary CUDA context, calls in that context, and resources
+// of the context that do not belong to a stream or to a segment of memory.
 //
 // # States
 //
@@ -7,15 +7,17 @@
 // opener adds another (GPU.Hold). The last Drop releases the context, after which the GPU must not
 // be used.
 //
-// Stuck is a final state of the process, in which one of its GPUs runs a kernel that will not exit
-// before the process does. CUDA calls that may wait for the whole device are then no longer made,
-// so memory stays mapped, contexts stay retained, and kernels are loaded by their first launch.
+// Stuck is a final state of the process. It means that one of the process's GPUs runs a kernel
+// that will not exit before the process does. From then on, the backend makes no CUDA calls that
+// may wait for the whole device, so memory stays mapped, contexts stay retained, and each kernel
+// is loaded by its first launch.
 //
 // Work can outlive its stream and its group, because Stream.Close waits only for a limited time.
-// The same is true of the backend's internal work. Such work is registered with GPU.AddUnfinished.
-// Until it has completed, memory that it may use stays mapped (GPU.KeepsMemory) and the context
-// stays retained. Resources that are released before then (GPU.FreeWhenIdle) are freed later, in
-// the same order (GPU.Reclaim).
+// The same is true of the backend's internal work. Such work is registered with
+// GPU.AddUnfinished. Until it has completed, memory that it may use stays mapped
+// (GPU.KeepsMemory) and the context stays retained. A resource that is released before then is
+// freed later (GPU.FreeWhenIdle). Such resources are freed in the order in which they were
+// released (GPU.Reclaim).
 //
 // # Threads
 //
@@ -23,14 +25,14 @@
 // current in the same transition to C (GPU.With), whereas a sequence of calls locks its goroutine
 // to a thread on which the context is current (GPU.Do). Both are cheaper than passing work to an
 // executor thread. If the process has adopted streams of another library (GPU.Adopted), some CUDA
-// calls on any thread would invalidate that library's captures, so each call is then made on a
-// thread in relaxed capture mode.
+// calls would invalidate that library's captures, on whichever thread they are made. Each call is
+// therefore made on a thread in relaxed capture mode.
 //
 // # Invariants
 //
-// A value of Pinned has one owner and a fixed address from Take to Put, and the device does not use
-// it after Put. Code loads all kernels or none. Work on Aside's stream never waits for callers'
-// work.
+// From Take to Put, a value of Pinned has one owner and a fixed address, and the device does not
+// use the value after Put. Code loads all kernels or none. Work on Aside's stream never waits for
+// work that callers have queued.
 //
 // # Lock order
 //

@@ -15,18 +15,18 @@ import (
 // dropped. The GPU must not be used afterwards.
 type GPU struct {
 	cuda.Device
-	// CUDA makes calls on a thread where the context is current; see Do.
+	// CUDA makes calls that require a thread where the context is current; see Do.
 	CUDA *cuda.Driver
-	// anyThread makes single calls on any thread.
+	// anyThread makes the context current in each call, so it can be used on any thread.
 	anyThread *cuda.Driver
 	context   cuda.Context
-	// Adopted reports whether streams of another library have been adopted.
+	// Adopted is set once a stream of another library has been adopted.
 	Adopted atomic.Bool
 	// Timeout limits waits for the backend's internal work.
 	Timeout time.Duration
 	// Aside runs the backend's internal work.
 	Aside Aside
-	// Words allocates the words that streams wait for.
+	// Words allocates the words of host memory that streams wait for.
 	Words Pinned[Word]
 	Properties
 
@@ -34,7 +34,8 @@ type GPU struct {
 	references int           // guarded by mu
 	unfinished []*unfinished // guarded by mu
 	// deferred holds functions that free resources once the unfinished work has completed.
-	// reclaiming is set while the first of them is being called. Both are guarded by mu.
+	// reclaiming is set while the first of these functions is being called. Both fields are guarded
+	// by mu.
 	deferred   []func() error
 	reclaiming bool
 }
@@ -50,8 +51,8 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow runs CUDA calls on a thread where a GPU's primary context is current, and retains the
-// context only during the calls.
+// Borrow runs CUDA calls on a thread where a GPU's primary context is current. It retains the
+// context only while calls runs.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -73,14 +74,14 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// SharesContext reports whether both use the primary context of the same GPU.
+// SharesContext reports whether g and other use the primary context of the same GPU.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
 // Entry returns the step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context, which Drop removes. It does nothing once the context has
-// been released.
+// Hold adds a reference to the context. Drop removes it. Hold does nothing if the context has
+// already been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,7 +110,8 @@ func (g *GPU) Held() bool {
 	return g.references > 0
 }
 
-// With makes single CUDA calls, which may run on different threads. It is cheaper than Do.
+// With runs calls, whose CUDA calls must not depend on the thread: they may run on different
+// threads. It is cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThread)
@@ -118,7 +120,7 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Do runs CUDA calls on a thread where the context is current. If streams of another library have
-// been adopted, the thread is in relaxed capture mode during the calls, so that they do not
+// been adopted, the thread is in relaxed capture mode during the calls, so that the calls do not
 // invalidate captures of that library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
@@ -137,7 +139,7 @@ func (g *GPU) Do(calls func() error) error {
 	return calls()
 }
 
-// Get runs a call in GPU.Do and returns its result.
+// Get runs call by means of GPU.Do and returns the result.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -151,7 +153,7 @@ func (g *GPU) IsMapped(address uintptr) bool {
 	return nil == g.Do(func() error { return g.CUDA.MemRange(address) })
 }
 
-// Release releases an allocation handle. The memory stays allocated while it is mapped.
+// Release releases an allocation handle. The memory stays allocated as long as it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
 // Map maps an allocation at new addresses, for this GPU only. It must be called on a thread where
@@ -184,9 +186,10 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, and returns its first address.
-// The memory is mapped at address, which must have been reserved, or at new addresses if address is
-// 0. importHandle is called on a thread where the context is current.
+// MapImported maps the allocation whose handle importHandle returns, and returns the first
+// address of the mapping. If address is 0, MapImported reserves new addresses. Otherwise it maps
+// the memory at address, which the caller must have reserved. importHandle is called on a thread
+// where the context is current.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

@@ -42,7 +42,7 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	return value, nil
 }
 
-// Put frees values, which the device must no longer use.
+// Put frees values. The device must not use them any more.
 func (p *Pinned[T]) Put(values ...*T) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()

@@ -14,11 +14,11 @@ type Properties struct {
 	Model string
 	// Major is the major compute capability.
 	Major int
-	// Prop holds the allocation properties of every segment.
+	// Prop holds the properties with which the memory of every segment is allocated.
 	Prop cuda.AllocationProp
 	// NoFabric is the reason why Prop does not request fabric handles, or "" if it does.
 	NoFabric string
-	// Granularity is the unit of segment sizes and offsets in bytes.
+	// Granularity is the number of bytes of which segment sizes and offsets must be multiples.
 	Granularity int64
 	// Accessors lists the GPUs that are given access to this GPU's memory: the GPU itself and its
 	// peers.
@@ -43,8 +43,8 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// allocationProp returns the allocation properties of every segment. They are those of NCCL's
-// allocator, so that NCCL can register segments as windows.
+// allocationProp returns the allocation properties of every segment. NCCL's allocator uses the
+// same properties, so NCCL can register segments as windows.
 func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -65,9 +65,9 @@ func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns nil if memory can be allocated with a fabric handle, and otherwise an error
-// that says why not. A process without an IMEX channel gets no fabric handles, even if the GPU
-// supports them.
+// tryFabric returns nil if memory can be allocated with a fabric handle. Otherwise it returns an
+// error that gives the reason. A process without an IMEX channel gets no fabric handles, even if
+// the GPU supports them.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
@@ -96,9 +96,9 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors lists the visible GPUs that can access this GPU's memory, beginning with this GPU.
-// They all need access, because ranks of one process share mappings, whereas other processes map
-// the memory themselves.
+// findAccessors lists the visible GPUs that can access this GPU's memory, beginning with this
+// GPU. They all need access, because the ranks of a process share the process's mappings. Other
+// processes map the memory themselves.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 // timed out.
 type unfinished struct{ done func() bool }
 
-// AddUnfinished registers unfinished work. done reports whether the work has completed. It may be
-// called on any goroutine, repeatedly, until it returns true.
+// AddUnfinished registers unfinished work. done must report whether the work has completed. It
+// may be called repeatedly and on any goroutine until it returns true.
 func (g *GPU) AddUnfinished(done func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unfinished = append(g.unfinished, &unfinished{done})
 }
 
-// KeepsMemory reports whether memory that kernels may use must stay mapped. That is the case until
-// all work registered with AddUnfinished has completed and, if a kernel is stuck, forever. If such
-// memory were unmapped, CUDA might either unmap it under a running kernel, which destroys the
-// context, or first wait for the whole device.
+// KeepsMemory reports whether memory that kernels may use must stay mapped. It returns true until
+// all work registered with AddUnfinished has completed. If a kernel is stuck, it always returns
+// true. If memory were unmapped while KeepsMemory returns true, CUDA might unmap it under a
+// running kernel, which destroys the context, or wait for the whole device first.
 func (g *GPU) KeepsMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -36,16 +36,16 @@ func (g *GPU) KeepsMemory() bool {
 		if !work.done() {
 			return true
 		}
-		// Read the list again, because Stream.Close registers the stream's work again before it
-		// makes done return true.
+		// Read the list again in the next iteration, because Stream.Close registers the rest of the
+		// stream's work before it makes done return true.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
 	}
 }
 
-// FreeWhenIdle calls free immediately if memory need not stay mapped (KeepsMemory) and no earlier
-// call of free is deferred. Otherwise a later Reclaim calls free.
+// FreeWhenIdle defers free to a later call of Reclaim if memory must stay mapped (KeepsMemory),
+// or if an earlier function is still deferred. Otherwise it calls free immediately.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	keep := g.KeepsMemory()
 	g.mu.Lock()
@@ -58,9 +58,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
-// mapped. all reports whether all of them have been called. The caller must not hold any lock of
-// the backend.
+// If memory need not stay mapped, Reclaim calls the functions that FreeWhenIdle has deferred, in
+// order. It returns true as all if no deferred function is left. The caller must not hold any
+// lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.KeepsMemory() {
 		g.mu.Lock()

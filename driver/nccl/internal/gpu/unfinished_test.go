@@ -52,7 +52,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 }
 
 // TestKeepsMemoryRereadsUnfinishedWork registers more work while KeepsMemory queries the first
-// work, which is what Stream.Close does.
+// work, as Stream.Close does.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	g.AddUnfinished(func() bool {

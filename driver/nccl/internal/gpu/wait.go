@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// Poll spins for spinUntil, about the duration of a small collective, then yields the processor
-	// until yieldUntil after its start, and then sleeps between polls.
+	// Poll spins until spinUntil after its start, which is about the duration of a small
+	// collective. It then yields the processor between polls until yieldUntil after its start, and
+	// sleeps between polls from then on.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// Nap is the length of each sleep.
 	Nap = 50 * time.Microsecond
 )
 
-// Poll waits until done returns true or ctx is done, and then returns the cause of ctx.
+// Poll waits until done returns true. If ctx is done first, Poll returns the cause.
 func Poll(ctx context.Context, done func() bool) error {
 	for begin := time.Now(); ; {
 		if done() {
@@ -35,8 +36,8 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollWithBackoff waits without a time limit until done returns true, with growing pauses between
-// polls. It is meant for the program's own work, which may take hours.
+// PollWithBackoff waits without a time limit until done returns true. The pauses between its
+// polls become longer. It is meant for work of the program, which may take hours.
 func PollWithBackoff(done func() bool) {
 	const maxPause = 50 * time.Millisecond
 	for pause := Nap; !done(); pause = min(2*pause, maxPause) {
@@ -51,7 +52,7 @@ func Within(limit time.Duration, query func() (bool, error)) error {
 	return PollQuery(ctx, query)
 }
 
-// PollQuery polls until query returns true or an error, or ctx is done.
+// PollQuery waits until query returns true or an error, or until ctx is done.
 func PollQuery(ctx context.Context, query func() (bool, error)) error {
 	var queryErr error
 	err := Poll(ctx, func() bool {

@@ -2,7 +2,8 @@ package gpu
 
 import "sync/atomic"
 
-// Word is a value in page-locked host memory that streams can wait for and write.
+// Word is a 32-bit value in page-locked host memory. Streams can wait until it has a certain
+// value, and can write it.
 type Word uint32
 
 // Set writes the value atomically.

@@ -11,23 +11,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves a range of addresses for windows, and a second range of the same size for the
-// plain path.
+// Arena reserves a range of addresses for windows (memory registered with NCCL), and a second
+// range of the same size for calls without windows (the plain path).
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers use. alias is the start of the second range,
-	// which never belongs to a window.
+	// base is the start of the range that callers use and on which windows are registered. alias is
+	// the start of the second range, on which no window is ever registered.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
-	// kept reports whether the arena may outlive the device, and so holds a reference to the GPU's
-	// context; guarded by Memory.mu.
+	// kept is set if the arena may outlive the device. The arena then holds a reference to the
+	// GPU's context; guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
 
-// Keep lets the arena outlive the device. All addresses stay reserved, because CUDA can free a
-// reservation only as a whole.
+// Keep lets the arena outlive the device. It keeps all addresses of the arena reserved, because
+// CUDA can only free a reservation as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -35,8 +35,8 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext retains the GPU's context until the addresses are freed. Memory.The caller must hold
-// mu.
+// keepContext retains the GPU's context until the addresses are freed. The caller must hold
+// Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.kept {
 		a.kept = true
@@ -85,8 +85,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, they are freed
-// when those graphs are destroyed.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, the
+// addresses are freed when those graphs have been destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -129,8 +129,8 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map allocates a segment and maps it at an offset or, if addresses are scattered, elsewhere in the
-// arena.
+// Map allocates a segment and maps it at the given offset. If the device scatters segments, Map
+// chooses another offset in the arena.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	g := m.gpu.Granularity

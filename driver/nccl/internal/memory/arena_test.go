@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestKeptMemoryOutlivesDevice uses segments after the device has dropped its reference to the
-// context. The last kept arena must release the context.
+// context. Closing the last kept arena must release the context.
 func TestKeptMemoryOutlivesDevice(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))

@@ -1,5 +1,5 @@
-// Package memory manages the memory of a rank's GPU: arenas and segments, the use counts that keep
-// them alive for graphs of other libraries, and the memory that ranks share.
+// Package memory manages the memory of a rank's GPU: arenas and segments, the use counts that
+// keep arenas and segments alive for graphs of other libraries, and the memory that ranks share.
 //
 // # Arenas and segments
 //
@@ -13,24 +13,26 @@
 // mapped segments. Segment.mu guards whether a segment is unmapped. Callers unmap an arena's
 // segments before they close the arena.
 //
-// A closed arena or an unmapped segment is freed immediately, or when the last hold that uses it
-// ends (see below). Memory that a kernel may still use is freed later (gpu.GPU.FreeWhenIdle). An
-// arena that has been kept (Arena.Keep), or is in use when it is closed, retains the GPU's context
-// until its addresses are freed.
+// When an arena is closed or a segment is unmapped, it is freed immediately unless a hold uses it
+// (see below). In that case it is freed when the last such hold ends. Memory that a kernel may
+// still use is freed even later (gpu.GPU.FreeWhenIdle). If an arena has been kept (Arena.Keep),
+// or if it is in use when it is closed, it retains the GPU's context until its addresses are
+// freed.
 //
 // # Use counts and holds
 //
-// A UseCount counts the users of an object, which are holds and objects that the object contains:
-// until it is freed, a window uses its segment, and a segment its arena. Code that frees an object
-// first calls UseCounts.DeferUntilUnused. If the object is in use, its free function is deferred
-// until the last user is gone, and then runs in a goroutine.
+// A UseCount counts the users of an object. Users are holds and other objects: a window uses its
+// segment, and a segment uses its arena, until the user is freed. Code that frees an object first
+// calls UseCounts.DeferUntilUnused. If the object is in use, its free function is deferred until
+// the last user is gone, and then runs in a goroutine.
 //
-// A Hold keeps the objects that a graph of another library uses, from the first call in the graph's
-// capture until the graph and its clones are destroyed and all launches have completed. CUDA
-// reports this through a destructor on a CUDA thread, which therefore only decrements counts. If
-// the driver does not support such destructors, the hold ends with the device (UseCounts.EndHolds).
-// One lock guards both the holds of a group (Holds.Any) and the counts of the objects that they
-// use, so that a free is never deferred after the hold has ended.
+// A Hold keeps the objects that a graph of another library uses. It begins with the first call in
+// the graph's capture and ends when the graph and its clones have been destroyed and all launches
+// have completed. CUDA reports that end by calling a destructor on one of its threads. CUDA calls
+// are forbidden there, so the destructor only decrements counts. If the driver does not support
+// such destructors, the hold ends when the device is closed (UseCounts.EndHolds). One lock guards
+// both the holds of a group (Holds.Any) and the counts of the objects that they use. No object
+// can therefore be deferred to the end of a hold that has already ended.
 //
 // # Shared memory
 //

@@ -8,10 +8,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps alive the parts of a group that a graph of another library uses: the exchange memory,
-// the report, the kernels, the communicator, and the windows and segments of the calls. It begins
-// with the first call in the graph's capture and ends when the graph is destroyed or, if the driver
-// does not report that, with the device.
+// Hold keeps alive everything of a group that a graph of another library uses: the exchange
+// memory, the memory for error reports, the kernels, the communicator, and the windows and
+// segments of the calls. It begins with the first call in the graph's capture and ends when the
+// graph is destroyed. If the driver does not report that, the hold ends when the device is
+// closed.
 type Hold struct {
 	holds   *Holds
 	capture uint64      // CUDA's ID of the capture
@@ -68,8 +69,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call CUDA,
-// so the functions that free objects which are now unused run in a goroutine.
+// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call
+// CUDA, so objects that are now unused are freed in a new goroutine.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -100,8 +101,8 @@ func (h *Hold) Use(used []*UseCount) {
 	}
 }
 
-// Has reports whether the capture whose CUDA ID is id contains calls of the group. The capture may
-// already have become a graph.
+// Has reports whether the capture with the given CUDA ID contains calls of the group. The capture
+// may already have ended.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
@@ -115,5 +116,6 @@ func (hs *Holds) Any() bool {
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all holds have ended and the objects that only they kept have been freed.
+// Wait waits until all holds have ended and the objects that were kept only by these holds have
+// been freed.
 func (hs *Holds) Wait() { hs.active.Wait() }

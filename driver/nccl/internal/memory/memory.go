@@ -17,15 +17,15 @@ type Memory struct {
 	segments map[*Segment]bool // mapped segments; guarded by mu
 }
 
-// New returns an empty Memory for g. scatter chooses the addresses of segments.
+// New returns an empty Memory for g, which uses scatter to choose the addresses of segments.
 func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	return &Memory{
 		gpu: g, scatter: scatter, UseCounts: UseCounts{gpu: g}, segments: map[*Segment]bool{},
 	}
 }
 
-// AliasOf returns the second address of the memory at an address, which no window covers. Addresses
-// outside all arenas are returned unchanged.
+// AliasOf returns the address at which the memory at the given address is mapped a second time,
+// outside all windows. If the given address is outside all arenas, AliasOf returns it unchanged.
 func (m *Memory) AliasOf(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment is a physical allocation that is mapped as a whole at two addresses. While it is mapped,
-// its first mapping may be registered with communicators.
+// Segment is a physical allocation that is mapped as a whole at two addresses. As long as it is
+// mapped, the first mapping may be registered with communicators.
 type Segment struct {
 	arena  *Arena
 	offset int64
@@ -19,8 +19,8 @@ type Segment struct {
 
 	mu       ranked.Mutex[segmentMu]
 	unmapped bool // guarded by mu
-	// suspended reports whether the memory is released until Resume. saved holds the contents that
-	// Resume restores, or nil. Both are guarded by mu.
+	// suspended is set from Suspend, which releases the memory, until Resume. saved holds the
+	// contents that Resume restores, or nil. Both are guarded by mu.
 	suspended bool
 	saved     []byte
 }
@@ -34,8 +34,8 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 // plainAddress returns the address of the second mapping, which no window covers.
 func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
 
-// create allocates and maps the memory. It also zeroes it, because the driver may return memory
-// with old contents.
+// create allocates, maps and zeroes the memory. Zeroing is needed because the driver may return
+// memory with old contents.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -50,7 +50,7 @@ func (s *Segment) create() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release()) // deferred while the device may still be writing zeros
+		return errors.Join(err, s.release()) // deferred if the device may still be writing zeros
 	}
 	return nil
 }
@@ -75,8 +75,8 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release unmaps both mappings, and so frees the memory, once the last kernel that may use them has
-// exited. A suspended segment has no mappings.
+// release unmaps both mappings, and thereby frees the memory, once the last kernel that may use
+// it has exited. A suspended segment has no mappings.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	if s.suspended {
@@ -90,11 +90,11 @@ func (s *Segment) release() error {
 	})
 }
 
-// Keep does nothing, because a segment has no handle.
+// Keep does nothing, because a segment does not hold any handle that would have to be kept.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs of other libraries use it, it is freed when those graphs are
-// destroyed.
+// Unmap frees the memory. If graphs of other libraries use the memory, it is freed when those
+// graphs have been destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()

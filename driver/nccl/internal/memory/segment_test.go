@@ -13,7 +13,7 @@ import (
 	"symmem/internal/scatter"
 )
 
-// TestMapAfterTimeoutReusesAddresses makes Map fail, because the memory is not zeroed in time, and
+// TestMapAfterTimeoutReusesAddresses blocks the zeroing of the memory, so that Map times out, and
 // then maps another segment at the same offset.
 func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	g := gputest.Open(t)

@@ -19,8 +19,8 @@ type Exporter struct {
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under a key, until the returned file is passed to Withdraw. It must
-// be called on a thread where the context is current.
+// Export exports an allocation under the given key until the returned file is passed to Withdraw.
+// It must be called on a thread where the context is current.
 func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := l.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -37,8 +37,9 @@ func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, and returns its first address. The memory
-// is mapped at reserved, which must have been reserved, or at new addresses if reserved is 0.
+// Fetch maps memory that a rank of this machine exported, and returns the first address of the
+// mapping. If reserved is 0, Fetch reserves new addresses. Otherwise it maps the memory at
+// reserved, which the caller must have reserved.
 func (l *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -70,7 +71,8 @@ type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to send to the other ranks, or nil if they fetch descriptors.
+	// Fabric is the fabric handle to send to the other ranks, or nil if they fetch file
+	// descriptors.
 	Fabric []byte
 }
 
@@ -91,8 +93,8 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message that other ranks need to map the allocation, or nil if there is no
-// allocation.
+// Encode returns the message that other ranks need to map the allocation. It returns nil if l
+// refers to no allocation.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil
@@ -100,15 +102,16 @@ func (l *Shared) Encode() []byte {
 	return append([]byte{1}, l.Fabric...)
 }
 
-// Withdraw ends the export of a descriptor. A fabric handle stays valid until the memory is freed.
+// Withdraw ends the export. An exported fabric handle nevertheless stays valid until the memory
+// is freed.
 func (l *Shared) Withdraw() {
 	if l.file != nil {
-		_ = l.exporter.Withdraw(l.key, l.file) // closing a descriptor may fail
+		_ = l.exporter.Withdraw(l.key, l.file) // an error in closing the descriptor is harmless
 	}
 }
 
-// MapShared maps memory that a rank of the group shared, in the same way as Fetch. fabric is the
-// handle received from that rank, which is used only if UseFabric is set.
+// MapShared maps memory that a rank of the group shared, in the same way as Fetch. If UseFabric
+// is set, fabric must be the fabric handle received from that rank.
 func (l *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {
@@ -117,7 +120,7 @@ func (l *Sharing) MapShared(
 	}
 	var handle cuda.FabricHandle
 	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
-		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, want %d", rank, len(fabric),
+		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, but handles have %d", rank, len(fabric),
 			len(handle))
 	}
 	address, err := l.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {

@@ -12,8 +12,8 @@ import (
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
-// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy as long as a
-// kernel of an abandoned stream may use the memory.
+// If save is set, PrepareSuspend copies the contents to host memory. It returns ErrBusy as long
+// as a kernel on a stream that was closed or abandoned may still use the memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
@@ -41,7 +41,8 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend unmaps both mappings. The memory is freed once the peers have unmapped it as well.
+// Suspend unmaps both mappings. The driver frees the memory once the peers have unmapped it as
+// well.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -81,13 +82,14 @@ func (s *Segment) Resume() error {
 
 // recreate allocates the memory of a suspended segment. The caller must hold s.mu.
 func (s *Segment) recreate() error {
-	s.suspended = false // after an error, create releases what it has mapped
+	s.suspended = false // create calls release after an error, which must see suspended unset
 	err := s.arena.memory.gpu.Do(s.create)
 	s.suspended = err != nil
 	return err
 }
 
-// copy copies the segment's contents between the device and host, which is either src or dst.
+// copy copies the segment's contents between the device and host. Either src or dst is the
+// address of host.
 func (s *Segment) copy(host []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {

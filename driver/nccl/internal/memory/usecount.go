@@ -7,12 +7,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object, which must not be freed before the count is 0. The zero
-// value is ready to use.
+// UseCount counts the users of an object. The object must not be freed before the count is 0. The
+// zero value is ready to use.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred frees the object once it is no longer in use. Until deferred has returned, the object
-	// counts as a user of dependsOn, which may be nil. Both are guarded by UseCounts.mu.
+	// deferred, if not nil, frees the object once the object is no longer in use. Until deferred
+	// has returned, the object counts as a user of dependsOn, unless that is nil. Both are guarded
+	// by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
@@ -27,9 +28,9 @@ type UseCounts struct {
 	endWithDevice []*Hold
 }
 
-// DeferUntilUnused defers free until k has no users, and returns true. Until free has returned, k
-// counts as a user of dependsOn, which may be nil. If k has no users, DeferUntilUnused returns
-// false, and the caller must call free. If a function has already been deferred for k, free is
+// DeferUntilUnused returns false if k has no users. The caller must then call free. Otherwise it
+// returns true, and free is called once k has no users. Until free has returned, k counts as a
+// user of dependsOn, which may be nil. If a function has already been deferred for k, free is
 // dropped.
 func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
@@ -52,8 +53,8 @@ func (uc *UseCounts) inUse(k *UseCount) bool {
 	return k.users > 0
 }
 
-// release decrements use counts, and returns those that are now 0 and have a deferred function. The
-// caller must hold UseCounts.mu.
+// release decrements the given use counts, and returns those that have become 0 and have a
+// deferred function. The caller must hold UseCounts.mu.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
 		k.users--
@@ -61,8 +62,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs k's deferred function if k is still unused, decrements the count of dependsOn,
-// and repeats these steps for dependsOn.
+// If k is still unused, runDeferred runs k's deferred function and decrements the count of
+// k.dependsOn. It then repeats these steps for k.dependsOn.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()
@@ -82,7 +83,7 @@ func (uc *UseCounts) runDeferred(k *UseCount) {
 	}
 }
 
-// EndHolds ends the holds of graphs whose destruction the driver does not report.
+// EndHolds ends the holds of all graphs whose destruction the driver does not report.
 func (uc *UseCounts) EndHolds() {
 	uc.mu.Lock()
 	holds := uc.endWithDevice

@@ -15,8 +15,8 @@ type adoption struct {
 	streams *Streams
 	handle  cuda.Stream
 	// queued marks the end of the work that symmem has queued. CUDA is queried about this event
-	// instead of the stream, because a query of the stream would invalidate a capture that the
-	// owner begins at that moment. queued is recorded with Stream.Mu held.
+	// instead of the stream, because querying the stream would invalidate a capture that the owner
+	// happens to begin at that moment. queued is recorded with Stream.Mu held.
 	queued Event
 	// queryMu is read-locked while CUDA is queried about a capture of the stream. stopQueries locks
 	// it to wait for such queries, because the owner may destroy the stream afterwards. queryMu is
@@ -31,9 +31,9 @@ type adoption struct {
 // Adopted reports whether another library owns the stream.
 func (a *adoption) Adopted() bool { return a.adopted }
 
-// Captured reports whether an adopted stream is being captured. For CUDA's default stream, it also
-// returns true while another stream is captured in a mode that forbids the use of the default
-// stream. A closed stream is not queried, because the owner may have destroyed it.
+// Captured reports whether an adopted stream is being captured. For CUDA's default stream, it
+// also returns true while another stream is being captured in a mode in which the default stream
+// must not be used. A closed stream is not queried, because the owner may have destroyed it.
 func (a *adoption) Captured() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -57,13 +57,15 @@ func (a *adoption) stopQueries() {
 	a.stopped = true
 }
 
-// recordAll records an event after all work on an open adopted stream. capturing reports that this
-// was impossible because the stream is being captured. recordAll calls recorded once the new point
-// has been recorded but has not replaced the old one yet. The caller must hold Stream.Mu.
+// recordAll records an event after all work on an open adopted stream. If the stream is being
+// captured, recordAll records nothing and returns true as capturing. recordAll calls recorded
+// after it has recorded the new event and before that event replaces queued. The caller must hold
+// Stream.Mu.
 //
-// If the owner begins a capture after the first check, the capture contains the point, which the
-// second check detects, so that the point is queried only after that capture has ended. The first
-// check is needed for the default stream, on which nothing may be recorded during any capture.
+// A capture that the owner begins after the first check would include the new event. The second
+// check detects this capture, and recordAll returns, because the event must not be queried before
+// the capture has ended. The first check is needed for the default stream, on which nothing may
+// be recorded during any capture.
 func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {

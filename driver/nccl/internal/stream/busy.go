@@ -12,15 +12,16 @@ import (
 // A launch holds its stream's lock from Add until CUDA has accepted the work. A stream whose lock
 // is held does not count as idle, so no stream is removed while work is being queued on it.
 type BusyStreams struct {
-	// recent is the stream that was added last, as long as it is in the list.
+	// recent is the stream that was added last, or nil if that stream has been removed.
 	recent atomic.Pointer[Stream]
 	// Watching reports whether the watcher is checking streams. A send on Wake starts the watcher.
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows is set while an NCCL window kernel may be running, and Plain while another NCCL kernel
-	// may be running. Plain stays set if a stream was closed whose kernel runs until an abort,
-	// although the closed stream counts as idle.
+	// Windows is set while an NCCL window kernel may be running, and Plain while another NCCL
+	// kernel may be running. Plain stays set if a stream was closed before its work had completed,
+	// because a kernel may still be running on the closed stream, although that stream counts as
+	// idle.
 	Windows, Plain atomic.Bool
 
 	mu         ranked.Mutex[busyMu]
@@ -28,8 +29,8 @@ type BusyStreams struct {
 	closedBusy bool      // whether a stream was closed with unfinished work; guarded by mu
 }
 
-// IsAdded reports whether Add can be skipped, because the stream was added last and the watcher is
-// running. Unlike Add, it is inlined into launches.
+// IsAdded reports whether s was the last stream added and the watcher is running. If so, the
+// caller can skip Add. Unlike Add, IsAdded is small enough to be inlined into launches.
 func (b *BusyStreams) IsAdded(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
 // Add adds a stream before work is queued on it, and wakes the watcher.

@@ -20,13 +20,14 @@ type Event struct {
 	shared bool   // whether the point must not be recorded again; guarded by mu
 }
 
-// Done reports whether the last recorded point has been reached.
+// Done reports whether the stream has reached the last recorded point. It also returns true if
+// CUDA's query fails.
 func (e *Event) Done() bool {
 	done, err := e.Query()
 	return done || err != nil
 }
 
-// Query is like Done, but also returns CUDA's errors.
+// Query is like Done, but returns the error if CUDA's query fails.
 func (e *Event) Query() (done bool, err error) {
 	point := e.Point()
 	if point == nil {
@@ -87,13 +88,14 @@ func (e *Event) share(other *Event) {
 }
 
 // RecordAfter returns an event that marks the end of the work queued on s. If s is not adopted,
-// RecordAfter records e and returns it. For an adopted stream, it returns the stream's own event,
-// which is recorded again when more work is queued. If fixed is set, it instead returns e, which
-// then refers to the current point of the stream's event.
+// RecordAfter records e and returns it. If s is adopted, RecordAfter returns the stream's own
+// event, which is recorded again whenever more work is queued. A caller that needs an event that
+// does not move sets fixed. RecordAfter then returns e, which refers to the current point of the
+// stream's event.
 //
-// Callers are groups that have kernels on the stream. They hold the lock that their RecordEvent
-// acquires, so the stream cannot begin a capture or be destroyed during the call. RecordAfter must
-// be called on a thread where the context is current.
+// Only a group that has kernels on the stream may call RecordAfter. The group must hold the lock
+// that its RecordEvent method acquires, so that the stream cannot begin a capture or be destroyed
+// during the call. RecordAfter must be called on a thread where the context is current.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -118,10 +120,10 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// fixedPoint returns a new point that is reached once the event's current point has been reached,
-// or nil if the event has no point. A graph must wait for such a separate point, because a later
-// Record would change what it waits for. fixedPoint must be called on a thread where the context is
-// current.
+// fixedPoint returns a new point that is reached once the event's current point has been reached.
+// It returns nil if the event has no point. A graph must wait for such a new point, because a
+// later Record of the event would change what the graph waits for. fixedPoint must be called on a
+// thread where the context is current.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,8 +138,8 @@ func (e *Event) fixedPoint() (*Point, error) {
 // Point wraps a CUDA event. Because events have no Close, a cleanup function returns the CUDA event
 // to the device's pool.
 type Point struct {
-	// streams owns the pool. As a pointer, it also keeps Go from allocating points in one block with
-	// other tiny objects, which would keep the points alive.
+	// streams owns the pool. Because this field is a pointer, Go does not allocate Points in one
+	// block with other tiny objects, which would keep the Points alive.
 	streams *Streams
 	Handle  cuda.Event
 }
@@ -153,9 +155,10 @@ func (d *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter returns a new point. wait must make the given stream wait for some events, and the
-// point is reached once those have been. The stream is a temporary one, because other streams may
-// be in a capture. NewPointAfter must be called on a thread where the context is current.
+// NewPointAfter creates a temporary stream, calls wait to make that stream wait for some events,
+// and returns a new point that is reached after those events. The stream must be temporary,
+// because other streams may be in a capture. NewPointAfter must be called on a thread where the
+// context is current.
 func (d *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
@@ -205,7 +208,7 @@ func (p *pool) put(handle cuda.Event) {
 	p.free = append(p.free, handle)
 }
 
-// drain destroys the unused events. Those in use are destroyed with the context.
+// drain destroys the unused events. Events in use are destroyed with the CUDA context.
 func (p *pool) drain(driver *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,15 +11,15 @@ type faults struct {
 	faultsMu   ranked.Mutex[faultsMu]
 	first      error // first error since the last takeFault; guarded by faultsMu
 	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
-	// kept is set when the stream is being closed, so that all concurrent calls of Synchronize
-	// return the error; guarded by faultsMu.
+	// kept is set once the stream is being closed. From then on, first is not cleared when it is
+	// returned, so that all concurrent calls of Synchronize return it; guarded by faultsMu.
 	kept bool
 	// reported lists the groups whose fault the stream has returned or will return; guarded by
 	// faultsMu.
 	reported []Group
 }
 
-// addFault records an error if no error is pending.
+// addFault makes the next Synchronize return err, unless an earlier error is pending.
 func (f *faults) addFault(err error) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
@@ -43,7 +43,8 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 }
 
-// MarkReported records that the caller has already been given a group's fault.
+// MarkReported records that the fault of a group has been returned to the caller in another way,
+// so that Synchronize does not return it again.
 func (f *faults) MarkReported(g Group) {
 	g = g.Whole()
 	f.faultsMu.Lock()

@@ -13,8 +13,8 @@ import (
 )
 
 // Graph is captured work. It is capturing while a stream records into it, then open, and finally
-// closed. Because NCCL's kernels in a graph refer to their communicators, these cannot be torn down
-// before the graph is closed.
+// closed. NCCL's kernels in a graph refer to their communicators, so the communicators cannot be
+// torn down before the graph is closed.
 type Graph struct {
 	streams *Streams
 	// Calls holds the group calls in the graph. Each launch assigns them new tickets and numbers.
@@ -26,8 +26,8 @@ type Graph struct {
 	points    []*Point // waited for by nodes of the graph
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits reports whether the graph may wait for something other than the groups on its stream
-	// (Stream.RecordGroups).
+	// Waits is set if the graph may wait for something other than the groups on its stream (see
+	// Stream.RecordGroups).
 	Waits    bool
 	finished *Event // marks the end of the last launch
 
@@ -45,13 +45,13 @@ type Calls interface {
 	// Launch assigns tickets and numbers to the calls, and queues the launch with Graph.Queue and
 	// Graph.RecordEvents. The caller must hold the locks of the graph and the stream.
 	Launch(g *Graph, stream *Stream) error
-	// Close frees the resources of the calls. ended reports whether all launches have completed.
+	// Close frees the resources of the calls. ended is true if all launches have completed.
 	Close(ended bool)
 }
 
-// addHost adds a host function to the capture. run does the function's work and then writes value
-// to the word for which the graph waits. Because launches do not overlap, each one can reset the
-// word.
+// addHost adds a host function to the capture. The host function only starts a goroutine for run,
+// and the graph waits until run has written value to done. All launches use the same word, which
+// each launch can reset because launches do not overlap.
 func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)

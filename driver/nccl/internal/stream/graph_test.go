@@ -7,8 +7,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturingStreamIsBusyWithEarlierWork queries a stream during a capture while earlier work is
-// still running. If the stream counted as idle, that work's memory could be unmapped.
+// TestCapturingStreamIsBusyWithEarlierWork queries a stream during a capture while earlier work
+// is still running. If the stream counted as idle, the memory that the earlier work uses could be
+// unmapped.
 func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 	s, err := newStreams(t).NewStream()
 	if err != nil {

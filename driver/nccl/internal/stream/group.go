@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// Group is a communicator as seen by streams, which compare groups by pointer.
+// Group is a communicator as seen by streams. Streams compare groups by pointer.
 type Group interface {
 	// Await waits until a stream is idle, and checks whether the group has failed. ticket and
 	// operation identify the stream's last collective.
@@ -15,21 +15,22 @@ type Group interface {
 	// KernelsEnded returns a channel that is closed once the group has failed or is closed and its
 	// kernels have exited or been abandoned.
 	KernelsEnded() <-chan struct{}
-	// Reported returns the fault that a kernel of the group has reported, which also fails the
-	// group, or nil.
+	// Reported returns the fault that a kernel of the group has reported, or nil. If there is such
+	// a fault, Reported also makes the group fail.
 	Reported() error
 	// ReplayFault returns the fault of a group whose calls another library may replay, or nil.
 	ReplayFault() error
-	// EndedEarly returns the fault of a collective that has completed but cannot have succeeded, or
-	// nil.
+	// EndedEarly returns the group's fault if the collective with the given ticket has completed
+	// but cannot have succeeded. Otherwise it returns nil.
 	EndedEarly(ticket uint64) error
-	// Whole returns the group that the user has created: the group itself, or the group that it is a
-	// level of. Streams report one fault for that group and its levels.
+	// Whole returns the group that the user created. That is the group itself or, if the group is
+	// one level of a two-level group, the two-level group. Streams report a single fault for a
+	// two-level group and its levels.
 	Whole() Group
-	// RecordEvent records the group's event on a stream now instead of later (Stream.RecordGroups).
-	// If forget is set, the stream is being abandoned, and the group drops the event, so that
-	// nothing waits for the stream. RecordEvent must not wait for other ranks, because the caller
-	// holds the stream's lock.
+	// RecordEvent records the group's event on a stream now instead of later (see
+	// Stream.RecordGroups). If forget is set, the stream is being abandoned, and the group instead
+	// drops the event, so that no later call waits for the stream. RecordEvent must not wait for
+	// other ranks, because the caller holds the stream's lock.
 	RecordEvent(stream *Stream, forget bool) error
 }
 

@@ -26,10 +26,10 @@ type Stream struct {
 	completion
 	lastCall // guarded by Mu
 	launchers
-	// functions is the number of host functions queued so far, and word holds the number of the last
-	// one that ran.
+	// functions is the number of host functions queued so far. Host functions are numbered in this
+	// order, and each one writes its number to word when it has run.
 	functions uint32    // guarded by Mu
-	word      *gpu.Word // guarded by Mu; allocated at the first use
+	word      *gpu.Word // allocated at the first use; guarded by Mu
 	adoption
 	faults
 }
@@ -37,11 +37,12 @@ type Stream struct {
 // completion records whether a caller has waited for all work of a stream.
 type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 
-// Waited reports whether a caller has waited for all work, without an error.
+// Waited reports whether a caller has waited for all work of the stream and got no error.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
-// ClearWaited makes Waited return false before more work is queued on the stream. Stream.The caller
-// must hold Mu. Most launches find the value already cleared and avoid a locked instruction.
+// ClearWaited makes Waited return false before more work is queued on the stream. The caller must
+// hold Stream.Mu. In most launches the value is already clear, and the check avoids a locked
+// instruction.
 func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
@@ -90,12 +91,14 @@ func (s *Stream) Usable() error {
 	return nil
 }
 
-// Fail does nothing, because the caller has the error and work queued on a GPU runs in any case.
+// Fail does nothing. Work that is already queued on a GPU cannot be stopped, and the caller
+// already has the error.
 func (s *Stream) Fail(error) {}
 
-// Refuse reports the error of a group's call that was not launched. It returns the error if the
-// stream is idle, or if it is adopted, because the stream's owner may wait without calling symmem.
-// Otherwise it returns nil, and the next Synchronize returns the error. The caller must hold s.Mu.
+// Refuse handles the error of a group's call that was not launched. If the stream is idle, Refuse
+// returns the error. It also returns the error if the stream is adopted, because the owner may
+// wait for the stream without calling symmem. Otherwise Refuse returns nil, and the next
+// Synchronize returns the error. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -105,12 +108,13 @@ func (s *Stream) Refuse(g Group, err error) error {
 	return nil
 }
 
-// RecordGroups makes all groups on the stream, except one, record their events now. It is called
-// before the stream starts a capture or is closed, because events cannot be recorded afterwards.
+// RecordGroups makes all groups on the stream, other than except, record their events now. It is
+// called before the stream starts a capture or is closed, because events cannot be recorded
+// afterwards.
 //
 // It is also called before work that may wait for something other than the groups, so that the
-// groups' calls on other streams do not wait for that work. Any work on an adopted stream is
-// treated as such, because the owner may have queued such a wait at any time. The caller must hold
+// groups' calls on other streams do not wait for that work. All work on an adopted stream is
+// treated this way, because its owner may queue such a wait at any time. The caller must hold
 // s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
@@ -134,8 +138,9 @@ func (s *Stream) RecordQueued() error {
 	return s.queued.Record(s.CUDA)
 }
 
-// recordOwners records the event of an adopted stream after all its work, including the owner's.
-// capturing reports that this was impossible because the stream is being captured.
+// recordOwners records the event of an adopted stream after all work on the stream, including the
+// owner's. If the stream is being captured, recordOwners records nothing and returns true as
+// capturing.
 func (s *Stream) recordOwners() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

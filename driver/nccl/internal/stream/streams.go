@@ -27,8 +27,8 @@ type Streams struct {
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
 	// Order makes stream order a happens-before relation in Go's memory model. A host function
-	// loads Order before its work and adds to it afterwards, and code that observes the completion
-	// of work loads it.
+	// loads Order before it runs and increments it afterwards. Code that sees that work has
+	// completed must then load Order too.
 	Order atomic.Uint64
 	pool  pool
 
@@ -61,7 +61,8 @@ func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Own returns the stream as a *Stream, or an error if it belongs to another device.
+// Own returns stream as a *Stream. It returns an error if the stream does not belong to this
+// device.
 func (d *Streams) Own(stream driver.Stream) (*Stream, error) {
 	if s, ok := stream.(*Stream); ok && s != nil && s.streams == d {
 		return s, nil
@@ -74,8 +75,9 @@ var errForeign = errors.New("the stream belongs to another device")
 // NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// keepInCapture keeps a point alive while the stream's owner is capturing, and until the graph is
-// destroyed or, if the driver cannot report that, until the device is closed.
+// If the owner of stream is capturing it, keepInCapture keeps p alive until the captured graph is
+// destroyed. If the driver cannot report when that happens, p stays alive until the device is
+// closed.
 func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := d.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
@@ -91,8 +93,8 @@ func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHost runs a host function, reports a panic if there is one, and then writes value to done, the
-// word for which the stream waits.
+// runHost runs a host function. If the function panics, runHost reports the panic as an error.
+// Finally it writes value to done, the memory word that the stream is waiting for.
 func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
 	d.Order.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {

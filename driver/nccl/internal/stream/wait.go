@@ -11,10 +11,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work has completed. On an adopted stream, only work before the last
-// RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false without
-// waiting for the call. After an error of the device, Idle returns true, because nothing else will
-// run.
+// Idle reports whether all work has completed. On an adopted stream, it considers only work
+// queued before the last call of RecordQueued or recordOwners. While a call is queueing work,
+// Idle returns false without waiting for the call. After a device error, Idle returns true,
+// because no more work will run.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -29,8 +29,9 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query queries CUDA whether all work has completed. During a capture, when CUDA forbids that, it
-// queries an event recorded before the capture instead. The caller must hold s.Mu.
+// query asks CUDA whether all work has completed. CUDA does not allow that query during a
+// capture, so query then uses an event that was recorded before the capture. The caller must hold
+// s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -64,8 +65,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// Each stream reports faults of replays once, because the owner may replay a graph on any of its
-	// streams.
+	// The owner may replay a graph on any of its streams, so each stream reports the fault of a
+	// replay once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -114,8 +115,8 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of a stream, whose latest call is c. It checks the peers of c's group;
-// watchers check the other groups on the stream.
+// await waits for the work of s, whose latest call is c. Meanwhile it checks only the peers of
+// c's group. Each of the other groups on the stream has a watcher that checks its peers.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -124,9 +125,10 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and its kernels are being stopped. A stream whose kernel does not exit
-	// is abandoned with everything queued on it. Return the fault only after that, because the
-	// caller may then queue more work, but do not wait for other unfinished work on the stream.
+	// The group has failed, and its kernels are being stopped. If a kernel does not exit, its
+	// stream is abandoned together with everything queued on it. Wait for that before returning the
+	// fault, because the caller may queue more work as soon as await returns. Do not wait for other
+	// unfinished work on the stream.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -137,8 +139,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	return gpu.Poll(idleCtx, s.Idle)
 }
 
-// Abandon replaces the CUDA stream if a kernel there does not exit. Everything queued behind the
-// kernel is lost, including the events recorded there.
+// Abandon replaces the CUDA stream because a kernel on it does not exit. Everything queued behind
+// the kernel is lost, including recorded events. If the stream is idle, Abandon does nothing.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -168,9 +170,9 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close ends a capture and waits for the stream's work, for at most twice the longest timeout of
-// the device and its groups. Afterwards CUDA is no longer queried about the stream, so the owner of
-// an adopted stream may destroy it.
+// Close ends the stream's capture, if there is one, and waits for the stream's work. The wait
+// takes at most twice the longest timeout of the device and its groups. Afterwards CUDA is no
+// longer queried about the stream, so the owner of an adopted stream may destroy it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
@@ -178,8 +180,7 @@ func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close closes the stream. It first calls record, which marks the end of the owner's work if the
-// stream may still exist.
+// close closes the stream. It calls record to mark the end of the owner's work before it waits.
 func (s *Stream) close(record func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
@@ -229,7 +230,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 // the device keeps the memory that the work uses. Later work is not registered.
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
-		s.gpu.AddUnfinished(s.Idle) // the call that holds the lock may be waiting for other ranks
+		s.gpu.AddUnfinished(s.Idle) // whoever holds the lock may be waiting for other ranks
 		return nil
 	}
 	defer s.Mu.Unlock()

@@ -16,11 +16,11 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// Wait here, because CUDA's copy call would wait for the stream with the stream's lock held,
-		// and a group's fault could not end that wait.
+		// Wait here rather than in CUDA's copy call, which would wait while this function holds the
+		// stream's lock, so that the fault of a group could not interrupt it.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
-			_ = gpu.Poll(ctx, s.Idle) // CUDA waits for the rest
+			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
 			cancel()
 		}
 	}
@@ -32,10 +32,12 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxStaged is the size of the largest copy from pageable memory for which CUDA does not wait.
+// maxStaged is the largest size of a copy from pageable memory for which CUDA's copy call does
+// not wait for the stream.
 const maxStaged = 64 << 10
 
-// blocks reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
+// blocks reports whether CUDA's copy call would wait for the stream, as it does for pageable
+// memory.
 func blocks(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxStaged && !g.IsMapped(src))
 }
@@ -53,13 +55,14 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in the function becomes the stream's error. In a
-// capture of the stream's owner, Host returns ErrUnsupported, because launches of the owner's graph
-// may overlap.
+// Host runs a function in stream order. A panic in the function becomes the stream's error. If
+// another library owns the stream and is capturing it, Host returns ErrUnsupported, because
+// several launches of the captured graph may run at the same time.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
-			return fmt.Errorf("host function in a capture of another library: %w", driver.ErrUnsupported)
+			return fmt.Errorf("host function while another library is capturing the stream: %w",
+				driver.ErrUnsupported)
 		}
 		run := func(done *gpu.Word, value uint32) {
 			s.streams.runHost(work, s.addFault, done, value)
@@ -77,7 +80,7 @@ func (s *Stream) Host(work func()) error {
 			return err
 		}
 		s.functions++
-		// Capture the current values, because Abandon replaces both fields.
+		// Copy both fields, because Abandon replaces them.
 		word, number := s.word, s.functions
 		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
@@ -92,12 +95,13 @@ func (s *Stream) Host(work func()) error {
 // Record records an event after the work queued on the stream.
 //
 // During a capture begun by BeginCapture, the event does not become a node of the graph, but is
-// recorded after each launch. On an adopted stream, if the owner is capturing or the stream was
-// closed with unfinished work, the event marks the end of the work that symmem has queued.
+// recorded after each launch. On an adopted stream, the event normally also covers the owner's
+// work. If the owner is capturing the stream, or if the stream was closed with unfinished work,
+// the event covers only the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
-		return errors.New("recording an event: it belongs to another device")
+		return errors.New("cannot record an event of another device")
 	}
 	if s.adopted && s.closedBusy.Load() && !s.queued.Done() {
 		ev.share(&s.queued)
@@ -126,7 +130,7 @@ func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
-		return errors.New("waiting for an event: it belongs to another device")
+		return errors.New("cannot wait for an event of another device")
 	}
 	return s.submitWork(func() error {
 		if s.Capture == nil && !s.Recording {
