@@ -27,23 +27,24 @@ type Exchange struct {
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
 	Multiprocessors int
-	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false
-	// if ranks of this process share the GPU, because waiting blocks could occupy the
-	// multiprocessors that another rank needs. It is written before the group is used.
+	// Overlaps is set if kernels are launched with CUDA's programmatic dependent launch. It is not
+	// set if ranks of this process share the GPU, because the waiting blocks of one rank could
+	// occupy the multiprocessors that another rank needs. It is written before the group is used.
 	Overlaps bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
 	// report is host memory through which kernels and the host signal each other. finalReport is a
-	// copy that is made when the report is freed. Both are guarded by mu.
+	// copy of the report that is made when the report is freed. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
-	stops       sync.WaitGroup // goroutines that copy the word that Stop writes to the GPU
+	stops       sync.WaitGroup // goroutines that Stop has started
 	suspension  suspension     // guarded by mu
 }
 
-// Reported returns the fault that a kernel has reported, and whether there is one.
+// Reported returns the report of a kernel that has found a fault, and whether there is such a
+// report.
 func (x *Exchange) Reported() (kernels.Report, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -53,8 +54,8 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.finalReport.Read()
 }
 
-// Transport returns the Transport of the group's kernels, without a timeout. It returns ErrClosed
-// once the memory has been freed.
+// Transport returns the Transport of the group's kernels. The caller must set its timeout. It
+// returns ErrClosed once the memory has been freed.
 func (x *Exchange) Transport() (kernels.Transport, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -68,15 +69,17 @@ func (x *Exchange) Transport() (kernels.Transport, error) {
 
 // capabilities is the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
-	// Why is the reason why the rank has no exchange memory, or empty if it has.
+	// Why is the reason why the rank cannot have exchange memory. It is empty if the rank can have
+	// it.
 	Why string `json:"why,omitempty"`
 	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
-	// Fabric is the handle of the rank's memory if descriptors cannot be sent.
+	// Fabric is the fabric handle of the rank's memory. It is used if ranks cannot send each other
+	// file descriptors.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
-// Group holds the parts of a communicator that its exchange uses.
+// Group holds what an Exchange needs from the communicator that owns it.
 type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
@@ -86,16 +89,18 @@ type Group struct {
 	Code    *gpu.Code
 	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
 	Sharers int
-	// NoFabric is the reason why ranks cannot use fabric handles, which they need if they cannot
-	// send descriptors. It is the same on all ranks, and empty if fabric handles may work.
+	// NoFabric is the reason why the ranks cannot use fabric handles, or empty if these may work.
+	// Ranks need fabric handles if they cannot send each other file descriptors. NoFabric is the
+	// same on all ranks.
 	NoFabric string
 	// CheckLinks returns an error unless NVLink connects the GPUs of the group.
 	CheckLinks func() error
 }
 
-// Open allocates the exchange memory of the group, on all ranks or on none. If the group gets no
-// exchange memory, Open returns the reason. It returns an error only if the ranks could not agree.
-// The ranks do not communicate if the group's configuration alone rules out exchange memory.
+// Open allocates the exchange memory of the group, either on all ranks or on none. If the group
+// gets no exchange memory, Open returns the reason. It returns an error only if the ranks could
+// not agree. If the group's configuration rules out exchange memory, the ranks do not
+// communicate.
 func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -123,8 +128,8 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. reason is that of the lowest rank that cannot have
-// exchange memory, or empty if there is none.
+// agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, agree
+// returns the reason that the lowest of these ranks gave. Otherwise reason is empty.
 func (x *Exchange) agree(
 	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {
@@ -219,8 +224,8 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close frees the memory, once work of closed streams that may still use it has completed. The
-// caller guarantees that no kernel of the group is running on an open stream or can start there.
+// Close frees the memory once all work of closed streams that may still use it has completed. The
+// caller must ensure that no kernel of the group is running, or can start, on an open stream.
 func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
 		return nil
@@ -254,7 +259,8 @@ func (x *Exchange) release() error {
 	return err
 }
 
-// retire removes the report and returns it. Transport and Stop no longer use the memory afterwards.
+// retire removes the report and returns it. Afterwards, Transport and Stop no longer use the
+// exchange memory.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -266,12 +272,12 @@ func (x *Exchange) retire() *kernels.Report {
 	return report
 }
 
-// Stop makes this rank's waiting kernels exit, and later kernels exit as soon as they start. It
+// Stop makes this rank's waiting kernels exit. Kernels that start later exit immediately. Stop
 // does not wait for the kernels.
 //
-// Waiting kernels poll a word in host memory, whereas a kernel that starts reads a copy of the word
-// on the GPU, because reading host memory at that point would add 0.5 us to the 2.7 us of a call of
-// 1 KiB.
+// A waiting kernel polls a word in host memory. A kernel that starts reads a copy of this word on
+// the GPU instead, because reading host memory at that point would add 0.5 us to the 2.7 us that
+// a call of 1 KiB takes.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -289,7 +295,7 @@ func (x *Exchange) Stop() {
 	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
 	x.stops.Go(func() {
 		g := x.group.Sharing.GPU
-		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
+		_ = g.Do(func() error { // if the copy fails, later kernels exit when they first wait
 			return g.Aside.Run(g, func(stream cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(dst, src, 4, stream)
 			})

@@ -8,8 +8,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// TestStopWithoutCUDA stops kernels while a stuck kernel forbids CUDA calls. Stop must still write
-// the word in host memory.
+// TestStopWithoutCUDA stops kernels while CUDA calls are not allowed because a kernel is stuck.
+// Stop must still write the word in host memory.
 func TestStopWithoutCUDA(t *testing.T) {
 	gpu.Stuck.Store(true)
 	defer gpu.Stuck.Store(false)

@@ -6,18 +6,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// maxLatest is the number of recent launches that can be looked up, a power of two.
+// maxLatest is the number of recent launches that can be looked up. It is a power of two.
 const maxLatest = 256
 
-// Launches records launches of direct kernels, so that the call that a kernel reported can be
-// found.
+// Launches records launches of direct kernels, so that CallOf can find the call to which a
+// kernel's report belongs.
 type Launches struct {
 	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
 	// latest holds launch n, counted from 1, at index n % maxLatest. It is guarded by mu.
 	latest [maxLatest]launch
-	// captured holds the latest calls in captures of other libraries. capturedCount counts all of
-	// these calls. Both are guarded by mu.
+	// captured holds the latest calls captured by other libraries. capturedCount counts all calls
+	// captured by other libraries. Both are guarded by mu.
 	captured      []driver.Call
 	capturedCount int
 }
@@ -41,7 +41,7 @@ func (l *Launches) Add(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Unlock()
 }
 
-// AddCaptured records a call in a capture of another library, which may replay it at any time.
+// AddCaptured records a call that another library captures, and may replay at any time.
 func (l *Launches) AddCaptured(call *driver.Call) {
 	record := *call
 	record.Keep = nil

@@ -7,8 +7,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// TestCallOfFindsCapturedCalls looks up calls by digest, because replays by another library change
-// the kernels' count.
+// TestCallOfFindsCapturedCalls looks up calls by their digest alone, as CallOf does after replays
+// by another library have advanced the kernels' count.
 func TestCallOfFindsCapturedCalls(t *testing.T) {
 	var l Launches
 	newCall := func(digest uint64) *driver.Call { return &driver.Call{Digest: digest} }

@@ -8,28 +8,29 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder makes a group's calls run in the order of their launches, on all streams and paths.
-// All ranks must agree on the order: a direct kernel and an NCCL kernel might not fit on the GPU
-// together, so ranks that ran them in different orders would deadlock. LaunchOrder does not order
-// two consecutive NCCL calls, because NCCL does that.
+// LaunchOrder makes a group's calls run in the order in which they were launched, whatever
+// streams and paths they use. The order must be the same on all ranks: a direct kernel and an
+// NCCL kernel might not fit on a GPU together, so ranks that ran them in different orders would
+// deadlock. LaunchOrder does not order two consecutive NCCL calls, because NCCL does that.
 //
 // A group without direct kernels needs no LaunchOrder.
 //
-// Callers of RecordLatest and ForgetLatest must hold the stream's lock, and callers of all other
-// methods the communicator's mu. The cuda.Driver passed to them must use the GPU's context.
+// Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of all other
+// methods must hold the communicator's mu. The cuda.Driver passed to them must use the GPU's
+// context.
 type LaunchOrder struct {
-	// mu is held by RecordLatest, and by a launch from the time it reads latest until it has stored
-	// itself as the latest launch.
+	// mu is held by RecordLatest. A launch holds it from the time when it reads latest until it has
+	// set latest to its stream.
 	mu ranked.Mutex[orderMu]
-	// latest is the stream of the latest launch as long as an event can still be recorded there.
-	// Once it cannot, latestEvent marks the end of that launch. Before the first launch, both are
-	// nil. Both are written with mu held. A goroutine that sets or clears latest also holds the
-	// stream's lock.
+	// latest is the stream of the latest launch as long as an event can still be recorded on that
+	// stream. From then on, latest is nil and latestEvent marks the end of the launch. Before the
+	// first launch, both are nil. Both are written with mu held. A goroutine that sets or clears
+	// latest also holds the stream's lock.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
 	// event is used for all streams that are not adopted. Each adopted stream has its own event.
 	event stream.Event
-	// ByNCCL reports whether the latest launch consists only of NCCL kernels.
+	// ByNCCL is set if the latest launch consists only of NCCL kernels.
 	ByNCCL bool
 	// replayEvent is set once another library has captured a call of the group. Because symmem does
 	// not see the replays of that library's graph, each replay and each launch waits for replayEvent
@@ -78,7 +79,7 @@ func (t *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 	return event.StreamWait(s, gpu)
 }
 
-// End must be called after a launch has been queued. It records replayEvent if that event exists.
+// End must be called after a launch has been queued. If replayEvent exists, End records it.
 func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replayEvent == nil {
 		return nil
@@ -86,7 +87,7 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent, if it does not exist, and records it after the latest
+// If replayEvent does not exist, makeReplayEvent creates it and records it after the latest
 // launch. Graphs of other libraries refer to the event, and keep the communicator that owns it
 // alive.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
@@ -106,8 +107,8 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	return nil
 }
 
-// RecordLatest records latestEvent if the latest launch is on stream s. The event then marks the
-// end of the work queued there so far.
+// If the latest launch is on stream s, RecordLatest records latestEvent, which then marks the end
+// of the work queued on s so far.
 func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,8 +127,8 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 // and nil otherwise.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// ForgetLatest forgets the latest launch if it is on stream s, so that the next launch does not
-// wait for it.
+// If the latest launch is on stream s, ForgetLatest forgets that launch, so that the next launch
+// does not wait for it.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,8 +14,9 @@ type Recordings struct {
 	// count is the number of the latest capture. Captures are numbered from 1, in the same way on
 	// all ranks.
 	count uint64
-	// foreign lists the OpenRecordings most recently used captures of other libraries, ordered by
-	// their last use. The limit is needed because the end of such a capture is not visible.
+	// foreign lists the most recently used captures of other libraries, ordered by their last use.
+	// It has at most OpenRecordings entries. The limit is needed because symmem cannot see when
+	// such a capture ends.
 	foreign []*Recording
 }
 
@@ -41,13 +42,13 @@ func (r *Recordings) Begin(id uint64) *Recording {
 	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}
 }
 
-// Has reports whether the capture whose CUDA ID is id is known.
+// Has reports whether the capture with the given CUDA ID is known.
 func (r *Recordings) Has(id uint64) bool {
 	return slices.ContainsFunc(r.foreign, func(known *Recording) bool { return known.id == id })
 }
 
-// Get returns the recording of the capture whose CUDA ID is id. If the capture is new, Get begins a
-// recording.
+// Get returns the recording of the capture with the given CUDA ID. If the capture is new, Get
+// begins a recording.
 func (r *Recordings) Get(id uint64) *Recording {
 	for i, known := range r.foreign {
 		if known.id == id {
@@ -68,8 +69,8 @@ func (r *Recording) Next() driver.Recorded {
 	return r.last
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call, which either
-// is in the capture or precedes the launch of the graph.
+// waitForPrevious makes the next work on a stream wait for the group's previous call. That call
+// is either in the same capture, or it is launched before the graph.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -87,15 +88,16 @@ func (r *Recording) waitForPrevious(
 		return slices.Contains(capture.Tips, n)
 	})
 	if len(missing) == 0 {
-		return nil // the stream's owner has already made it wait for the previous stream
+		return nil // the stream already waits for the previous call
 	}
 	return gpu.CaptureAfter(s, missing)
 }
 
-// recordLatest makes each launch of the graph record replayEvent after the latest call. Because the
-// end of the capture is not visible, each new call moves the recording node behind itself. CUDA
-// does not allow nodes to be removed during a capture, but their dependencies can be changed. If
-// that fails, recordLatest adds another node.
+// recordLatest makes each launch of the graph record replayEvent after the latest call. Any call
+// could be the last one, because symmem cannot see when the capture ends. After each call,
+// recordLatest therefore moves the node that records the event behind that call. CUDA does not
+// allow nodes to be removed during a capture, but their dependencies can be changed. If that
+// fails, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

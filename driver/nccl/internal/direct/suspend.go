@@ -16,17 +16,18 @@ import (
 
 // suspension holds the state of a suspended exchange. Exchange.mu guards it.
 type suspension struct {
-	// active reports whether the memory of all ranks is unmapped, while its addresses stay reserved.
+	// active is set while the memory of all ranks is unmapped. Its addresses stay reserved.
 	active bool
-	// allocated reports whether this rank's memory is mapped again although active is still set,
-	// because Resume has not mapped the peers' memory yet.
+	// allocated is set if this rank's memory is mapped again but the peers' memory is not, so that
+	// active is still set.
 	allocated bool
 	// header holds the header of this rank's memory, which contains the number of the next call.
 	header [kernels.HeaderBytes]byte
 }
 
-// Suspend unmaps the exchange memory of all ranks, and keeps the addresses reserved. It returns the
-// number of bytes that this rank has released. No kernel of the group may be running on any rank.
+// Suspend unmaps the exchange memory of all ranks, but keeps the addresses reserved. It returns
+// the number of bytes that this rank has released. No kernel of the group may be running on any
+// rank.
 func (x *Exchange) Suspend() (released int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -173,15 +174,15 @@ func (x *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// Withdraw stops exporting the memory. It must be called once all ranks have mapped the memory or
-// the group has failed.
+// Withdraw ends the export of the memory. It must be called once all ranks have mapped the
+// memory, or once the group has failed.
 func (a *Allocation) Withdraw() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard frees the memory. It is called when another rank could not allocate its own.
+// Discard frees the memory. It is called if another rank could not allocate its exchange memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Scratch allocates a small buffer for the all-reduces that implement barriers. Its contents do not
-// matter.
+// Scratch allocates a small buffer for the all-reduces that implement barriers. Barriers ignore
+// the contents of the buffer.
 type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu

@@ -120,8 +120,8 @@ func (l *Sharing) MapShared(
 	}
 	var handle cuda.FabricHandle
 	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
-		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, but handles have %d", rank, len(fabric),
-			len(handle))
+		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, but handles have %d", rank,
+			len(fabric), len(handle))
 	}
 	address, err := l.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFabric(handle)

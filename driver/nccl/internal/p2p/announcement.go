@@ -11,28 +11,31 @@ type address struct {
 	number      uint64
 }
 
-// slotKey identifies a slot or a segment of a peer.
+// slotKey identifies a message slot or a staging segment of a peer.
 type slotKey struct {
 	source int
 	number uint64
 }
 
-// announcement is the header of a message that a sender has announced.
+// announcement is a message that a sender has announced by writing its header to this rank's
+// mailbox.
 type announcement struct {
 	header
 	source int
-	// previous is the previous message in the same slot, or nil if a Recv has accepted it.
+	// previous is the previous message in the same slot. It is nil if there is none, or once a Recv
+	// has accepted this message.
 	previous *announcement
 	accepted bool // whether a Recv has accepted the message
 }
 
 func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
 
-// ownsFlags reports whether the slot's flags belong to this message rather than to an earlier one.
+// ownsFlags reports whether the slot's flags describe this message rather than an earlier message
+// in the same slot.
 func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.accepted }
 
-// valid reports whether a correct peer could have sent the header. The segment's size is checked
-// once the segment has been mapped.
+// valid reports whether a correct peer could have written the header. The segment's size is
+// checked later, once the segment has been mapped.
 func (a *announcement) valid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Captured is one end of a message in a graph. Its words and, for a Send, its slot and staging
-// block stay allocated as long as the graph exists.
+// Captured is one end of a message in a graph: a Send or a Recv. Its words of host memory stay
+// allocated as long as the graph exists, and so do the slot and the staging block of a Send.
 type Captured struct {
 	messages   *Messages
 	plan       *Plan

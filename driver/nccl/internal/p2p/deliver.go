@@ -11,8 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// deliver starts a goroutine that delivers messages, if a Recv is waiting and the goroutine is not
-// running yet. The caller must hold in.mu.
+// If a Recv is waiting, deliver starts the goroutine that delivers messages, unless it is already
+// running. The caller must hold in.mu.
 func (in *inbox) deliver() {
 	if in.running || in.stopped || len(in.pending) == 0 {
 		return
@@ -21,8 +21,9 @@ func (in *inbox) deliver() {
 	in.delivering.Go(in.deliverAll)
 }
 
-// deliverAll delivers messages until no Recv is waiting or the group has failed or is closed. It
-// must not call CUDA, because the call might wait for a stream that is waiting for a message.
+// deliverAll delivers messages until no Recv is waiting, or until the group has failed or is
+// closed. It must not call CUDA, because such a call might wait for a stream that is itself
+// waiting for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
 	w := in.own.wakeup()
@@ -47,16 +48,16 @@ func (in *inbox) deliverAll() {
 }
 
 const (
-	// The first spinPolls polls follow each other without a pause, and the next yieldPolls yield the
-	// processor in between.
+	// deliverAll makes the first spinPolls polls without a pause, and yields the processor between
+	// the next yieldPolls polls.
 	spinPolls, yieldPolls = 50, 200
 	// idleSleep limits each sleep. A peer that announces a message wakes the sleeper earlier.
 	idleSleep = 10 * time.Millisecond
 )
 
-// pause waits between two polls. It sleeps only briefly if an announced message is incomplete,
-// because the GPU that completes a message does not wake this rank, unlike a rank that announces
-// one.
+// pause waits between two polls. A rank that announces a message wakes this rank, but a GPU that
+// completes a message does not. If an announced message is still incomplete, pause therefore
+// sleeps only briefly.
 func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -73,9 +74,9 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	}
 }
 
-// deliverable removes the pending receives whose messages have arrived, and returns them. announced
-// reports whether a message for one of the remaining receives has been announced, and more whether
-// the goroutine must continue.
+// deliverable removes the pending receives whose messages have arrived from the list and returns
+// them. announced reports whether a message for one of the remaining receives has been announced.
+// more reports whether the goroutine must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -106,9 +107,9 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	return ready, announced, in.running, err
 }
 
-// accept fills in the descriptor of a Recv, and reports whether it did. It does not do so until the
-// message has arrived, the peer's memory is mapped, and no earlier message with the same slot or
-// descriptor is pending. The caller must hold in.mu.
+// accept fills in the descriptor of a Recv if the message has arrived, the peer's memory is
+// mapped, and no earlier message that uses the same slot or descriptor is pending. It reports
+// whether it has filled in the descriptor. The caller must hold in.mu.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announced
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
@@ -140,8 +141,8 @@ func (in *inbox) isComplete(a *announcement) bool {
 	return atomic.LoadUint32(&in.own.flags(a.source).full[a.slot]) == 1 && !in.released(a)
 }
 
-// released reports whether the sender may overwrite a message although it has not been copied
-// (End.release). The caller must hold in.mu.
+// released reports whether the sender may overwrite a message that has not been copied (see
+// End.release). The caller must hold in.mu.
 func (in *inbox) released(a *announcement) bool {
 	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
 }

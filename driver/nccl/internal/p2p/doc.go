@@ -3,11 +3,11 @@
 //
 // A Send copies its buffer to staging memory on the sender's GPU in stream order, so that the
 // stream does not wait for the receiver. During the call it also announces the message to the
-// receiver, in host memory that both ranks share (mailbox). Package message matches each Recv with
-// a message. The Recv's stream waits for a word of a descriptor, and then runs a kernel that copies
-// the data to which the descriptor refers. Once the message has arrived, the host fills in the
-// descriptor and sets the word. It does so without calling CUDA, because the call might wait for a
-// thread that is waiting for this stream.
+// receiver, in host memory that both ranks share (mailbox). Package message matches each Recv
+// with a message. The Recv's stream waits for a word in a descriptor, which is a block of host
+// memory, and then runs a kernel that copies the data to which the descriptor refers. Once the
+// message has arrived, the host fills in the descriptor and sets the word. The host must not call
+// CUDA to do so, because the call might wait for a thread that is itself waiting for this stream.
 //
 // # States of a group's messages
 //
@@ -17,47 +17,50 @@
 //	closed   the memory is freed (Close)
 //
 // Close stops the messages and frees their memory. If a stream has an unfinished message or a
-// kernel of the process is stuck, the memory stays allocated until the process exits. Before Close,
-// the owner ends the waits of streams (Release), repeatedly if streams reach their messages later
-// (ReleaseLate, Device.Late). inbox.mu guards the state stopped, and the owner's lock the state
-// closed.
+// kernel of the process is stuck, the memory stays allocated until the process exits. Before
+// Close, the owner ends the waits of streams (Release). If some streams reach their messages only
+// later, the owner repeats this (ReleaseLate, Device.Late). inbox.mu guards the state stopped,
+// and the owner's lock guards the state closed.
 //
 // # States of a message
 //
-// Each slot of a pair of ranks has two words. full is 1 from the arrival of a message until the
-// receiver claims it, and taken is 1 from the end of the copy until the sender reuses the slot.
-// Captured messages can be replayed, because the values of the words are constants and everything
-// that differs between launches is in the header.
+// A message from one rank to another uses one of the slots of these two ranks. Each slot has two
+// words: full is 1 from the arrival of a message until the receiver claims it, and taken is 1
+// from the end of the copy until the sender reuses the slot. Captured messages can be replayed,
+// because every replay writes the same values to the two words. Whatever differs between replays
+// is in the header.
 //
-// A Send allocates a slot and a block of staging memory (stage), and waits for them as long as they
-// may become free. It is then queued (queueSend) and announced to the peer (announce). The slot and
-// the block are freed once the receiver has copied the message (reclaim). A captured Send keeps
-// them for the lifetime of its graph, and each replay waits until the message of the previous
-// replay has been copied. If the group has failed or is closed, the Send withdraws that message by
-// clearing full. If the receiver has already claimed the message, the Send gives the receiver's GPU
-// time to copy it (End.release).
+// A Send allocates a slot and a block of staging memory (stage). If none is free, it waits as
+// long as one may become free. It is then queued (queueSend) and announced to the peer
+// (announce). The slot and the block are freed once the receiver has copied the message
+// (reclaim). A captured Send keeps them for the lifetime of its graph, and each replay waits
+// until the message of the previous replay has been copied. If the group has failed or is closed,
+// the Send withdraws that message by clearing full. If the receiver has already claimed that
+// message, the Send instead gives the receiver's GPU time to copy it (End.release).
 //
-// A Recv is posted before its wait is queued (post, expect). Package message claims a message for
-// the Recv, this rank reads the message's header (readHeaders), and the two ends are compared
-// (match). The Recv accepts its message (accept) when all of these conditions hold:
+// A Recv is posted before its wait is queued (post, expect). Package message then claims a
+// message for the Recv, this rank reads the header of that message (readHeaders), and the Send
+// and the Recv are compared (match). The Recv accepts its message (accept) when all of these
+// conditions hold:
 //
-//   - The Recv is not captured, or its previous launch accepted a message and the stream waits
-//     again.
+//   - The Recv is not captured; or it is, but the Recv of the graph's previous launch has
+//     accepted a message and the stream is waiting again.
 //   - If the message is captured, a Recv has accepted the previous message in its slot.
 //   - full is 1, and the sender is not withdrawing messages.
-//   - The segment is mapped. A goroutine maps segments that were not mapped when the group
-//     connected.
+//   - The segment of staging memory that holds the message is mapped. If it was not mapped when
+//     the group connected, a goroutine maps it.
 //
 // If the group has failed or is closed, the Recv is refused instead and copies nothing
-// (End.refuse). In both cases its stream continues (handled), and the descriptor is reused once the
-// stream has passed the kernel. A goroutine polls for messages as long as receives are pending
-// (deliver).
+// (End.refuse). Whether the Recv is accepted or refused, it counts as handled and its stream
+// continues. The descriptor is reused once the copy kernel has run. A goroutine polls for
+// messages as long as receives are pending (deliver).
 //
 // # Locks
 //
 // Group.Mu, the owner's lock, guards the sending side (outbox) and is held while a Send waits for
-// space. inbox.mu guards the receiving side (inbox) and the lists of unfinished ends. No CUDA call
-// is made with inbox.mu held. Package nccl documents the order of all locks of the backend.
+// space. inbox.mu guards the receiving side (inbox) and the lists of unfinished sends and
+// receives. No CUDA call is made with inbox.mu held. Package nccl documents the order of all
+// locks of the backend.
 //
 // # Lock order
 //

@@ -10,27 +10,29 @@ import (
 	"symmem/internal/control"
 )
 
-// End is one end of an unfinished message.
+// End is one end of an unfinished message: a Send or a Recv of this rank.
 type End struct {
 	messages *Messages
 	plan     *Plan
 	control.Message
 	check    bool // whether the two ends are compared
 	captured bool // whether the words belong to a graph
-	// state is kernels.MessageWaits while the stream waits, in a Recv for its message, and in a
-	// captured Send for takenWord to become 1. Other Sends do not wait and have neither word.
+	// state is kernels.MessageWaits while the stream waits. In a Recv, the stream waits for the
+	// message. In a captured Send, it waits for takenWord to become 1. A Send that is not captured
+	// does not wait, and has neither of these two words.
 	state     *gpu.Word
 	takenWord *uint32
-	// full is the full word of a captured Send's slot. released is the word of its header ring.
+	// full and released are set for a captured Send. full is the full word of its slot
+	// (flags.full), and released is the word of the header ring (headerRing.released).
 	full, released *uint32
 	// done is recorded after the work of a Send. It is nil for a Recv.
 	done  *stream.Event
 	since time.Time // when the stream was first seen to wait; guarded by inbox.mu
 	// releaseStart is the time of the first call of release for a Send. It is guarded by inbox.mu.
 	releaseStart time.Time
-	// previous is the end of the graph's previous launch, or nil. handled is set once a Recv has
-	// accepted its message or has been refused, or the stream has passed a Send. Both are guarded by
-	// inbox.mu.
+	// previous is the End of the same call in the graph's previous launch, or nil. handled is set
+	// for a Recv once it has accepted its message or has been refused, and for a Send once the
+	// stream has passed it. Both are guarded by inbox.mu.
 	previous *End
 	handled  bool
 
@@ -45,15 +47,15 @@ type End struct {
 	announced *announcement
 }
 
-// passed reports whether the stream has passed a Recv, so that it may already wait in the graph's
-// next launch. The caller must hold inbox.mu.
+// passed reports whether the stream has passed a Recv. The stream may then already be waiting in
+// the graph's next launch. The caller must hold inbox.mu.
 func (e *End) passed() bool {
 	state := e.state.Value()
 	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
-// waits reports whether the stream is known to wait for the message, and sets since if it does. The
-// caller must hold inbox.mu.
+// waits reports whether the stream is known to be waiting for the message. If so, waits sets
+// e.since unless it is already set. The caller must hold inbox.mu.
 func (e *End) waits() bool {
 	if e.handled || e.previous != nil && !e.previous.handled || e.state == nil ||
 		e.state.Value() != kernels.MessageWaits {
@@ -82,7 +84,7 @@ func (e *End) release() {
 	}
 }
 
-// refuse lets the stream of a Recv continue without a message, if canAccept returns true. The
+// If canAccept returns true, refuse lets the stream of a Recv continue without a message. The
 // caller must hold inbox.mu.
 func (e *End) refuse() {
 	if e.handled || !e.canAccept() {
@@ -94,8 +96,8 @@ func (e *End) refuse() {
 }
 
 // canAccept reports whether the descriptor of a Recv may be filled in. All launches of a graph
-// share the descriptor, so the previous launch must have been handled and the stream must be
-// waiting in this one. The caller must hold inbox.mu.
+// share the descriptor, so the Recv of the previous launch must have been handled, and the stream
+// must be waiting in the current launch. The caller must hold inbox.mu.
 func (e *End) canAccept() bool {
 	return !e.captured ||
 		(e.previous == nil || e.previous.handled) && e.state.Value() == kernels.MessageWaits

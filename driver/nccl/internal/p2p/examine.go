@@ -9,7 +9,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine returns an error if a message that a stream waits for can never complete.
+// Examine returns an error if a stream is waiting for a message that can never complete.
 func (m *Messages) Examine() error {
 	if m.counts == nil {
 		return nil
@@ -44,8 +44,8 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage returns an error if the message of a Recv can never arrive or, for a captured
-// Send, if the previous message can never be copied.
+// For a Recv, examineMessage returns an error if the message can never arrive. For a captured
+// Send, it returns an error if the previous message in the slot can never be copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
@@ -65,8 +65,8 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// Check again, because all messages that the peer announced before it was examined are now
-	// visible.
+	// The error may be out of date: all messages that the peer had announced when it was examined
+	// have become visible. Read the headers and check again.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	readErr := m.in.readHeaders()
@@ -78,14 +78,14 @@ func (m *Messages) examineMessage(e *End) error {
 	return err
 }
 
-// Unmatched returns an error that lists the messages of which only one end was called. It is called
-// when the group closes.
+// Unmatched is called when the group closes. It returns an error that lists each Send without a
+// Recv, and each Recv without a Send.
 func (m *Messages) Unmatched() error {
 	if m.counts == nil || m.Plane.Cause() != nil {
 		return nil
 	}
 	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // if this fails, a call holds the lock while it waits for other ranks
+	if m.Mu.TryLock() { // otherwise a call holds the lock and waits for other ranks
 		for peer := range m.out.peers {
 			unread = append(unread, m.out.unread(peer)...)
 		}

@@ -21,19 +21,19 @@ type Owner interface {
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group because this rank could not queue a call that its peers expect.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed, and returns the error for the call,
-	// which is refused.
+	// AfterPeerFault fails the group because a peer has failed. It returns the error with which the
+	// call is refused.
 	AfterPeerFault(call *driver.Call) error
 }
 
-// Group holds the parts of a communicator that its messages use.
+// Group holds what messages need from the communicator that owns them.
 type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
 	Plane  control.Plane
 	Busy   *stream.BusyStreams
-	// Check reports whether the two ends of a message are compared.
+	// Check is set if the Send and the Recv of each message are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
@@ -49,8 +49,8 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors allocates the descriptors of receives, and Copies holds the kernels that read
-	// them.
+	// Descriptors allocates the descriptors of receives (see package comment). Copies holds the
+	// kernels that read a descriptor and copy the message.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
 	// Late counts the groups that have failed or are closed but still have unfinished messages.
@@ -79,7 +79,7 @@ func (d *Device) Closers() []func() error {
 // Plan is a prepared Send or Recv.
 type Plan struct {
 	*driver.Call
-	// Address is that address of the buffer that no window covers.
+	// Address is the address at which the buffer is mapped outside all windows.
 	Address uintptr
 }
 

@@ -31,12 +31,12 @@ type inbox struct {
 
 	// The following fields are guarded by mu.
 
-	// announced holds the messages that have not been matched with a Recv. expected holds receives
-	// that have been matched but whose message header has not been read.
+	// announced holds the messages that have not been matched with a Recv. expected holds the
+	// receives that have been matched with a message whose header has not been read.
 	announced map[address]*announcement
 	expected  map[address]*End
 	// unmatched lists announced messages that have not been passed to the matcher. anySource counts
-	// the receives from any source that have no message.
+	// the receives from any source (driver.AnySource) that have no message.
 	unmatched    []*announcement
 	anySource    int
 	repeated     map[slotKey]*announcement // latest message in each slot of a graph
@@ -112,10 +112,10 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	return nil
 }
 
-// passToMatcher passes complete messages to the matcher, in the order of their headers, and if all
-// is set also incomplete ones. Normally it holds incomplete ones back, because the sender's stream
-// may itself be waiting for a Recv from any source, which therefore must not be matched with them.
-// The caller must hold in.mu.
+// passToMatcher passes complete messages to the matcher, in the order of their headers.
+// Incomplete messages are held back unless all is set. The stream that sends such a message may
+// itself be waiting for a Recv from any source, so that Recv must not be matched with the
+// incomplete message. The caller must hold in.mu.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
@@ -154,7 +154,8 @@ func (in *inbox) matcherSegment(after uint64) uint64 {
 	return control.MessageSegment(in.config, after)
 }
 
-// assign records claimed messages in the receives that claimed them. The caller must hold in.mu.
+// assign stores claimed messages in the receives that have claimed them. The caller must hold
+// in.mu.
 func (in *inbox) assign(claims []message.Claim[*End]) error {
 	var errs []error
 	for _, claim := range slices.Clone(claims) {
@@ -168,8 +169,8 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match compares a Recv with its claimed message, or adds the Recv to expected if the header has
-// not been read yet. The caller must hold in.mu.
+// match compares a Recv with the message that it has claimed. If the header of that message has
+// not been read yet, match adds the Recv to expected. The caller must hold in.mu.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := address{e.source, p.Tag, e.number}
@@ -188,8 +189,8 @@ func (in *inbox) match(e *End) error {
 	return err
 }
 
-// post passes a Recv to the matcher. accepted reports whether the Recv accepted its message
-// immediately. post returns an error if the two ends of a message differ.
+// post passes a Recv to the matcher. It returns accepted if the Recv has accepted its message
+// immediately, and an error if the Send and the Recv of a message do not agree.
 func (in *inbox) post(e *End) (accepted bool, err error) {
 	p := e.plan
 	in.mu.Lock()
@@ -209,9 +210,9 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 }
 
 // expect adds a Recv to the unfinished receives before its wait is queued. From then on, the Recv
-// can accept its message, or be refused when the group fails or closes. Neither may depend on later
-// CUDA calls, because they may block until the Recv's wait is over if another thread is in a call
-// that waits for all streams.
+// can accept its message, or be refused when the group fails or closes. This must not require any
+// later CUDA call: if another thread is in a CUDA call that waits for all streams, later calls
+// may block until the Recv's wait is over.
 func (in *inbox) expect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -220,8 +221,9 @@ func (in *inbox) expect(e *End) {
 	in.deliver()
 }
 
-// unexpect removes a Recv that could not be queued completely, and ends its wait, which may have
-// been queued. The descriptor is not freed, because the device may read it.
+// unexpect removes a Recv that could not be queued completely. It ends the Recv's wait, which may
+// already have been queued. It does not free the descriptor, because the device may still read
+// it.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -244,8 +246,8 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream waits for the message of a Recv or for the slot of a captured
-// Send. The caller must hold in.mu.
+// isWaiting reports whether a stream is waiting for the message of a Recv, or for the slot of a
+// captured Send. The caller must hold in.mu.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
@@ -256,14 +258,15 @@ func (in *inbox) isWaiting(e *End) bool {
 	return e.announced == nil || !in.isComplete(e.announced)
 }
 
-// unanswered reports whether a Recv waits for a message that has not been announced.
+// unanswered reports whether any Recv is waiting for a message that has not been announced.
 func (in *inbox) unanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return slices.ContainsFunc(in.pending, func(e *End) bool { return e.announced == nil })
 }
 
-// stop stops the delivery of messages, and waits until its goroutines have returned.
+// stop stops the delivery of messages, and waits until the goroutines that deliver messages or
+// map segments have returned.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

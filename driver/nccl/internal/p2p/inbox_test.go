@@ -13,7 +13,7 @@ import (
 // segmentBytes is the size of the peer's staging memory in these tests.
 const segmentBytes = 4 << 20
 
-// TestPostRejectsInvalidHeaders writes headers that a correct peer never writes.
+// TestPostRejectsInvalidHeaders writes headers that a correct peer would never write.
 func TestPostRejectsInvalidHeaders(t *testing.T) {
 	for name, corrupt := range map[string]func(h *header){
 		"wrong size of a mapped segment":     func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
@@ -70,8 +70,8 @@ func TestUnreadIsBoundedBySlots(t *testing.T) {
 	}
 }
 
-// testInbox returns the inbox of rank 1 of two ranks, without a GPU. Rank 0's memory appears to be
-// mapped at 1 GiB.
+// testInbox returns the inbox of rank 1 in a group of two ranks, without a GPU. Rank 0's staging
+// memory appears to be mapped at address 1 GiB.
 func testInbox(t *testing.T) *inbox {
 	t.Helper()
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))

@@ -14,17 +14,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// A mailbox is host memory in which a rank receives message headers. All ranks of the group and
-// their GPUs share it. The sender's GPU writes one word when a message's data is complete, and the
-// receiver's GPU writes another when it has copied the data. The host can therefore observe the
-// progress of a message, and end the wait of a stream, without calling CUDA.
+// A mailbox is host memory in which a rank receives message headers. All ranks of the group share
+// it, and so do their GPUs. The sender's GPU writes one word of the mailbox when a message's data
+// is complete, and the receiver's GPU writes another word when it has copied the data. The host
+// can therefore observe the progress of a message, and end the wait of a stream, without calling
+// CUDA.
 //
 // The data of messages is in device memory; see staging.
 
 const (
-	// Slots is the maximum number of unfinished messages from one rank to another, a power of two.
+	// Slots is the maximum number of unfinished messages from one rank to another. It is a power of
+	// two.
 	Slots = 1024
-	// ringPage separates data that different ranks write, and aligns the words that GPUs write.
+	// ringPage is the number of bytes by which data written by different ranks is separated, and
+	// the alignment of the words that GPUs write.
 	ringPage = 4096
 )
 
@@ -32,25 +35,27 @@ const (
 type header struct {
 	tag, number, bytes uint64
 	// digest is the digest of the sender's call. after is the number of collectives that the sender
-	// had called before it.
+	// had called before this Send.
 	digest, after uint64
-	// segment is the number of the sender's segment that holds the message, counted from 1, or 0 for
-	// an empty message. size is the segment's size, and offset the message's offset in it.
+	// segment is the number of the sender's staging segment that holds the message, counted from 1.
+	// It is 0 for an empty message. size is the size of the segment, and offset is the offset of
+	// the message in the segment.
 	segment, size, offset uint64
-	// slot selects the message's flags. replayed is 1 if each launch of a graph uses the same flags.
+	// slot selects the message's flags. replayed is 1 for a Send in a graph, which uses the same
+	// flags in each launch.
 	slot, replayed uint64
 }
 
-// flags holds words for the messages from one rank to another, which GPUs write and wait for. full
-// is 1 from the arrival of a message until the receiver claims it, and taken is 1 from the end of
-// the copy until the sender reuses the slot.
+// flags holds the two words of each slot for messages from one rank to another. GPUs write these
+// words and wait for them. full is 1 from the arrival of a message until the receiver claims it,
+// and taken is 1 from the end of the copy until the sender reuses the slot.
 type flags struct{ full, taken [Slots]uint32 }
 
 // headerRing holds the headers that one rank writes for the mailbox's owner.
 type headerRing struct {
 	posted uint64 // number of headers written; written by the sender
-	// released is 1 once replays may overwrite messages that have not been copied, so that the
-	// receiver must no longer claim messages of graphs.
+	// released is 1 once replays of a graph may overwrite messages that have not been copied. From
+	// then on, the receiver must not claim messages of graphs.
 	released uint32
 	_        [ringPage - 12]byte
 	read     uint64 // number of headers read; written by the receiver
@@ -71,7 +76,8 @@ type wakeup struct {
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int
-	// pinned is the host address of the part registered with CUDA, and device its device address.
+	// pinned is the host address of the part that is registered with CUDA, and device is the device
+	// address of the same part.
 	pinned, device uintptr
 }
 
@@ -118,8 +124,8 @@ func (r *headerRing) hasRoom() bool {
 	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }
 
-// pin registers the flags of ranks senders, from first on, with CUDA. It must be called on a thread
-// where the context is current.
+// pin registers the flags of the senders first to first+ranks-1 with CUDA. It must be called on a
+// thread where the context is current.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	address := uintptr(unsafe.Pointer(m.flags(first)))
 	err := d.GPU.CUDA.MemHostRegister(address, int64(ranks)*int64(unsafe.Sizeof(flags{})))
@@ -131,9 +137,9 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox, which work of this process must no longer use. If CUDA fails to
-// unregister the memory, for example during a capture by another library, the mailbox stays mapped,
-// because CUDA would refuse to register other memory at these addresses.
+// close unmaps the mailbox. No work of this process may use it any more. If CUDA fails to
+// unregister the memory, for example during a capture by another library, the mailbox stays
+// mapped, because CUDA would refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinned != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) })
@@ -149,8 +155,8 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox, and exports it to the peers until the caller withdraws
-// the returned file.
+// openMailbox creates this rank's mailbox and exports it to the peers. The export lasts until the
+// caller withdraws the returned file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

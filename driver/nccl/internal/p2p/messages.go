@@ -20,11 +20,11 @@ type Messages struct {
 	in     *inbox // nil if counts is nil, unless Open has failed
 
 	closed bool // guarded by Mu
-	// suspended reports whether a Suspender has unmapped the peers' staging memory; guarded by Mu.
+	// suspended is set while a Suspender has unmapped the peers' staging memory; guarded by Mu.
 	suspended bool
 	// sends lists the sends that streams have not passed. pruned is the length of sends after the
-	// last pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of both sends
-	// and receives under one lock.
+	// last call of pruneSends. Both are guarded by inbox.mu, so that Release needs only one lock to
+	// end the waits of both sends and receives.
 	sends  []*End
 	pruned int
 	late   bool // whether ReleaseLate was called; only the teardown goroutine uses it
@@ -48,7 +48,7 @@ func (m *Messages) Open(g Group) error {
 // Available reports whether the ranks can send messages to each other.
 func (m *Messages) Available() bool { return m.counts != nil }
 
-// Unanswered reports whether a Recv waits for a message that has not been announced.
+// Unanswered reports whether any Recv is waiting for a message that has not been announced.
 func (m *Messages) Unanswered() bool { return m.counts != nil && m.in.unanswered() }
 
 // newEnd counts a message and returns this rank's end of it. The caller must hold m.Mu.
@@ -56,8 +56,9 @@ func (m *Messages) newEnd(p *Plan) *End {
 	return &End{messages: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
-// admit returns an error if the group has failed. It first marks the stream as busy, so that the
-// teardown ends the message if the group fails after the check. The caller must hold s.Mu and m.Mu.
+// admit returns an error if the group has failed. Before it checks that, it marks the stream as
+// busy, so that the teardown of the group ends the message if the group fails after the check.
+// The caller must hold s.Mu and m.Mu.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Add(s)
 	err := m.Plane.Cause()
@@ -88,8 +89,8 @@ func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	return err
 }
 
-// Map maps the peers' mailboxes and the first segment of their staging memory, so that messages
-// that arrive in that segment need no CUDA call.
+// Map maps the mailbox of each peer and the first segment of its staging memory. No CUDA call is
+// then needed to receive a message in that segment.
 func (m *Messages) Map(ctx context.Context) error {
 	if m.counts == nil {
 		return nil
@@ -124,8 +125,9 @@ func (m *Messages) Withdraw() error {
 	return err
 }
 
-// Close frees all memory once the last kernel that may use it has exited. If a stream has an
-// unfinished message, the memory stays allocated until the process exits.
+// Close stops the delivery of messages, and frees all memory once the last kernel that may use
+// the memory has exited. If a stream has an unfinished message, the memory stays allocated until
+// the process exits.
 func (m *Messages) Close() error {
 	if m.counts == nil {
 		return nil
@@ -143,7 +145,7 @@ func (m *Messages) free() error {
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// If the group has failed, peers no longer copy messages.
+	// If the group has failed, peers copy no more messages.
 	cause := m.Plane.Cause()
 	needed := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
@@ -186,9 +188,9 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release makes streams stop waiting for messages that will never arrive, and stop waiting, in a
-// graph's Send, for the peer to copy the previous message. Each launch of a graph waits again, so
-// Release must be called at least once for each queued launch.
+// Release ends the waits of streams for messages that will never arrive. It also ends the waits
+// of captured Sends for peers to copy the previous message. Each launch of a graph waits again,
+// so Release must be called at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.counts == nil {
 		return

@@ -49,8 +49,8 @@ func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and blocks of messages that the peer has copied. Unless all is set, it
-// stops at the first message that the peer has not copied.
+// reclaim frees the slots and staging blocks of messages that the peer has copied. If all is not
+// set, it stops at the first message that the peer has not copied.
 func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	words := out.mailbox.flags(o.config.Rank)
 	taken := func(s outgoing) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
@@ -76,18 +76,19 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errNoSlot is returned if graphs own all slots, so that none can become free.
+// errNoSlot is returned if graphs own all slots, so that no slot can become free.
 var errNoSlot = fmt.Errorf("open graphs use all %d slots for Sends to that rank: close some "+
 	"graphs: %w", Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed for lack of space, without any effect.
+// isOutOfRoom reports whether err means that a Send failed for lack of space. Such a Send has had
+// no effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage allocates a slot and a block for a message. If none is free, it waits until peers have
-// copied messages, but waits only briefly for a block, because the peer may be waiting for this
-// rank. The caller must hold the owner's lock.
+// stage allocates a slot and a block of staging memory for a message. If none is free, it waits
+// until peers have copied messages. It waits only briefly for a block, because the peer may
+// itself be waiting for this rank. The caller must hold the owner's lock.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -107,8 +108,8 @@ func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	return st, nil
 }
 
-// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is set, for a free
-// slot.
+// awaitRoom waits until the peer's header ring has room for a header. If needsSlot is set, it
+// also waits until there is a free slot.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.ring(o.config.Rank)
@@ -140,8 +141,8 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 // growInterval limits how often awaitBlock tries to allocate device memory.
 const growInterval = 10 * time.Millisecond
 
-// awaitBlock allocates a block. If none is free, it waits as long as a peer may still free one by
-// copying a message.
+// awaitBlock allocates a block of staging memory. If no block is free and none can be added, it
+// waits as long as a peer may free one by copying a message.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -181,7 +182,7 @@ func (o *outbox) reclaimAll() (uncopied bool) {
 	return uncopied
 }
 
-// busyPolls is the number of polls before pause sleeps.
+// busyPolls is the number of polls after which pause begins to sleep.
 const busyPolls = 20
 
 // pause waits between two polls of words that GPUs write. polls is the number of polls so far.
@@ -191,8 +192,8 @@ func pause(polls int) {
 	}
 }
 
-// queueSend queues the copy of a message to its block, and then the write of the full word. It must
-// be called on a thread where the context is current.
+// queueSend queues two operations on a stream: the copy of a message to its staging block, and
+// the write of the slot's full word. It must be called on a thread where the context is current.
 func (o *outbox) queueSend(p *Plan, st outgoing, s cuda.Stream) error {
 	gpu := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
@@ -204,8 +205,8 @@ func (o *outbox) queueSend(p *Plan, st outgoing, s cuda.Stream) error {
 	return gpu.StreamWriteValue(s, box.deviceAddress(&box.flags(o.config.Rank).full[st.slot]), 1)
 }
 
-// announce writes the header of a message to the peer's ring. replayed is 1 for a message of a
-// graph. The caller must hold the owner's lock.
+// announce writes the header of a message to the peer's ring. replayed must be 1 for a message of
+// a graph, and otherwise 0. The caller must hold the owner's lock.
 func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
 	p := e.plan
 	h := header{

@@ -7,15 +7,16 @@ import (
 	"symmem/driver"
 )
 
-// peerSegment is a segment of a peer's staging memory.
+// peerSegment is a segment of a peer's staging memory, which this rank maps in order to copy
+// messages.
 type peerSegment struct {
 	address uintptr // 0 until the segment is mapped
 	bytes   int64
 	err     error // why the segment could not be mapped, or nil
 }
 
-// segmentOf returns the segment that holds a message. If necessary, it starts to map the segment in
-// the background. The caller must hold in.mu.
+// segmentOf returns the segment that holds a message. If the segment is new, segmentOf starts to
+// map it in the background. The caller must hold in.mu.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := slotKey{a.source, a.segment}
 	segment := in.peerSegments[key]

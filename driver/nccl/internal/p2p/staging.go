@@ -11,21 +11,23 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory in which messages wait for their receivers. It grows on
-// demand, and is freed with the group. Receivers map the first segment when the group connects, and
-// each other segment when the first message arrives there.
+// staging allocates blocks of device memory in which messages wait for their receivers. It grows
+// on demand, one segment at a time, and is freed with the group. A receiver maps the first
+// segment when the group connects, and each later segment when the first message in that segment
+// arrives.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
 	bytes    int64 // total size of the segments
 }
 
-// stagingSegment is one allocation.
+// stagingSegment is one allocation of device memory.
 type stagingSegment struct {
 	base  uintptr
 	bytes int64
 	free  []span // sorted by offset; adjacent spans are merged
-	// file is the exported file, or nil while the memory is released (see Suspender).
+	// file is the file under which the memory is exported. It is nil while the memory is released
+	// (see Suspender).
 	file *os.File
 }
 
@@ -43,7 +45,7 @@ const (
 	blockUnit = 512
 	// perPeer is the initial size of staging memory for each rank of the group.
 	perPeer = 2 << 20
-	// maxGrowth limits the size of a new segment unless a single block needs more.
+	// maxGrowth limits the size of a new segment, unless a single block needs a larger one.
 	maxGrowth = 64 << 20
 )
 
@@ -157,8 +159,8 @@ func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stag
 	return nil
 }
 
-// release unmaps the first n segments and withdraws their exports, while their addresses stay
-// reserved. It must be called on a thread where the context is current.
+// release unmaps the first n segments and ends their export. Their addresses stay reserved. It
+// must be called on a thread where the context is current.
 func (s *staging) release(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
@@ -170,8 +172,9 @@ func (s *staging) release(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments, which stay mapped on peers. If needed is set, peers may still have to
-// map segments other than the first, so these stay exported until the device closes.
+// close frees the segments. Segments that peers have mapped stay mapped there. If needed is set,
+// peers may still have to map segments other than the first, so those segments stay exported
+// until the device closes.
 func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
 	var errs []error

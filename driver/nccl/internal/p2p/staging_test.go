@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlocksDoNotOverlap allocates and frees random blocks, and checks that all memory is free in
-// the end.
+// TestBlocksDoNotOverlap allocates and frees random blocks. It checks that no two blocks overlap,
+// and that all memory is free in the end.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")

@@ -13,7 +13,7 @@ import (
 // Suspender temporarily releases the staging memory of a group's messages.
 type Suspender struct{ Messages *Messages }
 
-// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered.
+// PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
 func (s *Suspender) PrepareSuspend() error {
 	m := s.Messages
 	if m.counts == nil {
@@ -39,8 +39,9 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend releases this rank's staging memory and unmaps that of its peers, while the addresses
-// stay reserved. It returns the number of bytes released. No message may be in flight on any rank.
+// Suspend releases this rank's staging memory and unmaps the staging memory of its peers, but
+// keeps all addresses reserved. It returns the number of bytes released. No message may be in
+// flight on any rank.
 func (s *Suspender) Suspend() (released int64, err error) {
 	m := s.Messages
 	if m.counts == nil {
@@ -118,7 +119,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	return nil
 }
 
-// unmapSegments unmaps segments of peers, while their addresses stay reserved.
+// unmapSegments unmaps segments of peers, but keeps their addresses reserved.
 func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	return g.Do(func() error {
 		var errs []error

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// send queues a Send, whose stream does not wait for the receiver. The caller must hold s.Mu and
+// send queues a Send. The stream does not wait for the receiver. The caller must hold s.Mu and
 // m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	st, err := m.out.stage(p)
@@ -126,12 +126,13 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minPrune is the number of new sends for which pruneSends is worth its queries.
+// minPrune is the number of new sends after which the queries that pruneSends makes are
+// worthwhile.
 const minPrune = 64
 
-// pruneSends removes the sends that streams have passed. It queries CUDA, which may wait for a
-// stream that is waiting for a message. It therefore holds no lock that the delivery of messages
-// needs while it does so.
+// pruneSends removes the sends that streams have passed. Its CUDA queries may wait for a stream
+// that is itself waiting for a message, so pruneSends makes them without holding any lock that
+// the delivery of messages needs.
 func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
 	all := slices.Clone(m.sends)
