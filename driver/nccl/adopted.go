@@ -19,8 +19,8 @@ import (
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
 //
-// States: usable; stuck, after a call to NCCL has timed out. A stuck call keeps its goroutine and
-// returns only after the owner aborts the communicator.
+// It is usable until a call to NCCL times out, and stuck afterwards. The call that timed out
+// keeps its goroutine, and returns only after the owner aborts the communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
@@ -28,13 +28,13 @@ type adoptedCommunicator struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart is the environment variable with which users assert that no kernel of their
-// program triggers an early launch of its successor.
+// allowEarlyStart is an environment variable. Users set it to assert that no kernel of their
+// program triggers an early launch of the next kernel.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
-// AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. It returns an error if NCCL has the defect nccl.EarlyStart, because the owner launches the
-// collectives and symmem cannot insert its workaround before them.
+// AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this
+// device's GPU. It returns an error if NCCL has the defect nccl.EarlyStart: the owner launches
+// the collectives itself, so symmem cannot insert its workaround before them.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
@@ -78,8 +78,9 @@ func (g *adoptedCommunicator) Size() int { return g.size }
 // Rank returns this rank's number in the communicator.
 func (g *adoptedCommunicator) Rank() int { return g.rank }
 
-// callWithDeadline runs a call that waits for other ranks. If ctx is done before the call returns,
-// callWithDeadline returns a TimeoutError, and so do all later calls.
+// callWithDeadline runs a call that waits for other ranks. If ctx is done before the call
+// returns, callWithDeadline returns a TimeoutError. All later calls of callWithDeadline then
+// return the same error.
 func (g *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -125,7 +126,7 @@ func (g *adoptedCommunicator) Register(
 // adoptedWindow implements driver.Window for an adopted communicator.
 type adoptedWindow struct {
 	communicator *adoptedCommunicator
-	handle       nccl.Window // 0 if the communicator has no window kernels
+	handle       nccl.Window // 0 if NCCL has no window kernels for the communicator
 }
 
 // Deregister deregisters the window on this rank. It must be called before the owner destroys the
@@ -138,8 +139,9 @@ func (w *adoptedWindow) Deregister() error {
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
-// Exchange gathers the payloads of all ranks with AllGather: first their lengths, and then the
-// payloads, each padded to the longest.
+// Exchange gathers the payloads of all ranks. It makes two calls of AllGather: the first one
+// gathers the lengths of the payloads, and the second one gathers the payloads, padded to the
+// longest.
 func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := g.gather(ctx, own)
@@ -163,10 +165,10 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 	return all, err
 }
 
-// gather gathers the same number of bytes from every rank.
+// gather gathers own from every rank. It must have the same length on all ranks.
 func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
 	got := make([]byte, len(own)*g.size)
-	// The call may still write to got after a timeout, so got is returned only on success.
+	// After a timeout, the call may still write to got, so got is returned only on success.
 	err := g.callWithDeadline(ctx, "exchanging payloads", func() error {
 		dst := make([]byte, len(got))
 		err := g.gatherNow(own, dst)
@@ -184,8 +186,8 @@ func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte,
 }
 
 // gatherNow implements gather without a deadline. It must be called on a thread where the CUDA
-// context is current. It uses a temporary stream, because the device's internal stream must not
-// wait for other ranks.
+// context is current. It uses a temporary stream, because work on the device's internal stream
+// must not wait for other ranks.
 func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	if len(own) == 0 {
 		return nil
@@ -209,8 +211,9 @@ func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	return nil
 }
 
-// gatherOn gathers own bytes from every rank, which are all bytes in total. It reads this rank's
-// bytes from host memory at address host, and stores the result right after them.
+// gatherOn gathers own bytes from every rank. The gathered data has all bytes. It reads this
+// rank's bytes from host memory at address host, and stores the gathered data directly after
+// them.
 func (g *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {

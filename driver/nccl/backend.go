@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available loads the libraries, without creating a context, and returns nil if this machine has a
-// GPU and NCCL. Otherwise the error says what is missing.
+// Available returns nil if this machine has a GPU and NCCL. Otherwise it returns an error that
+// says what is missing. It loads the libraries but does not create a CUDA context.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {
@@ -44,8 +44,8 @@ func (Backend) LocalRanks() (int, error) {
 	return library.DeviceCount()
 }
 
-// Open opens the GPU of this rank. Unless cfg.Device is set, it chooses the GPU by the rank's
-// number on its machine.
+// Open opens the GPU of this rank. If cfg.Device is not set, Open chooses the GPU by
+// cfg.LocalRank.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||
 		cfg.Timeout <= 0 || cfg.Store == nil {

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. NCCL and direct kernels transfer the group's data,
-// and a control plane connects the ranks for everything else.
+// communicator implements driver.Communicator. NCCL and direct kernels (symmem's own) transfer
+// the group's data, and a control plane connects the ranks for everything else.
 //
 // The communicator itself launches calls, and its parts do the rest:
 //
@@ -25,25 +25,27 @@ import (
 //	watcher    looks for faults while work is unfinished
 //	owner      connects streams and messages with the group
 //	suspender  releases the group's memory and restores it
-//	teardown   ends the communicator in stages
+//	teardown frees the communicator in stages
 //	twoLevel   runs collectives of a group that spans machines in two levels
 //
-// States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
-// is torn down in the background, where decide chooses each step.
+// A communicator is open at first. It becomes failed after the first fault of its plane, or
+// closed after Close. A failed or closed communicator is torn down in the background. The
+// function decide chooses each step of this teardown.
 //
-// The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time,
-// and while a call is assigned its position in the group's order. It guards the windows, the
-// recordings and writes to the history. The package comment describes the lock order.
+// The parts share the lock mu. It is held during calls to NCCL, because NCCL permits only one
+// thread at a time, and while a call is assigned its position in the group's order of calls. It
+// guards the windows, the recordings and writes to the history. The package comment describes the
+// lock order.
 type communicator struct {
-	// The first fields are used by every launch, and are adjacent so that they share few cache
-	// lines.
+	// Every launch uses the first fields. They are adjacent so that they occupy few cache lines.
 
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
 	// closing is set by Close, after which nothing is launched.
 	closing atomic.Bool
-	// isLevel reports whether the communicator is a level of a group. It is set before any launch.
+	// isLevel is set if the communicator is a level of a two-level group. It is set before the
+	// first launch.
 	isLevel bool
 	mu      groupLock
 	busy    stream.BusyStreams
@@ -108,8 +110,8 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 // Cause returns the group's first fault, or nil.
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
-// CheckPeers fails the communicator if a kernel has reported a fault or a peer is lost or has
-// failed.
+// CheckPeers makes the communicator fail if a kernel has reported a fault, or if a peer is lost
+// or has failed.
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
 // Exchange sends payload to every rank and returns the payloads of all ranks.
@@ -127,8 +129,8 @@ func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
 	return c.messages.Before(collective)
 }
 
-// Handle returns the group's ncclComm_t, with which the program may call NCCL. It returns 0 after
-// the group has failed or Close has been called.
+// Handle returns the group's ncclComm_t. The program may use it to call NCCL. Handle returns 0
+// after the group has failed or Close has been called.
 func (c *communicator) Handle() uintptr {
 	if c.closing.Load() || c.plane.Cause() != nil {
 		return 0
@@ -160,17 +162,17 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close leaves the group. It waits for work that all ranks have launched; any other work fails with
-// ErrClosed.
+// Close leaves the group. It waits for work that all ranks have launched. Work that some rank has
+// not launched fails with ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
 	levelsErr := c.twoLevel.close()
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// Unfinished work is about to be cut off by the abort of NCCL's communicator. Another rank
-		// may still launch its part of that work, so this rank withdraws to keep that rank from
-		// expecting success. Withdraw fails if the last rank has just launched its part. The other
-		// ranks then rely on this rank, so it waits again.
+		// The abort of NCCL's communicator is about to stop unfinished work. If another rank launched
+		// its part of that work now, it would expect the work to succeed. Withdraw prevents that. It
+		// returns false if the last rank has just launched its part. Then the other ranks rely on
+		// this rank, so wait again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}
@@ -190,12 +192,12 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err, levelsErr)
 }
 
-// closeRounds limits how often Close waits for work, because the last rank may keep launching.
+// closeRounds limits how often Close waits for work, because the slowest rank may keep launching.
 const closeRounds = 3
 
 // finishWork waits for the work of this rank's streams as long as that work can still complete.
-// ended reports whether the work has completed, and missing whether some rank has not launched its
-// part.
+// ended reports whether the work has completed. missing reports whether some rank has not
+// launched its part of the work.
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

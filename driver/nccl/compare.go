@@ -15,14 +15,14 @@ type comparer struct {
 	plane  control.Plane
 	direct *directPath
 	faults *faults
-	// call is the call that a launch is comparing, or nil. While it is set, the launch checks the
-	// peers, so the watcher does not.
+	// call is the call that a launch is comparing, or nil. While call is set, the launch itself
+	// checks the peers, so the watcher does not.
 	call atomic.Pointer[driver.Call]
 }
 
-// announce publishes the call's digest to the other ranks, if the ranks share memory. Although
-// direct kernels compare their calls themselves, a rank with a different call may use NCCL, in
-// which case only the announcements reveal the difference.
+// If the ranks share memory, announce publishes the call's digest to the other ranks. Direct
+// kernels also compare their calls, but a rank with a different call may use NCCL. In that case,
+// only the announcements reveal the difference.
 //
 // announce must be called before the history records the call. Once the call is recorded, the
 // watcher may find a difference and fail the group, and the other ranks then look for the reason in
@@ -33,8 +33,9 @@ func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	}
 }
 
-// compare checks that all ranks launch the same call, which this rank has announced. If
-// kernelsCompare is set and ranks can announce calls, the call's kernels do the comparison.
+// compare checks that all ranks launch the same call, which this rank has announced.
+// kernelsCompare reports whether the call's kernels compare calls themselves. If so, and if ranks
+// can announce calls, compare leaves the comparison to the kernels.
 func (c *comparer) compare(p *driver.Call, ticket uint64, kernelsCompare bool) error {
 	if kernelsCompare && c.direct.announcements != nil {
 		return c.admitKernels(p, ticket)
@@ -53,8 +54,8 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send with the sizes that their peers expect, because
-// NCCL would wait forever if they differed. Each rank receives all splits, so all ranks return the
+// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If the
+// sizes differed, NCCL would wait forever. Each rank receives all splits, so all ranks return the
 // same error.
 func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
@@ -71,8 +72,8 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// admitKernels returns an error if a peer has failed. It is called before a call whose kernels do
-// the comparison, because those kernels might succeed without this rank noticing the failure.
+// admitKernels returns an error if a peer has failed. It is called before a call whose kernels
+// compare calls themselves, because those kernels might succeed although the peer has failed.
 func (c *comparer) admitKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err

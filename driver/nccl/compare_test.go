@@ -36,8 +36,8 @@ func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 	}
 }
 
-// announcementSpy counts all announcements in announced, and those that are made after the history
-// has recorded the call in late.
+// announcementSpy counts announcements. announced counts all of them, and late counts those that
+// are made after the history has recorded the call.
 type announcementSpy struct {
 	control.Announcements
 	c               *communicator

@@ -159,8 +159,8 @@ func (c *communicator) initParts(j *connector) {
 	}
 }
 
-// joinPlane joins the group's control plane, which uses shared memory on one machine and TCP
-// otherwise.
+// joinPlane joins the group's control plane. The plane uses shared memory if all ranks are on one
+// machine, and TCP otherwise.
 func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	if countMachines(j.members) == 1 {
 		sameMachine, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
@@ -177,7 +177,7 @@ func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 		Late: j.device.cfg.Late,
 	})
 	if err != nil {
-		return nil, err // not p, a typed nil
+		return nil, err // p would be a non-nil interface with a nil pointer
 	}
 	return p, nil
 }
@@ -203,8 +203,8 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine, which never returns if a rank is missing. If NCCL returns after connect has
-// given up, the goroutine aborts the communicator.
+// runs in a goroutine. If a rank is missing, the goroutine never returns. If NCCL returns after
+// connect has given up, the goroutine aborts the communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -246,9 +246,10 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// runFirstSum runs a collective, because NCCL completes its initialization in the first one. That
-// initialization waits for all streams of the GPU and for the other ranks, so it would deadlock if
-// a stream were waiting for a message that another rank sends only after its own first collective.
+// runFirstSum runs a first collective, in which NCCL completes its initialization. This
+// initialization waits for all streams of the GPU and for the other ranks. If the program's first
+// collective did it, the ranks could deadlock: a stream may be waiting for a message that another
+// rank sends only after that collective.
 //
 // runFirstSum must be called on a thread where the CUDA context is current. It returns an error
 // once quit is closed.
@@ -278,21 +279,22 @@ func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 }
 
 // roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes
-// and so may read past the last element.
+// and may therefore read past the last element.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// firstSums enables runFirstSum. Tests disable it to make a launch block on the host until a
-// missing rank arrives. After a first sum, only a communicator's first all-to-all blocks there.
+// firstSums enables runFirstSum. Tests disable it so that a launch blocks on the host until a
+// missing rank arrives. If a first sum has run, only a communicator's first all-to-all blocks on
+// the host.
 var firstSums = true
 
 // firstSumInterval is the polling interval of runFirstSum.
 const firstSumInterval = 50 * time.Microsecond
 
-// failureExchangeTimeout limits the time in which ranks tell each other why they could not connect.
+// failureExchangeTimeout limits the exchange of the reasons why ranks could not connect.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns an error unless a step has succeeded on all ranks. own is this rank's error, which
-// agree sends to the other ranks so that they do not wait for this rank.
+// agree returns nil if a step has succeeded on all ranks, and otherwise an error. own is this
+// rank's error or nil. agree sends it to the other ranks, so that they do not wait for this rank.
 func (j *connector) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -314,8 +316,8 @@ func (j *connector) agree(ctx context.Context, own error) error {
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
-// discard frees everything that a failed Connect has created. It does not abort NCCL's communicator
-// while a kernel of the process is stuck.
+// discard frees everything that a failed Connect has created. If a kernel of the process is
+// stuck, discard does not abort NCCL's communicator.
 func (j *connector) discard() error {
 	var errs []error
 	if j.plane != nil {

@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. No GPU has loaded the
-// collective kernels yet, because the first group failed to load them. The message kernels have
-// been loaded.
+// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck. The collective
+// kernels have not been loaded on any GPU, because the first group failed to load them. Only the
+// message kernels have been loaded.
 func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return
@@ -19,8 +19,8 @@ func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	openWithStuckKernel(t).sumInNewGroup(t, driver.PathWindow)
 }
 
-// TestKernelsNotLoadedAreLoadedForNextGroup makes loading the collective kernels fail once. The
-// message kernels have already been loaded.
+// TestKernelsNotLoadedAreLoadedForNextGroup makes the first attempt to load the collective
+// kernels fail, after the message kernels have been loaded.
 func TestKernelsNotLoadedAreLoadedForNextGroup(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, "cuModuleLoadData:3:2") {

@@ -14,14 +14,14 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable is an environment variable that makes the tests treat each rank as if it ran on
-// a separate machine: ranks communicate over TCP and share memory through fabric handles. On real
-// GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
+// machinesVariable is an environment variable. If it is set, the tests treat each rank as if it
+// ran on a separate machine: ranks communicate over TCP and share memory through fabric handles.
+// On real GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// onOneMachine reports whether the ranks share a machine. Ranks on different machines compare calls
-// over TCP before they launch, so tests whose ranks launch in different orders must disable the
-// comparison there.
+// onOneMachine reports whether the ranks share a machine. If they do not, they compare calls over
+// TCP before they launch them, so a test whose ranks launch calls in different orders must
+// disable the comparison.
 func onOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
 // applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
@@ -31,8 +31,8 @@ func applyMachinesVariable() {
 	}
 }
 
-// fabricTests matches tests of the direct path that also run between machines. bench/gpu/fabric.sh
-// runs more.
+// fabricTests matches tests of the direct path that also run between machines. The script
+// bench/gpu/fabric.sh runs more tests.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
@@ -54,9 +54,9 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test if the GPUs do not support fabric handles or the process sees no IMEX
-// channel. If fabric handles are unavailable for another reason, it fails the test. The software
-// GPU supports fabric handles.
+// needFabric skips a test if the GPUs do not support fabric handles, or if the process sees no
+// IMEX channel. If fabric handles are unavailable for another reason, needFabric fails the test.
+// The software GPU supports fabric handles.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if usesSoftGPU(t) {

@@ -38,8 +38,8 @@ func TestContract(t *testing.T) {
 // share GPUs (sharingVariable).
 const ranksVariable = "SYMMEM_TEST_RANKS"
 
-// maxRanks returns the largest number of ranks that a test can use, which is the number of GPUs or,
-// if ranks share GPUs, possibly more.
+// maxRanks returns the largest number of ranks that a test can use. This is the number of GPUs,
+// unless ranks share GPUs and ranksVariable holds a larger number.
 func maxRanks(t *testing.T) int {
 	t.Helper()
 	gpus, err := cuda.Load()

@@ -17,7 +17,7 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	}
 	w := newGroup(t, 2, 6*time.Second)
 	w.withSum(1024, func(m *testRank, p *repeatedSum) error {
-		m.group.SetCheck(false) // otherwise rank 0's second call would not reach NCCL
+		m.group.SetCheck(false) // because otherwise rank 0's second call would not reach NCCL
 		for range 2 - m.rank {
 			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err

@@ -2,9 +2,9 @@ package nccl
 
 // A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort stops
 // kernels that wait for other ranks. If no kernel is running, CommAbort does the same as
-// CommDestroy but does not wait for other ranks. (CommDestroy joins threads that serve the other
-// ranks of the machine, and so waits until these ranks destroy their communicators. CommRevoke
-// stops kernels and keeps the communicator, but it waits as well.)
+// CommDestroy, but it does not wait for other ranks. (CommDestroy joins threads that serve the
+// other ranks of the machine, so it waits until these ranks destroy their communicators.
+// CommRevoke stops kernels and keeps the communicator, but it also waits for other ranks.)
 //
 // These facts about NCCL determine the steps before the abort:
 //
@@ -12,8 +12,8 @@ package nccl
 //     the abort stops it.
 //   - A window kernel ignores the abort flag (2.27.3 to 2.30.7). If it waits for a lost rank, it
 //     runs until the process exits. CommAbort would wait for it forever while holding CUDA locks
-//     that every call of the process needs. The teardown therefore abandons such a communicator,
-//     and aborts it only to unblock a call to NCCL.
+//     that every call of the process needs. The teardown therefore abandons such a communicator.
+//     It aborts the communicator only if a call to NCCL must be unblocked.
 //   - Graphs of other libraries may be replayed at any time, so the teardown does not abort the
 //     communicator while such graphs contain its window kernels.
 //   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort, so
@@ -32,15 +32,15 @@ const (
 	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
 	// stepAwaitGraphs closes stages.kernelsEnded, even if kernels are still running after the last
-	// drain, and then waits until symmem's own graphs with calls of the group are closed.
+	// drain. It then waits until symmem's own graphs with calls of the group are closed.
 	stepAwaitGraphs step = "await graphs"
-	// stepAwaitCaptures frees everything that graphs of other libraries do not use, and then waits
+	// stepAwaitCaptures frees everything that graphs of other libraries do not use. It then waits
 	// until those graphs are destroyed.
 	stepAwaitCaptures step = "await captures"
 	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// The last step is stepFinish, stepAbandon or stepKeep.
+	// The last step of a teardown is stepFinish, stepAbandon or stepKeep.
 
 	// stepFinish waits for the abort and frees everything.
 	stepFinish step = "finish"
@@ -54,11 +54,11 @@ func (s step) isLast() bool { return s == stepFinish || s == stepAbandon || s ==
 
 // progress records which steps the teardown has executed.
 type progress struct {
-	// drainTimedOut reports whether the last drain timed out. The abort resets it, because the abort
-	// stops work that the drain could not.
+	// drainTimedOut is set if the last drain timed out. The abort clears it, because the abort also
+	// stops work for which the drain could only wait.
 	drainTimedOut bool
-	// deregistered, kernelsEnded and aborted report whether stepDeregister, stepAwaitGraphs and
-	// stepAbort have been executed.
+	// deregistered, kernelsEnded and aborted are set once stepDeregister, stepAwaitGraphs and
+	// stepAbort, respectively, have been executed.
 	deregistered, kernelsEnded, aborted bool
 }
 
@@ -66,24 +66,26 @@ type progress struct {
 type facts struct {
 	progress
 
-	// stuck reports whether a GPU of the process runs a kernel that never exits. Any call to NCCL
-	// may wait for that kernel.
+	// stuck is set if a GPU of the process runs a kernel that never exits. Any call to NCCL may
+	// wait for that kernel.
 	stuck bool
-	// blockedCall reports whether a call to NCCL is waiting for another rank.
+	// blockedCall is set if a call to NCCL is waiting for another rank.
 	blockedCall bool
-	// idle reports whether no stream has work of the group.
+	// idle is set if no stream has unfinished work of the group.
 	idle bool
-	// windows and plain report which kinds of NCCL kernels may be running. plain may be set even if
-	// the group is idle, because a stream can be closed before its kernel has exited.
+	// windows is set if window kernels of NCCL may be running, and plain if plain kernels may be
+	// running. plain may be set even if the group is idle, because a stream can be closed before
+	// its kernel has exited.
 	windows, plain bool
-	// closedStreamsBusy reports whether the device has unfinished work of closed streams
+	// closedStreamsBusy is set if the device has unfinished work of closed streams
 	// (gpu.GPU.KeepsMemory).
 	closedStreamsBusy bool
-	// captured reports whether graphs of other libraries, which may be replayed at any time, contain
-	// calls of the group. capturedPlain and capturedWindows report which kinds of NCCL kernels these
-	// graphs contain. While blockedCall is true, the kinds are unknown and both fields are false.
+	// captured is set if graphs of other libraries contain calls of the group. Such graphs may be
+	// replayed at any time. capturedPlain and capturedWindows are set if these graphs contain plain
+	// kernels or window kernels of NCCL. If blockedCall is set, this is unknown, and both fields
+	// are false.
 	captured, capturedPlain, capturedWindows bool
-	// quickAbort reports whether the device has no work that could delay the abort for long.
+	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool
 }
 
@@ -97,7 +99,7 @@ func decide(f *facts) step {
 	case f.kernelsEnded:
 		return decideBeforeAbort(f)
 	case (f.windows || f.capturedWindows) && !f.idle && !f.drainTimedOut && !f.blockedCall:
-		return stepDrain // to find out whether the window kernels exit
+		return stepDrain // find out whether the window kernels exit
 	case f.windows && !f.idle && !f.blockedCall:
 		return stepAbandon
 	case needsAbort(f):
@@ -117,9 +119,9 @@ func needsAbort(f *facts) bool {
 	return f.blockedCall || f.plain && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
-// decideBeforeAbort returns the next step if nothing needs the abort. It does not wait for graphs
-// of other libraries that contain only plain kernels, because the abort stops these kernels, even
-// in later replays, and NCCL keeps their memory until the graphs are destroyed.
+// decideBeforeAbort returns the next step if no call or kernel needs the abort. It does not wait
+// for graphs of other libraries that contain only plain kernels: the abort stops these kernels,
+// even in later replays, and NCCL keeps their memory until the graphs are destroyed.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.captured && (f.capturedWindows || !f.capturedPlain):
@@ -149,8 +151,8 @@ func decideAfterAbort(f *facts) step {
 	}
 }
 
-// decideWhileStuck returns the next step if a kernel of the process is stuck. It aborts the
-// communicator only to unblock a call to NCCL, and does not wait for the abort.
+// decideWhileStuck returns the next step if a kernel of the process is stuck. The communicator is
+// then aborted only to unblock a call to NCCL, and no step waits for the abort.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:

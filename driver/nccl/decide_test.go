@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// factsOf returns facts in which those named in words are set, and all that these imply.
+// factsOf returns facts in which the fields named in words are set, and also the fields that
+// these imply.
 func factsOf(words string) (f facts) {
 	for word := range strings.FieldsSeq(words) {
 		for _, n := range f.fields() {
@@ -26,7 +27,7 @@ type namedFact struct {
 	fact *bool
 }
 
-// fields returns the fields that do not record progress.
+// fields returns pointers to the fields of f, except those that record progress.
 func (f *facts) fields() []namedFact {
 	return []namedFact{
 		{"stuck", &f.stuck},
@@ -55,7 +56,8 @@ func (f *facts) possible() bool {
 	return true
 }
 
-// successors returns every state that may follow step s. Work may complete during any step.
+// successors returns every state in which the communicator may be after step s. Work may complete
+// during any step.
 func (f *facts) successors(s step) []facts {
 	next := *f
 	idle := *f
@@ -90,8 +92,8 @@ func (f *facts) successors(s step) []facts {
 	return []facts{next}
 }
 
-// teardownCase describes a teardown. timeouts says whether drains time out "before" the abort,
-// "after" it, or both.
+// teardownCase describes a teardown. timeouts contains "before" if drains time out before the
+// abort, and "after" if they time out after it. want lists the expected steps.
 type teardownCase struct{ name, facts, timeouts, want string }
 
 // outcome returns the state after a step. Work completes only during an abort, or during a drain
@@ -202,8 +204,8 @@ func TestTeardownSteps(t *testing.T) {
 
 const maxSteps = 12
 
-// TestEveryTeardownIsSafe explores all outcomes of all steps, from each possible combination of
-// facts.
+// TestEveryTeardownIsSafe starts from each possible combination of facts, and explores all
+// outcomes of all steps.
 func TestEveryTeardownIsSafe(t *testing.T) {
 	explored := 0
 	var f facts

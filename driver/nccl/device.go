@@ -26,12 +26,11 @@ import (
 
 // Device implements driver.Device for the GPU of one rank.
 //
-// States: open; closed. No segment is registered while a stream is being captured.
+// No segment can be registered while a stream is being captured.
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// ncclAnyThread makes single calls, on any thread. The calls of an NCCL group (ncclGroupStart)
-	// must all run on one thread, inside gpu.Do, and so use nccl.
+	// ncclAnyThread makes the GPU's context current in each call, so it can be used on any thread.
 	ncclAnyThread *nccl.Library
 	gpu           *gpu.GPU // nil if open failed before it opened the GPU
 	info          driver.Info
@@ -54,8 +53,8 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// This comes first because the other ranks wait here for rank 0, which would not arrive if it
-	// could not open its GPU.
+	// shm.Open must come first, because the other ranks wait in it for rank 0. If rank 0 could not
+	// open its GPU, it would not get here otherwise.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -106,8 +105,8 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
 		Name: d.info.Name, NCCL: code, NoFabric: d.gpu.NoFabric,
 	}
-	// Load the kernels before messages are sent, because loading a kernel may make CUDA wait until
-	// the streams are idle, while a stream may be waiting for a message.
+	// Load the kernels before any message is sent: loading a kernel may make CUDA wait until all
+	// streams are idle, and a stream may be waiting for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
@@ -188,8 +187,8 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 }
 
 // Close frees everything. It closes open graphs first, because a communicator cannot be torn down
-// while graphs contain its calls. Memory that graphs of other libraries use is freed when those
-// graphs are destroyed, and so is the CUDA context.
+// while graphs contain its calls. If graphs of other libraries use the device's memory, that
+// memory is freed when those graphs are destroyed, and the CUDA context is released then, too.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -228,11 +227,12 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators. pending lists those that are not torn down yet,
-// because graphs of other libraries or unfinished work of closed streams need them.
+// closeCommunicators closes the open communicators. pending lists the communicators that are not
+// torn down yet because graphs of other libraries, or unfinished work of closed streams, need
+// them.
 func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	var errs []error
-	// timedOut reports whether a teardown timed out while it waited for work of the device. The
+	// timedOut is set once a teardown has timed out while it waited for work of the device. The
 	// remaining teardowns wait for the same work.
 	timedOut := false
 	for _, c := range d.openCommunicators() {
@@ -328,8 +328,8 @@ func (d *Device) removeCommunicator(c *communicator) {
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU, with which a window
-// kernel may start before earlier work in its stream has completed.
+// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU. With this defect,
+// a window kernel may start before earlier work in its stream has completed.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.In(code, d.gpu.Major)

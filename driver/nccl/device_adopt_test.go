@@ -15,9 +15,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestClosedStreamsAreNotQueried closes adopted streams and destroys them immediately, as an owner
-// may, while goroutines query the streams' capture status. CUDA crashes if a destroyed stream is
-// queried.
+// TestClosedStreamsAreNotQueried closes adopted streams and immediately destroys them, as their
+// owner may do, while goroutines query the streams' capture status. CUDA crashes if a destroyed
+// stream is queried.
 func TestClosedStreamsAreNotQueried(t *testing.T) {
 	d := openSingleRank(t)
 	for range 300 {
@@ -83,9 +83,9 @@ func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so that some points are
-// captured. If a captured point is queried, the software GPU reports it, whereas CUDA's driver may
-// crash.
+// TestPointsInACaptureOfTheOwnerAreNotQueried waits for a stream during captures, so that some of
+// the events that mark the end of its work (points) are captured. If a captured event is queried,
+// the software GPU reports it, whereas CUDA's driver may crash.
 func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
@@ -133,7 +133,7 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 	}
 }
 
-// queuedEvent returns the event that an adopted stream records after its work.
+// queuedEvent returns the event that marks the end of the work on an adopted stream.
 func queuedEvent(s *stream.Stream) *stream.Event {
 	e, _ := new(stream.Event).RecordAfter(s, false)
 	return e
@@ -153,7 +153,7 @@ func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) 
 	return errors.Join(err, b.finish(w, b.stream))
 }
 
-// captureRepeatedly plays the owner of a stream, which captures it repeatedly while two goroutines
+// captureRepeatedly plays the owner of a stream and captures it repeatedly while two goroutines
 // call query.
 func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (err error) {
 	var queries atomic.Int64
@@ -179,7 +179,8 @@ func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (
 	return errors.Join(err, <-results, <-results)
 }
 
-// captureEmptyGraph plays the owner of a stream, which captures an empty graph and destroys it.
+// captureEmptyGraph plays the owner of a stream, captures an empty graph on it, and destroys the
+// graph.
 func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
 	graph, err := d.captureAsOwner(cudaStream, func() error { return nil })
 	if err != nil {
@@ -211,7 +212,7 @@ func (m *testRank) newBusyStream(w *testGroup) (*busyStream, error) {
 	return b, b.sum.launch(m.group, b.stream, driver.PathDirect)
 }
 
-// finish releases the stream, waits for s, checks the sums, and closes the busy stream.
+// finish unblocks the busy stream, waits for s, checks the sums, and closes the busy stream.
 func (b *busyStream) finish(w *testGroup, s driver.Stream) error {
 	return errors.Join(b.release(), b.m.check(w, b.sum, s), finish(b.foreignStream))
 }
@@ -231,7 +232,7 @@ func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 		})
 		err = errors.Join(err, b.replay())
 		if e.Done() || m.stream.(*stream.Stream).Idle() {
-			err = errors.Join(err, errors.New("the event does not mark the unfinished work"))
+			err = errors.Join(err, errors.New("the event is done before the work"))
 		}
 		return errors.Join(err, b.finish(w, m.stream), e.Synchronize(t.Context()))
 	})
@@ -254,8 +255,8 @@ func (d *Device) captureAsOwner(
 }
 
 // TestLaunchOnABusyAdoptedStreamReturnsRefusals launches mismatched calls on a busy stream of
-// another library. Because the owner may wait for the stream without calling symmem, Launch must
-// return the error rather than leave it to Synchronize.
+// another library. Launch must return the error itself rather than leave it to Synchronize,
+// because the owner may wait for the stream without calling symmem.
 func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
@@ -279,8 +280,8 @@ func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	})
 }
 
-// TestHostInACaptureOfTheOwnerIsRefused checks that Host is refused during a capture, because the
-// function would run only in the first replay.
+// TestHostInACaptureOfTheOwnerIsRefused checks that Host returns an error during a capture by the
+// stream's owner. The function would run only in the first replay.
 func TestHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	d := openSingleRank(t)
 	cudaStream, s, err := d.newForeignStream()

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestChooseWithOneVisibleGPU chooses the GPUs of ranks in a process that can see only one GPU.
+// TestChooseWithOneVisibleGPU calls chooseDevice in a process that can see only one GPU.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
@@ -54,8 +54,8 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	checkChoices(t, []choice{{0, 1, 1}, {0, 2, -1}})
 }
 
-// choice is a configured device, a local rank, and the ordinal of the GPU that chooseDevice must
-// return, or -1 if it must return an error.
+// choice is an input of chooseDevice with the expected result. device is driver.Config.Device.
+// want is the ordinal of the GPU, or -1 if chooseDevice must return an error.
 type choice struct{ device, localRank, want int }
 
 func checkChoices(t *testing.T, all []choice) {
@@ -94,8 +94,8 @@ func openSingleRank(t *testing.T) *Device {
 	return d.(*Device)
 }
 
-// TestLongestTimeoutOfOpenGroups changes a group's timeout, which longestTimeout must take into
-// account, because closing a stream waits for twice the longest timeout.
+// TestLongestTimeoutOfOpenGroups changes a group's timeout. longestTimeout must take the new
+// timeout into account, because closing a stream waits for twice the longest timeout.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
 	base := d.longestTimeout()
@@ -107,7 +107,7 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	for _, timeout := range []time.Duration{base / 2, 2 * base} {
 		limit.Set(timeout)
 		if got, want := d.longestTimeout(), max(base, timeout); got != want {
-			t.Errorf("longestTimeout() = %v with a group of %v; want %v", got, timeout, want)
+			t.Errorf("longestTimeout() = %v with a group timeout of %v; want %v", got, timeout, want)
 		}
 	}
 	if err := c.Close(); err != nil {

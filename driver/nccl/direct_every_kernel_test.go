@@ -10,9 +10,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestEveryKernelOnce runs every direct kernel and checks the outputs, in groups of two, three and
-// four ranks if the machine has enough GPUs. The seed is fixed, so that every run makes the same
-// calls.
+// TestEveryKernelOnce runs every direct kernel and checks the outputs. It uses groups of two,
+// three and four ranks, as far as the machine has enough GPUs. The seed is fixed, so every run
+// makes the same calls.
 func TestEveryKernelOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	p := newTestbed(t, ranksUpTo(t, 4), maxOfferBytes+maxOfferBytes/8, random)

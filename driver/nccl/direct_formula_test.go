@@ -18,9 +18,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// TestDirectFormulaOfRanks compares reductions, bit by bit, with the group's formula as computed on
-// the host. It covers every type and operation, symmetric and other memory, random sizes and
-// offsets, and launched and replayed calls. Some elements are extreme, and many cancel out.
+// TestDirectFormulaOfRanks compares reductions, bit by bit, with the group's formula as computed
+// on the host. It covers every type and operation, symmetric and other memory, random sizes and
+// offsets, and both launched and replayed calls. Some elements are extreme values, and many
+// cancel out.
 func TestDirectFormulaOfRanks(t *testing.T) { checkFormula(t, driver.RankOrder, 2, 3, 4, 8) }
 
 func TestDirectFormulaOfTrees(t *testing.T) { checkFormula(t, driver.Tree, 2, 4, 8) }
@@ -96,8 +97,8 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 	}
 }
 
-// checkOrderMatters checks that enough sums depend on the order of additions for a wrong order to
-// be detected.
+// checkOrderMatters checks that the inputs can reveal a wrong order of additions: enough sums
+// must depend on the order.
 func (p *testbed) checkOrderMatters(t driver.DataType) {
 	p.t.Helper()
 	if !t.Float() || len(p.ranks) == 2 || p.formula != driver.RankOrder {
@@ -157,8 +158,8 @@ func (p *testbed) runReplayed(b *batch) {
 	p.tested += len(b.trials)
 }
 
-// extremes returns elements for all ranks, which contain numbers that almost cancel out, special
-// values, random bits, and numbers near 1.
+// extremes returns the elements of all ranks. Some are numbers that almost cancel out, and the
+// others are special values, random bits, and numbers near 1.
 func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byte {
 	inputs, specials := make([][]byte, ranks), special(t)
 	for r := range inputs {
@@ -188,8 +189,8 @@ func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byt
 	return inputs
 }
 
-// absorbedExponent returns the difference in exponents at which a number begins to lose bits when
-// it is added to a larger number.
+// absorbedExponent returns the difference of the exponents of two numbers from which the smaller
+// one loses bits in their sum.
 func absorbedExponent(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50
@@ -253,7 +254,8 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 	}
 }
 
-// checkPieces checks that a batch has one call, whose remark mentions that it runs in pieces.
+// checkPieces checks that a batch has only one call, and that the remark for this call mentions
+// pieces.
 func (p *testbed) checkPieces(b *batch) {
 	p.t.Helper()
 	if len(b.trials) != 1 {

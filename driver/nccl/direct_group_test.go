@@ -16,7 +16,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// testGroup runs a world of ranks, each in a goroutine with a GPU. Some of the ranks form a group.
+// testGroup runs a world of ranks. Each rank is a goroutine and uses one GPU. All or some of the
+// ranks form a group.
 type testGroup struct {
 	t      *testing.T
 	opened []*testRank
@@ -120,7 +121,7 @@ func (m *testRank) open(t *testing.T, cfg driver.Config) error {
 	})
 }
 
-// close frees everything that was created before the test ended.
+// close frees everything that the rank has created, even if the test failed early.
 func (m *testRank) close() error {
 	var errs []error
 	for _, g := range m.graphs {
@@ -152,7 +153,8 @@ func (m *testRank) close() error {
 	return errors.Join(errs...)
 }
 
-// closeGroup closes the rank's group and waits for its teardown.
+// closeGroup deregisters the rank's windows, closes its group, and waits for the teardown of the
+// group.
 func (m *testRank) closeGroup() error {
 	var errs []error
 	for _, s := range m.regions {
@@ -170,7 +172,7 @@ func (m *testRank) closeGroup() error {
 	return errors.Join(append(errs, c.teardown.err)...)
 }
 
-// each runs a function for every rank of the group concurrently, and returns the errors by rank.
+// each calls f concurrently for every rank of the group, and returns the errors by rank.
 func (w *testGroup) each(f func(m *testRank) error) []error {
 	errs := make([]error, len(w.ranks))
 	var all sync.WaitGroup
@@ -194,7 +196,8 @@ func (w *testGroup) must(f func(m *testRank) error) {
 	}
 }
 
-// failuref returns an error for must. Unlike those of fmt.Errorf, its arguments may be nil errors.
+// failuref returns a test failure as an error. Unlike fmt.Errorf, it accepts errors that may be
+// nil as arguments.
 func failuref(format string, args ...any) error {
 	return fmt.Errorf("%s", fmt.Sprintf(format, args...))
 }
@@ -220,8 +223,8 @@ func (w *testGroup) withSums(counts []int64, f func(m *testRank, sums []*repeate
 	})
 }
 
-// connectContext returns a context for opening a device or connecting a group, which on a busy
-// machine may take longer than the ranks' timeout in some tests.
+// connectContext returns a context for opening a device or connecting a group. On a busy machine,
+// either may take longer than the short timeout of the ranks in some tests.
 func connectContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
@@ -313,7 +316,7 @@ func (m *testRank) launch(s driver.Stream, call driver.Call) error {
 	return m.group.Launch(s, p)
 }
 
-// readDevice returns the contents of device memory, of at most pinnedBytes.
+// readDevice returns the contents of device memory. bytes must be at most pinnedBytes.
 func (m *testRank) readDevice(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
 	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
 		m.stream.Synchronize(w.t.Context()))

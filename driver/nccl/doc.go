@@ -9,18 +9,18 @@
 //
 // An arena consists of two reserved address ranges of the same size. A segment is one physical
 // allocation that is mapped into both ranges at the same offset. Windows cover only the first
-// mapping, whose addresses are the ones that callers use. Because NCCL finds windows by address,
-// the address passed to NCCL selects the path: window kernels for the first mapping, plain kernels
-// for the second. Without the second mapping, NCCL would use its window kernels whenever it can,
-// even where they are slower.
+// mapping, whose addresses are the ones that callers use. NCCL finds windows by address, so the
+// address passed to NCCL selects the path: NCCL uses window kernels for addresses in the first
+// mapping, and plain kernels for addresses in the second. Without the second mapping, NCCL would
+// use its window kernels whenever it can, even where they are slower.
 //
 // # Control plane
 //
-// NCCL has no deadlines, does not compare calls, and does not report missing ranks, so every group
-// has a control.Plane in addition to its NCCL communicator. The plane uses shared memory if all
-// ranks of the group are on one machine, and TCP otherwise. Over the plane, ranks agree on
-// registrations, compare calls, and find the cause of a failure. With CheckEvery, a call is
-// compared before it is passed to NCCL, so that no buffer of a mismatched call is written.
+// NCCL has no deadlines, does not compare calls, and does not report missing ranks, so every
+// group has a control.Plane in addition to its NCCL communicator. The plane uses shared memory if
+// all ranks of the group are on one machine, and TCP otherwise. Over the plane, ranks agree on
+// registrations, compare calls, and find the cause of a failure. With CheckEvery, ranks compare
+// each call before they pass it to NCCL, so that mismatched calls write to no buffers.
 //
 // Each communicator has a watcher goroutine that checks unfinished work. If a rank is lost, is late
 // or has failed, the watcher starts a teardown, which stops NCCL's kernels and unblocks calls to
@@ -29,24 +29,24 @@
 // # Messages
 //
 // Messages do not use NCCL (internal/p2p). Once a Recv is queued, completing it must not require
-// calls to CUDA on the host: such a call may wait for another thread that is freeing memory, while
-// that thread waits for all streams, including the stream of the Recv. For this reason, peers map
-// each other's staging memory when a group connects. If a sender allocates another segment later,
-// the receiver has to map it when a message arrives there.
+// a call to CUDA on the host. Such a call may wait for another thread that is freeing memory, and
+// that thread may wait for all streams, including the stream of the Recv. For this reason, peers
+// map each other's staging memory when a group connects. If a sender allocates another segment
+// later, the receiver has to map it when a message arrives there.
 //
 // A GPU writes a message's data to its own memory before it writes the word that announces the
-// data. No GPU therefore reads memory to which another GPU may still be writing, and waits need no
-// flush.
+// data. Therefore no GPU reads memory to which another GPU may still be writing, and waits for
+// the word need no flush.
 //
 // # Order
 //
 // Direct kernels of one group must not overlap on a rank, because they share exchange memory and
-// the call counter. Events keep the launches in order (direct.LaunchOrder). Because symmem does not
-// see replays of other libraries' graphs, each capture waits for the group's event before the
+// the call counter. Events keep the launches in order (direct.LaunchOrder). Because symmem does
+// not see replays of other libraries' graphs, each capture waits for the group's event before the
 // group's first call, and records the event after the last call (direct.Recordings). Events also
-// order NCCL's kernels with respect to direct kernels: the two might not fit on a GPU together, so
-// ranks that ran them in different orders would deadlock. NCCL itself keeps its kernels of one
-// group in order.
+// order NCCL's kernels with respect to direct kernels. A direct kernel and an NCCL kernel might
+// not fit on a GPU together, so ranks that ran them in different orders would deadlock. NCCL
+// itself keeps its kernels of one group in order.
 //
 // # Graphs of other libraries
 //
@@ -59,12 +59,12 @@
 // CUDA thread, where calls to CUDA are forbidden, so it only decrements counts, and a goroutine
 // frees the objects.
 //
-// The teardown of a group sets a word in the group's report, which makes waiting kernels exit, as
-// well as kernels that are replayed later. If the graphs contain only plain kernels of NCCL, NCCL's
+// The teardown of a group sets a word in the group's report. This makes waiting kernels exit, and
+// also kernels that are replayed later. If the graphs contain only plain kernels of NCCL, NCCL's
 // communicator is aborted immediately: the abort stops these kernels, and NCCL keeps the memory
-// they use. In all other cases, the communicator is aborted after the graphs are destroyed. If the
-// driver has no user objects (before CUDA 11.3), everything that captures use is kept until the
-// device closes.
+// they use. In all other cases, the communicator is aborted after the graphs are destroyed. If
+// the driver has no user objects (before CUDA 11.3), everything that captures use is kept until
+// the device closes.
 //
 // # Parts
 //

@@ -26,8 +26,8 @@ type faults struct {
 	rasID    string // identifies the communicator in NCCL's RAS
 }
 
-// mismatch returns a MismatchError if other ranks have announced a different call for the ticket,
-// and nil otherwise.
+// mismatch returns a MismatchError if other ranks have announced a different call for the ticket
+// (the number of a collective in the group). Otherwise it returns nil.
 func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -49,7 +49,8 @@ func (f *faults) launchedMismatch(ticket uint64) error {
 	return f.mismatch(call, ticket)
 }
 
-// checkKernels fails the group if a kernel has reported a fault, and returns that fault.
+// If a kernel has reported a fault, checkKernels makes the group fail and returns the cause of
+// the failure.
 func (f *faults) checkKernels() error {
 	err := f.kernelFault()
 	if err == nil {
@@ -71,7 +72,7 @@ func (f *faults) kernelFault() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := f.mismatch(call, ticket); err != nil {
-				return err // names all ranks that differ; the kernel's report names one
+				return err // names all ranks that differ; the report names only one
 			}
 		}
 		e := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
@@ -91,7 +92,8 @@ func (f *faults) kernelFault() error {
 	}
 }
 
-// describe names a call by its ticket or, if the ticket is 0, by the number of its kernel launch.
+// describe describes a call by its ticket. If the ticket is 0, it uses the number of the kernel
+// launch instead.
 func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -103,7 +105,8 @@ func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 	return text
 }
 
-// checkPeers fails the group if a kernel has reported a fault or a peer is lost or has failed.
+// checkPeers makes the group fail if a kernel has reported a fault, or if a peer is lost or has
+// failed.
 func (f *faults) checkPeers() {
 	if f.closing.Load() || f.plane.Cause() != nil || f.checkKernels() != nil || !f.plane.PeerFailed() {
 		return
@@ -111,8 +114,9 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. The functions in wait are methods of the
-// collectiveWait. They are bound only once, so that it can be reused without allocations.
+// collectiveWait describes a wait for a collective. The functions in the field wait are methods
+// of the collectiveWait. Since newWait binds them only once, a collectiveWait can be reused
+// without allocations.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that becomes idle, or nil
@@ -159,7 +163,7 @@ func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// afterPeerFault calls afterPeerFaultAt with the next ticket. It is for calls without a ticket.
+// afterPeerFault implements afterPeerFaultAt for calls without a ticket. It uses the next ticket.
 func (f *faults) afterPeerFault(p *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.afterPeerFaultAt(p, ticket+1)
@@ -170,8 +174,8 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Ranks compare this text to find out whether they were in the same call, so it must be the text
-	// that a wait for the call uses.
+	// Ranks compare the text of Doing to find out whether they were in the same call, so it must be
+	// the text that a wait for the call uses.
 	wait := f.newWait(ticket, p.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -183,10 +187,10 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 // that the call was launched, and would otherwise wait for it forever.
 func (f *faults) failUnqueued(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // it is what made the call to NCCL fail
+		return cause // the cause also made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.afterPeerFault(p) // probably the reason, because a failed peer stops sharing memory
+		return f.afterPeerFault(p) // a failed peer stops sharing memory, which probably caused err
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

@@ -21,7 +21,7 @@ type calls struct {
 	all []*capturedCall
 	// users lists the communicators that the calls use, sorted by number.
 	users []*communicator
-	// recordings holds the recording of each communicator with collectives.
+	// recordings holds the recording of each communicator that has collectives in the graph.
 	recordings map[*communicator]*direct.Recording
 	// ordered holds the communicators whose launches must be ordered (direct.LaunchOrder).
 	ordered []*communicator
@@ -55,7 +55,7 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		cs.add(&capturedCall{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // even a Send waits until the previous launch's message has been copied
+	s.Capture.Waits = true // a Send waits, too: until the previous launch's message is copied
 	return c.messages.Record(s, messagePlan(p), func(m *p2p.Captured) {
 		cs.add(&capturedCall{plan: p, message: m})
 	})
@@ -177,8 +177,8 @@ func (cs *calls) queueFollowing(
 	return graph.RecordEvents(s)
 }
 
-// failUnqueued fails the communicators of the first n calls, which other ranks assume to have been
-// launched.
+// failUnqueued makes the communicators of the first n calls fail, because other ranks assume that
+// these calls have been launched.
 func (cs *calls) failUnqueued(n int, err error) {
 	for _, k := range cs.all[:n] {
 		_ = k.plan.c.faults.failUnqueued(&k.plan.Call, err)

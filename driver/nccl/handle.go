@@ -6,9 +6,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Current runs calls in the primary context of the GPU that Open would choose for localRank. The
-// function may also call other libraries such as NCCL. Unless the rank's device is open, the
-// context may be destroyed after the function returns.
+// Current runs the function calls in the primary context of the GPU that Open would choose for
+// localRank. The function may also call other libraries, such as NCCL. If the rank's device is
+// not open, the context may be destroyed when Current returns.
 func Current(localRank int, calls func(*cuda.Driver) error) error {
 	library, err := loadDriver()
 	if err != nil {

@@ -8,21 +8,22 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its latest calls, so that a fault can be traced
-// to its call. The zero value is ready to use.
+// history counts the launches of a group and stores its latest calls, so that the call that
+// caused a fault can be found. Each collective has a ticket, which is its number in the group.
+// The zero value is ready to use.
 //
-// Writers hold the communicator's lock. Readers must not take that lock, because a launch may hold
-// it while it waits in NCCL. A writer therefore stores the call of a ticket before it updates
-// latest, and a reader checks latest again after it has loaded a call, because the slot may have
-// been reused in the meantime.
+// Writers hold the communicator's lock. Readers must not take that lock, because a launch may
+// hold it while it waits in NCCL. A writer therefore stores the call of a ticket before it
+// updates latest. A reader checks latest again after it has loaded a call, because the slot of
+// the call may have been reused in the meantime.
 type history struct {
-	// latest packs the last ticket, shifted left by operationBits, with the operation of the last
+	// latest contains the last ticket, shifted left by operationBits, and the operation of the last
 	// collective or message.
 	latest atomic.Uint64
 	// counts is the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
-	// tickets holds the call of each ticket at index ticket % historySize, which is nil if the ticket
-	// has no call.
+	// tickets holds the call of each ticket at index ticket % historySize. The element is nil if
+	// the ticket has no call.
 	tickets [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
@@ -31,12 +32,12 @@ type history struct {
 // operationBits is the width of the operation in latest.
 const operationBits = 8
 
-// historySize is the number of recent calls that a history stores, a power of two.
+// historySize is the number of recent calls that a history stores. It is a power of two.
 const historySize = 256
 
-// record records the launch of a collective, whose ticket is 0 if another library is capturing it.
-// exchanges is the number of direct kernels that communicate with other ranks. The caller must hold
-// the communicator's lock.
+// record records the launch of a collective. ticket must be 0 if another library is capturing the
+// collective. exchanges is the number of its direct kernels that communicate with other ranks.
+// The caller must hold the communicator's lock.
 func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
@@ -61,8 +62,8 @@ func (h *history) recordMessage(p *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket without a launch, which was only used to compare a call that
-// another library is capturing. The caller must hold the communicator's lock.
+// recordComparison records a ticket that was used only to compare a call that another library is
+// capturing. There is no launch with this ticket. The caller must hold the communicator's lock.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.last()
 	h.tickets[ticket%historySize].Store(nil)
@@ -89,8 +90,8 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 		return nil
 	}
 	p := h.tickets[ticket%historySize].Load()
-	// Ticket ticket+historySize reuses the slot, and stores its call there while the last ticket is
-	// still ticket+historySize-1.
+	// The call with ticket ticket+historySize reuses the slot. It is stored there while the last
+	// ticket is still ticket+historySize-1.
 	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}

@@ -13,8 +13,8 @@ type kernel struct {
 	next *kernel
 }
 
-// linkKernels looks up the kernels of steps, of which there is at least one, and returns the first
-// kernel.
+// linkKernels looks up the kernels of all steps, links them, and returns the first kernel. There
+// must be at least one step.
 func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 	for i := len(steps) - 1; i >= 0; i-- {
 		first = &kernel{Step: steps[i], next: first}

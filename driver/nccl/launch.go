@@ -14,8 +14,8 @@ import (
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
 // every rank has reached the same call, so that mismatched calls never reach NCCL.
 //
-// Between two launches, CUDA and NCCL evict symmem's code from the processor's caches. Because each
-// function called here then costs about ten nanoseconds, the fast path is inlined.
+// The common case is inlined, because CUDA and NCCL evict symmem's code from the processor's
+// caches between two launches, so each function called here costs about ten nanoseconds.
 func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(target)
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		})
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // first, because a group that fails later reports its fault to s
+	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -59,8 +59,9 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	return err
 }
 
-// eachStep calls launch with the communicator and the plan of each step, after the group has
-// accepted the call. An error fails the group, because other ranks expect the remaining steps.
+// eachStep is called after the group has accepted a call. It calls launch with the communicator
+// and the plan of each step. If launch fails, the group fails, because other ranks expect the
+// remaining steps.
 func eachStep(p *plan, launch func(*communicator, *plan) error) error {
 	for _, step := range p.steps {
 		if err := launch(step.c, step); err != nil {
@@ -70,7 +71,7 @@ func eachStep(p *plan, launch func(*communicator, *plan) error) error {
 	return nil
 }
 
-// launch implements Launch for a plan without steps, whatever the state of the stream and group.
+// launch implements Launch for a plan without steps, in any state of the stream and the group.
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -105,8 +106,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 }
 
 // recordOtherGroups makes the other groups record their events on a stream. It is called before
-// work whose start may be delayed, such as a Recv or anything on an adopted stream, where it may
-// have to wait for work of the stream's owner. The caller must hold s.Mu.
+// work whose start may be delayed. That is the case for a Recv, and for anything on an adopted
+// stream, because it may have to wait for work of the stream's owner. The caller must hold s.Mu.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -147,11 +148,12 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket to a collective and, if calls are compared, compares it across ranks. The
-// caller must hold s.Mu and c.mu.
+// admit assigns a ticket to a collective. If calls are compared, admit also compares the
+// collective across ranks. The caller must hold s.Mu and c.mu.
 //
-// If a peer has failed because of this call, the comparison finds the reason. Without a comparison,
-// admit returns an error if a peer has failed, because NCCL might wait forever for a lost rank.
+// If a peer has failed because of this call, the comparison finds the reason. If calls are not
+// compared, admit itself returns an error when a peer has failed, because NCCL might wait forever
+// for a lost rank.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -185,7 +187,7 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 		}
 		running.Store(true)
 	}
-	if !c.isLevel { // otherwise the stream waits for the call of the whole group
+	if !c.isLevel { // for a level, the stream waits for the call of the whole group
 		s.SetLastCall(c.group, ticket, p.Operation)
 	}
 }
@@ -210,7 +212,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailable != "":
-		return p.queue(s, gpu) // NCCL orders its calls
+		return p.queue(s, gpu) // NCCL keeps its own calls in order
 	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
 	case s.Capture != nil:
@@ -288,15 +290,16 @@ func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver
 	})
 }
 
-// Offer returns the paths that the call can use. Each path is only examined when the caller asks
-// about it.
+// Offer returns an offer of the paths that the call can use. A path is examined only when the
+// caller asks about it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans as one group of NCCL calls, or as direct kernels that
-// gather several tensors. It refuses other calls on the direct path, calls that NCCL runs as Send
-// and Recv, and plans on different paths.
+// List returns a plan that runs several plans together. On NCCL's paths, they run as one group of
+// NCCL calls. On the direct path, all calls must be gathers, and they run as kernels that gather
+// several tensors. List returns an error if the plans are on different paths, or if NCCL would
+// run one of them as Send and Recv.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// canGroup reports whether the call can be launched in a list, as part of one NCCL group.
+// canGroup reports whether NCCL can launch the call in a list, as part of one NCCL group.
 func canGroup(p *plan) bool {
 	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil &&
 		!p.Operation.PointToPoint() && !p.scales()

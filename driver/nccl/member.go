@@ -17,10 +17,11 @@ import (
 
 // member describes a rank for the other ranks, which read it from the store.
 type member struct {
-	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, otherwise by host
-	// name and boot ID. Setting different NCCL_HOSTIDs simulates several machines on one.
+	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, and otherwise by
+	// host name and boot ID. Setting a different NCCL_HOSTID on each rank simulates several
+	// machines.
 	Machine string `json:"machine"`
-	// Host is the host name, for errors.
+	// Host is the host name, which appears in errors.
 	Host string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel, which all containers of a physical machine share.
 	Boot string `json:"boot"`
@@ -116,8 +117,8 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if ranks have different versions of NCCL, or share a GPU
-// although NCCL does not support that. In these cases, NCCL itself would hang or return an error
+// checkCompatible returns an error if ranks have different versions of NCCL, or if ranks share a
+// GPU and NCCL does not support that. In these cases, NCCL itself would hang, or return an error
 // that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
@@ -142,7 +143,7 @@ func checkCompatible(ranks []int, all []*member) error {
 const (
 	// sharingVariable is NCCL's environment variable that permits ranks to share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	// sharingVersion is the first version of NCCL in which ranks can share a GPU.
+	// sharingVersion is the code of the first version of NCCL in which ranks can share a GPU.
 	sharingVersion = 23000
 )
 
@@ -162,10 +163,11 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers counts the group's ranks that share a rank's process and GPU, including the rank itself,
-// because the waiting kernels of these ranks occupy the GPU at the same time. Ranks in separate
-// processes are not counted: without MPS the GPU is time-sliced, and under MPS each rank has a
-// share of the GPU, and CUDA reports only the multiprocessors in that share.
+// sharers counts the group's ranks that share a rank's process and GPU, including the rank
+// itself. Kernels of these ranks occupy the GPU at the same time while they wait for each other.
+// Ranks in other processes are not counted. Without MPS, the GPU is time-sliced between
+// processes. With MPS, each process has a share of the GPU, and CUDA reports only the
+// multiprocessors in that share.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {

@@ -20,7 +20,7 @@ type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
 	handle  nccl.Comm
-	// aborting reports whether the abort has begun. The abort also frees the windows.
+	// aborting is set when the abort begins. The abort also frees the windows.
 	aborting atomic.Bool
 }
 
@@ -63,8 +63,8 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error for a wait in NCCL that ctx has interrupted. It names no rank,
-// because NCCL does not report which ranks are missing.
+// waitError returns the error for a wait in NCCL that ended because ctx is done. The error names
+// no rank, because NCCL does not report which ranks are missing.
 func waitError(ctx context.Context, operation string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", operation, context.Cause(ctx))

@@ -52,8 +52,8 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that is closed when the group's kernels have exited or the time
-// limit for that has expired.
+// KernelsEnded returns a channel that is closed when the group's kernels have exited, or when the
+// time limit for their exit has expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
 // Reported returns the fault that a kernel has reported, or nil. A reported fault fails the group.
@@ -68,7 +68,8 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// Whole returns the group that the communicator is a level of, or the communicator's own group.
+// If the communicator is a level of a two-level group, Whole returns the two-level group.
+// Otherwise it returns the communicator's own group.
 func (o *owner) Whole() stream.Group {
 	if whole := o.teardown.whole.Load(); whole != nil {
 		return whole.group
@@ -76,8 +77,8 @@ func (o *owner) Whole() stream.Group {
 	return o
 }
 
-// ReplayFault returns the group's fault, if any, once another library has captured the group's
-// calls, and nil before that.
+// If another library has captured calls of the group, ReplayFault returns the group's fault, or
+// nil. Otherwise it returns nil.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.replayed.Load() {
 		return nil
@@ -89,12 +90,12 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch if that launch is on the stream. If
-// forget is set, the stream is being abandoned, and RecordEvent drops the launch instead.
+// If the group's latest launch is on the stream, RecordEvent records the event of that launch. If
+// forget is set, the stream is being abandoned, and RecordEvent forgets the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
-		return nil // nothing else can be launched on s while s.Mu is held
+		return nil // the group can launch nothing on s while s.Mu is held
 	}
 	if forget {
 		order.ForgetLatest(s)
@@ -103,11 +104,12 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly fails the group and returns the cause if a collective that needs data from all ranks
-// ended before some rank launched it. Under CUDA's MPS, an NCCL kernel ends early if another rank's
-// process exits. It also ends early if another rank aborts its communicator, because an aborted
-// kernel does not wait for its input but still notifies its peers. EndedEarly first waits briefly
-// for the loss of a rank to be detected, because that would be a better explanation.
+// EndedEarly checks for a collective that needs data from all ranks but ended before all ranks
+// had launched it. If it finds this, it makes the group fail and returns the cause. Under CUDA's
+// MPS, an NCCL kernel ends early if another rank's process exits. It also ends early if another
+// rank aborts its communicator, because an aborted kernel does not wait for its input but still
+// notifies its peers. Before EndedEarly makes the group fail, it waits briefly for the loss of a
+// rank to be detected, because that would be a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
@@ -131,11 +133,11 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 	return gpu.Poll(ctx, done) == nil
 }
 
-// submittedByAll reports whether all ranks are known to have launched a collective that has ended.
-// On several machines, launches are not known in time, but a failed rank aborts its kernels only
-// after the other ranks have acknowledged its fault, or were stopped. There, submittedByAll returns
-// true unless a peer has failed. It also returns true after Close, because Close has reported
-// unfinished work to its streams.
+// submittedByAll reports whether all ranks are known to have launched a collective that has
+// ended. If the ranks are on several machines, this rank does not learn of launches in time.
+// However, a failed rank aborts its kernels only after the other ranks have acknowledged its
+// fault or were stopped, so submittedByAll then returns true unless a peer has failed. It also
+// returns true after Close, because Close has reported unfinished work to the streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if a := o.direct.announcements; a != nil {
 		return a.Submitted(ticket)
@@ -153,7 +155,7 @@ func needsAll(call *driver.Call) bool {
 	return movesData && call.Operation.Together()
 }
 
-// causeTimeout limits the wait in EndedEarly. That a process has exited is usually detected much
+// causeTimeout limits the wait in EndedEarly. The exit of a process is usually detected much
 // sooner.
 const causeTimeout = 3 * time.Second
 
@@ -163,10 +165,10 @@ func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }
 
-// FailUnqueued fails the group because a message could not be queued.
+// FailUnqueued makes the group fail because a message could not be queued.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failUnqueued(call, err)
 }
 
-// AfterPeerFault fails the group after a peer has failed.
+// AfterPeerFault makes the group fail after a peer has failed.
 func (o *owner) AfterPeerFault(call *driver.Call) error { return o.faults.afterPeerFault(call) }

@@ -16,24 +16,24 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan implements driver.Offer and driver.Plan. It offers the call's paths until Take is called,
-// and from then on holds the launch that Take prepared on one path.
+// plan implements driver.Offer and driver.Plan. It offers the call's paths until Take is called.
+// From then on, it holds the launch that Take has prepared on one path.
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL. They are in the first mapping on the window
-	// path, and in the second mapping on the plain path.
+	// send and recv are the addresses passed to NCCL. On the window path, they are in the first
+	// mapping of the memory, and on the plain path in the second.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
 	// count is the number of elements passed to NCCL. A barrier runs as a sum of one element.
 	count int64
-	// singleCall is NCCL's call. It is not set if NCCL runs a group of calls, or if the call needs
-	// a guard.
+	// singleCall is the call to NCCL. It is not set if several calls to NCCL are needed, or if the
+	// call needs a guard.
 	singleCall nccl.Invocation
-	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
+	// If NCCL runs the call as a group of Send and Recv, parts holds the sizes of the parts.
 	parts *driver.Splits
-	// grouped holds NCCL's calls if NCCL runs the call as a group of anything but Send and Recv.
+	// If NCCL runs the call as a group of other calls, grouped holds these calls.
 	grouped []nccl.Invocation
 	// members holds the plans of a list, which run as one group.
 	members []*plan
@@ -58,8 +58,8 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps each type to the NCCL type as which NCCL moves its elements. NCCL can also reduce
-// them, unless the type is in movedTypes.
+// dataTypes maps each type to the type that is passed to NCCL. NCCL can also reduce elements of
+// these types, except for those in movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -67,8 +67,8 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
 
-// movedTypes lists the types that NCCL lacks and so can only move, as another type of the same
-// size.
+// movedTypes lists the types that NCCL does not know. NCCL can only move their elements, as
+// elements of another type of the same size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 // Refusal returns the reason why the call cannot use a path, or nil.
@@ -220,10 +220,10 @@ func (p *plan) prepareNCCL() error {
 	return nil
 }
 
-// chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// and nil otherwise. NCCL must do so for AllToAllV, Gather, Scatter and an in-place AllToAll, and
-// versions without ncclAlltoAll for any AllToAll. In a group of one rank, an AllGatherV or
-// ReduceScatterV is a copy of one part.
+// chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and
+// Recv, and nil otherwise. NCCL must do so for AllToAllV, Gather, Scatter and an in-place
+// AllToAll. Versions of NCCL without ncclAlltoAll must do so for every AllToAll. In a group of
+// one rank, an AllGatherV or ReduceScatterV is a copy of one part.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
@@ -262,7 +262,8 @@ func (p *plan) collective() (nccl.Invocation, error) {
 }
 
 // addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, the
-// guard sets one byte instead, which costs 9 us in a graph, against 1 us for the kernel.
+// guard sets one byte of memory instead. In a graph, setting the byte takes 9 us, whereas the
+// kernel takes 1 us.
 func (p *plan) addGuard() error {
 	d := p.c.device
 	// The kernel ignores its argument.
@@ -283,8 +284,8 @@ func (p *plan) addGuard() error {
 	return err
 }
 
-// movesNothing reports whether the call itself moves no data, which is also the case on two levels,
-// where the call's steps move the data.
+// movesNothing reports whether the call itself moves no data. This is also the case for a call on
+// two levels, because its steps move the data.
 func (p *plan) movesNothing() bool {
 	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.members == nil
 }
@@ -294,9 +295,9 @@ func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. That is not so
-// for a call with splits, because NCCL is not called if this rank exchanges nothing with other
-// ranks.
+// orderedByNCCL reports whether NCCL always orders the call after NCCL's earlier calls. For a
+// call with splits, it returns false, because NCCL is not called if this rank exchanges nothing
+// with other ranks.
 func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.members == nil
 }
@@ -344,8 +345,8 @@ func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, s)
 }
 
-// choose returns the call's kernels on the direct path, or an error that says why there are none.
-// The result is cached.
+// choose returns the call's kernels on the direct path. If there are none, it returns an error
+// that gives the reason. The result is cached.
 func (p *plan) choose() (kernels.Work, error) {
 	c := p.c
 	switch {
@@ -375,8 +376,8 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the buffers of all ranks. For an AllGatherV or
-// ReduceScatterV, only the buffer that is divided into parts counts.
+// isSymmetric reports whether every rank can access the call's buffers on all ranks. For an
+// AllGatherV or ReduceScatterV, it considers only the buffer that is divided into parts.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
@@ -415,7 +416,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 }
 
 // notMappedReason returns the reason why some rank has not mapped the segments of the call's
-// buffers, or "" if all ranks have mapped them or the buffers are not in windows.
+// buffers. It returns "" if all ranks have mapped them, or if the buffers are not in windows.
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
@@ -425,8 +426,9 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack is added to the timeout of kernels, so that the watcher times out first, because the
-// watcher's error also describes what the missing ranks are doing.
+// kernelSlack is added to the timeout of kernels, so that the watcher times out before the
+// kernels do. The watcher's error is better, because it also describes what the missing ranks are
+// doing.
 const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {

@@ -26,16 +26,18 @@ type recorder struct {
 	faults   *faults
 	comparer *comparer
 
-	// replayed is set once another library has captured calls of the group. The library may replay
-	// them at any time, without notifying symmem.
+	// replayed is set once another library has captured calls of the group. That library may replay
+	// the calls at any time without notifying symmem.
 	replayed atomic.Bool
 	captures memory.Holds
 
 	// The group's lock guards the following fields.
 
-	// plain and windows report which kinds of NCCL kernels have been captured.
+	// plain is set if plain kernels of NCCL have been captured, and windows if window kernels have
+	// been captured.
 	plain, windows bool
-	// recordings numbers the captures. current is the recording of the call being captured, or nil.
+	// recordings numbers the captures. current is the recording of the capture to which a call is
+	// being added, or nil.
 	recordings direct.Recordings
 	current    *direct.Recording
 }
@@ -62,9 +64,9 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Get(capture.ID), nil
 }
 
-// markReplayed records that another library captures calls of the group, so that the watcher also
-// checks the reports of replayed kernels. It returns a fault that kernels have already reported, or
-// nil.
+// markReplayed records that another library captures calls of the group. From then on, the
+// watcher also checks the reports of replayed kernels. If kernels have already reported a fault,
+// markReplayed returns it.
 func (r *recorder) markReplayed() error {
 	if !r.replayed.Swap(true) {
 		r.busy.WakeWatcher()
@@ -73,8 +75,8 @@ func (r *recorder) markReplayed() error {
 }
 
 // compare compares a call being captured with the calls of other ranks, unless the call's kernels
-// do that. It does not mark the stream as busy, because nothing runs on the stream, and because
-// CUDA must not be queried about a stream during a capture.
+// do that. It does not mark the stream as busy: nothing runs on the stream, and CUDA must not be
+// queried about a stream that is being captured.
 func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 	if !r.check.Load() || kernelsCompare && r.direct.announcements != nil {
 		return nil
@@ -84,8 +86,8 @@ func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 	return r.comparer.compareNow(call, ticket)
 }
 
-// countUses makes the objects that a call uses live until the graph is destroyed. usesNCCL reports
-// whether NCCL launches kernels for the call.
+// countUses keeps the objects that a call uses alive until the graph is destroyed. usesNCCL must
+// be set if NCCL launches kernels for the call.
 func (r *recorder) countUses(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {

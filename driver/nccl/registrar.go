@@ -18,7 +18,7 @@ import (
 	"symmem/internal/control"
 )
 
-// registrar registers segments with a group.
+// registrar registers segments of memory with a group, which makes them windows.
 type registrar struct {
 	gpu     *gpu.GPU
 	memory  *memory.Memory
@@ -31,8 +31,8 @@ type registrar struct {
 	direct  *directPath
 	stages  *stages
 
-	// replaysWindows reports whether an open graph contains window kernels of NCCL. It is called
-	// with mu held.
+	// replaysWindows reports whether any graph that may still be launched contains window kernels
+	// of NCCL. It is called with mu held.
 	replaysWindows func() bool
 
 	supported support
@@ -57,8 +57,8 @@ func (r *registrar) register(
 	return nil, err
 }
 
-// registerOnce registers a segment that is not registered yet. If NCCL's call fails, registerOnce
-// returns both a window and an error, and the communicator may be unusable.
+// registerOnce registers a segment that is not registered yet. If it returns both a window and an
+// error, a call to NCCL has failed, and the communicator may be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -75,9 +75,9 @@ func (r *registrar) registerOnce(
 	defer cancel()
 	shared, shareErr := r.share(key, segment)
 	defer shared.Withdraw()
-	// NCCL matches windows only by their order, so sums would be wrong or ranks would hang if ranks
-	// registered different segments. Each rank also sends the handle with which the other ranks can
-	// map its segment.
+	// NCCL matches windows only by their order. If ranks registered different segments, sums would
+	// be wrong or ranks would hang, so compare the segments first. Each rank also sends the handle
+	// with which the other ranks can map its segment.
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key,
 		segment.Bytes(), shared.Encode())
 	if err != nil {
@@ -111,8 +111,8 @@ func (r *registrar) empty() bool {
 }
 
 // useAll registers the group's segments with NCCL, even if the group has a direct path, and makes
-// later calls of register do the same. Suspended windows are registered when they resume; a window
-// is suspended on all ranks or on none.
+// later calls of register do the same. A suspended window, which is suspended on all ranks, is
+// registered when it is resumed.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -135,7 +135,7 @@ func (r *registrar) useAll(ctx context.Context) error {
 }
 
 // mappedWindows returns the windows that are not suspended, in the order of their keys. It marks
-// the suspended ones, so that Resume registers them with NCCL.
+// the suspended windows, so that Resume registers them with NCCL.
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,8 +185,8 @@ func (r *registrar) addUnregistered(w *window) error {
 	return r.plane.Cause()
 }
 
-// commit waits until NCCL has registered the window on all ranks. If NCCL has no window on some
-// rank, no rank uses windows.
+// commit waits until NCCL has registered the window on all ranks. If NCCL has registered no
+// window on some rank, commit makes all ranks stop using windows.
 func (r *registrar) commit(ctx context.Context, w *window) error {
 	own := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
@@ -217,12 +217,14 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 }
 
 // loneRankTimeout limits the wait for the other ranks if NCCL has registered no window on this
-// rank. The limit is ample, because NCCL returns immediately on ranks without windows.
+// rank. If the other ranks have no window either, NCCL returns immediately there, so the limit is
+// ample.
 const loneRankTimeout = 5 * time.Second
 
-// startLoneRankTimer starts a timer that fails the group if this rank is the only one without a
-// window. NCCL has returned immediately on this rank, and would make the other ranks wait for it
-// forever. The caller must call stop once the other ranks have returned.
+// startLoneRankTimer starts a timer that makes the group fail if this rank is the only one
+// without a window. In that case, NCCL has returned immediately on this rank, but the other ranks
+// would wait in NCCL forever. The caller must call stop once the other ranks have returned from
+// NCCL.
 func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -236,8 +238,8 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// disableWindows records that NCCL has no window kernels for this group, because it registered no
-// window on rank.
+// disableWindows records that NCCL has no window kernels for this group. The reason is that NCCL
+// has registered no window on rank.
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +250,7 @@ func (r *registrar) disableWindows(rank int) {
 	}
 }
 
-// share exports a segment to the other ranks if the group has a direct path.
+// If the group has a direct path, share exports a segment to the other ranks.
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {
@@ -273,8 +275,8 @@ func (r *registrar) share(
 // errNotShared is returned by mapPeers if another rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether the group has a direct path and therefore registers no windows with
-// NCCL.
+// skipsWindows reports whether the group registers no windows with NCCL. It does not need them if
+// it has a direct path, unless UseWindows was called.
 func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailable == "" && !r.useWindows.Load()
 }
@@ -311,11 +313,11 @@ func (r *registrar) unmapPeers() error {
 
 // registerResult is the result of a registration on one rank. It is sent to all ranks.
 type registerResult struct {
-	// NoWindow reports whether NCCL has registered no window.
+	// NoWindow is set if NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped reports whether the rank failed to map some segment.
+	// NotMapped is set if the rank has not mapped the segments of all other ranks.
 	NotMapped bool `json:"no_peers,omitempty"`
-	// Why is the reason why the rank failed to map the segment. It is empty if another rank did not
-	// share its segment.
+	// Why is the reason why the rank failed to map a segment. It is empty if the reason is that
+	// another rank did not share its segment.
 	Why string `json:"why,omitempty"`
 }

@@ -11,12 +11,12 @@ import (
 	"symmem/internal/nccl"
 )
 
-// NCCL runs an AllToAllV as a group with one Send to and one Recv from every other rank. Empty
-// parts are skipped, and this rank's own part is copied locally. NCCL treats the group as one
-// collective, even during stream capture.
+// NCCL runs an AllToAllV as a group that has a Send to every other rank and a Recv from every
+// other rank. Empty parts are skipped, and this rank's own part is copied locally. NCCL treats
+// the group as one collective, even during stream capture.
 
-// evenSplits returns the splits of an AllToAll, in which each rank sends count elements to every
-// rank. SendCounts and RecvCounts are the same slice, and so are the offsets.
+// evenSplits returns the splits of an AllToAll in which each rank sends count elements to every
+// rank. The send and receive counts share one slice, and so do the offsets.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -48,7 +48,7 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 }
 
 // singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank,
-// where it is just a copy.
+// where the call is just a copy.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
 	single := &driver.Splits{
@@ -65,7 +65,8 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 // splitBytes is the encoded size of a send count and a receive count.
 const splitBytes = 2 * 8
 
-// encodeSplits encodes this rank's splits for the other ranks, which compare them with their own.
+// encodeSplits encodes this rank's splits as a message. The other ranks compare these splits with
+// their own.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, n := range s.SendCounts {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(n))
@@ -122,8 +123,8 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 	})
 }
 
-// exchange queues the local copy, the sends and the receives. NCCL groups are per thread, so
-// exchange must run in gpu.Do.
+// exchange queues the local copy, the sends and the receives. It must run in gpu.Do, because an
+// NCCL group belongs to a thread.
 func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
@@ -156,9 +157,9 @@ func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 	return errors.Join(err, n.GroupEnd())
 }
 
-// unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV, without those for empty
-// parts. NCCL has neither operation, so each runs as a group with one Broadcast or Reduce per part,
-// whose calls NCCL fuses into one kernel.
+// unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV. NCCL has neither
+// operation, so each of them runs as a group of calls, with one Broadcast or Reduce for each part
+// that is not empty. NCCL fuses the calls of the group into one kernel.
 func (p *plan) unevenCalls() []nccl.Invocation {
 	n, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -166,7 +167,7 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 		if p.Operation == driver.AllGatherV {
 			if count := p.Splits.RecvCounts[r]; count > 0 {
 				part := p.recv + uintptr(p.Splits.RecvOffsets[r]*size)
-				source := part // this rank's send may be shorter than the part of another rank
+				source := part // this rank's input may be shorter than another rank's part
 				if r == p.c.cfg.Rank {
 					source = p.send
 				}
@@ -180,8 +181,8 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueGroup queues calls as one NCCL group. Because NCCL groups are per thread, it makes all calls
-// inside gpu.Do.
+// queueGroup queues calls as one NCCL group. It makes all calls inside gpu.Do, because an NCCL
+// group belongs to a thread.
 func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		n := d.ncclAnyThread

@@ -9,7 +9,8 @@ import (
 	"symmem/internal/control"
 )
 
-// stages holds channels that a communicator's teardown closes, in the order of the fields.
+// stages holds the channels that a communicator's teardown closes. It closes them in the order of
+// the fields.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
@@ -20,7 +21,7 @@ type stages struct {
 	// kernelsEnded is closed when the group's kernels have exited and its windows have been
 	// deregistered, or when the time limit for that has expired.
 	kernelsEnded chan struct{}
-	// released is closed when everything that graphs of other libraries do not use has been freed.
+	// released is closed when everything has been freed except what graphs of other libraries use.
 	released chan struct{}
 	// tornDown is closed when everything has been freed, including NCCL's communicator.
 	tornDown chan struct{}
@@ -34,11 +35,11 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage. If checkOnly is set, it only checks whether the stage has been reached.
-// After Close it waits longer than after a fault, because a busy machine may be slow to close a
-// group, whereas a failed group reaches a stage soon or never. If unfinished work
-// (gpu.GPU.AddUnfinished) delays the stage released, await waits only briefly, because an earlier
-// wait for that work has already timed out.
+// await waits for a stage. If checkOnly is set, it only checks whether the stage has been
+// reached. After Close it waits longer than after a fault: a busy machine may be slow to close a
+// group, whereas a failed group reaches a stage soon or never. If the stage released is delayed
+// by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because an earlier wait
+// for that work has already timed out.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {

@@ -11,15 +11,15 @@ import (
 // NCCL has had windows since 2.27.3; nccl.Defects lists their defects.
 const averageVersion = 23003
 
-// support determines for which calls NCCL has window kernels. The answer depends only on NCCL's
-// version and the group, so it is the same on all ranks.
+// support determines for which calls NCCL has window kernels. This depends only on NCCL's version
+// and on the group, so the result is the same on all ranks.
 type support struct {
 	// noneReason is the reason why there are no window kernels at all, or empty if there are some.
 	// It is set before register returns the first window.
 	noneReason string
-	// average reports whether ReduceScatter supports avg.
+	// average is set if NCCL has window kernels for ReduceScatter with avg.
 	average bool
-	// unaligned reports whether buffers need no alignment.
+	// unaligned is set if window kernels require no alignment of buffers.
 	unaligned bool
 	rank      int
 }
@@ -78,10 +78,10 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 // nccl.ShiftedLoads.
 const wordBytes = 4
 
-// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel of the call
-// would read misaligned input on some rank. The alignment of the parts matters in an in-place
-// AllGather, where each rank's input is a part of the output, and in a ReduceScatter, where each
-// part of the input is read by some rank.
+// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel for the
+// call would read misaligned input on some rank. The alignment of the parts matters in an
+// in-place AllGather, where each rank's input is a part of the output, and in a ReduceScatter,
+// where each part of the input is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.unaligned {
 		return false

@@ -15,9 +15,9 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a graph contains NCCL's window kernels. These kernels refer to
-// NCCL's data for the window, and NCCL cannot release the window's memory without freeing that
-// data.
+// PrepareSuspend returns ErrBusy if a graph contains NCCL's window kernels. These kernels refer
+// to data that NCCL keeps for the window, and NCCL cannot release the window's memory without
+// freeing that data.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -31,8 +31,8 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
-// Suspend leaves both to the teardown.
+// Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has
+// failed, Suspend does neither, because the teardown does both.
 func (w *window) Suspend() error {
 	if w.twin != nil {
 		return errors.Join(w.twin.Suspend(), w.suspend())
@@ -99,8 +99,9 @@ func (w *window) resume(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the peers' segments, even if an earlier attempt failed, and ends the suspension. It
-// holds the lock so that the teardown cannot free the addresses in the meantime.
+// mapAgain maps the peers' segments, even if an earlier attempt to map them failed, and ends the
+// suspension. It holds the group's lock, so that the teardown cannot free the addresses in the
+// meantime.
 func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases a communicator's memory until the communicator is resumed. The suspender of a
-// group on two levels also does so for the levels.
+// suspender releases a communicator's memory until the communicator is resumed. If the group has
+// two levels, its suspender also releases the memory of the levels.
 type suspender struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -25,12 +25,13 @@ type suspender struct {
 	comm     *ncclComm
 	exchange *direct.Exchange
 	messages p2p.Suspender
-	// others returns the communicators of the two-level path, if there are any.
+	// others returns the communicators of the group's levels. It returns none if the group has no
+	// levels.
 	others func() []suspended
 }
 
-// suspended is a communicator whose memory is released together with that of its group: the group's
-// own communicator or one of its levels.
+// suspended is a communicator that is suspended together with its group: the group's own
+// communicator or one of its levels.
 type suspended struct {
 	*suspender
 	// members lists the group ranks of the communicator's ranks.
@@ -56,8 +57,8 @@ func (s *suspender) PrepareSuspend() error {
 }
 
 // Suspend releases the exchange memory and the staging memory of messages, including those of the
-// levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators, which
-// Released does not include.
+// levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators. The
+// field Released of the result does not include that memory.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -93,9 +94,10 @@ func (s *suspender) keptByNCCL(communicators int) string {
 		what, text, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL calls NCCL for each communicator, with the communicator's lock held, because NCCL
-// permits only one thread at a time. NCCL may wait for other ranks without a deadline, so callNCCL
-// fails the group when ctx is done, and the teardown then makes the call return.
+// callNCCL calls NCCL for each communicator. It holds the communicator's lock during the call,
+// because NCCL permits only one thread at a time. NCCL may wait for other ranks without a
+// deadline. When ctx is done, callNCCL therefore makes the group fail, and the teardown then
+// makes the call return.
 func (s *suspender) callNCCL(
 	ctx context.Context, all []suspended, call func(*ncclComm) error,
 ) error {
@@ -112,8 +114,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// locked calls do with the communicator's lock held, unless the communicator has failed or has been
-// closed. While the lock is held, the teardown does not free addresses.
+// If the communicator has not failed and is not closed, locked calls do with the communicator's
+// lock held. The lock keeps the teardown from freeing addresses during the call.
 func (s *suspender) locked(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +157,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if err == nil && s.comm.library.Suspends() {
 		err = s.callNCCL(ctx, all, (*ncclComm).resume)
 	}
-	if err == nil { // wait, because exports must last until all ranks have mapped the memory
+	if err == nil { // wait until all ranks have mapped the memory, which is exported until then
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if err != nil {
@@ -165,8 +167,8 @@ func (s *suspender) Resume(ctx context.Context) error {
 }
 
 // exchangeResumptions sends this rank's resumption to the other ranks. It returns the Exchange
-// field of every rank's resumption, or the refusal of the first rank that cannot resume. An error
-// fails the group.
+// field of every rank's resumption. If some ranks cannot resume, it returns the refusal of the
+// first such rank. If it returns an error, the caller must make the group fail.
 func (s *suspender) exchangeResumptions(
 	ctx context.Context, memory resumedMemory, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
@@ -205,7 +207,8 @@ func (s *suspender) exchangeResumptions(
 // resumedMemory lists the memory that this rank has allocated for its communicators.
 type resumedMemory []resumedPart
 
-// resumedPart holds the memory of one communicator. exchange is nil if it has no exchange memory.
+// resumedPart holds the memory of one communicator. exchange is nil if the communicator has no
+// exchange memory.
 type resumedPart struct {
 	suspended
 	exchange *direct.Allocation
@@ -257,7 +260,8 @@ func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error 
 	return nil
 }
 
-// discard frees the memory, because another communicator or another rank has too little.
+// discard frees the memory. It is called if another communicator or another rank could not
+// allocate its memory.
 func (m resumedMemory) discard() error {
 	var errs []error
 	for _, part := range m {
@@ -266,7 +270,7 @@ func (m resumedMemory) discard() error {
 	return errors.Join(errs...)
 }
 
-// withdraw stops exporting the memory.
+// withdraw ends the export of the memory.
 func (m resumedMemory) withdraw() {
 	for _, part := range m {
 		part.exchange.Withdraw()

@@ -33,9 +33,11 @@ type teardown struct {
 	// graphs counts symmem's open graphs that contain calls of the group. watcher is done when the
 	// watcher's goroutine has returned.
 	graphs, watcher *sync.WaitGroup
-	// othersHaveWindows reports whether another group may have an unfinished window kernel.
+	// othersHaveWindows reports whether another group of the device may have an unfinished window
+	// kernel.
 	othersHaveWindows func() bool
-	// whole is the group that the communicator is a level of, or nil.
+	// If the communicator is a level of a two-level group, whole is that group. Otherwise it is
+	// nil.
 	whole atomic.Pointer[wholeGroup]
 	// forget removes the communicator from the device.
 	forget func()
@@ -53,9 +55,9 @@ type teardown struct {
 	closeReleased func()     // closes stages.released unless it is closed already
 }
 
-// begin starts the teardown after a fault or Close, and reports a fault to streams with unfinished
-// work. Later calls do nothing. The teardown runs in a goroutine, because it waits until the user
-// closes graphs.
+// begin starts the teardown after a fault or Close, and reports the cause to streams with
+// unfinished work. Later calls do nothing. The teardown runs in a goroutine, because it waits
+// until the user closes graphs.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failWhole()
@@ -70,8 +72,9 @@ func (t *teardown) begin() {
 	})
 }
 
-// failWhole returns the cause of the failure. A level first fails its group, before the level's
-// kernels are stopped. Otherwise, the group could report success for the work of these kernels.
+// failWhole returns the cause of the failure. If the communicator is a level of a two-level
+// group, failWhole makes that group fail before the level's kernels are stopped. Otherwise, the
+// group could report success for the work of these kernels.
 func (t *teardown) failWhole() error {
 	cause := t.plane.Cause()
 	whole := t.whole.Load()
@@ -83,7 +86,7 @@ func (t *teardown) failWhole() error {
 	return cause
 }
 
-// wholeGroup is a group as seen by its levels.
+// wholeGroup is a two-level group as seen by its levels.
 type wholeGroup struct {
 	group stream.Group
 	plane control.Plane
@@ -128,9 +131,9 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. It waits longer than any launch on a
-// failed group holds the lock. If tryLock fails, the holder must therefore be blocked inside NCCL,
-// waiting for another rank.
+// tryLock locks the group and reports whether it succeeded. It waits longer than a launch on a
+// failed group can hold the lock. If tryLock fails, the holder must therefore be blocked inside
+// NCCL, waiting for another rank.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -173,9 +176,9 @@ func (t *teardown) execute(next step) {
 
 func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
 
-// drain waits, for a limited time, until no stream has any of the communicator's work left. Streams
-// that wait for a message are released, and later waits for messages return immediately. Memory
-// that unfinished work may use stays mapped.
+// drain waits, for a limited time, until no stream has unfinished work of the communicator. It
+// ends waits of streams for messages, so that the streams continue. If work is still unfinished
+// after the time limit, the memory that it may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -196,9 +199,9 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator. After stepAwaitGraphs, it waits for the group's
-// lock, because another goroutine may be deregistering a window. Before that step, it does not,
-// because a blocked call to NCCL may hold the lock.
+// abort starts the abort of NCCL's communicator. After stepAwaitGraphs, abort waits for the
+// group's lock, because another goroutine may be deregistering a window. Before that step, it
+// does not wait for the lock, because a blocked call to NCCL may hold it.
 //
 // An aborted kernel may make the kernels of other ranks return wrong results, so abort first waits
 // until these ranks know of the fault.
@@ -213,14 +216,14 @@ func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Unlock()
 	} else {
-		t.drainTimedOut, t.drainErr = false, nil // the abort ends the work that drain reported
+		t.drainTimedOut, t.drainErr = false, nil // the abort stops the work for which drain timed out
 	}
 	t.aborted = true
 	t.abortErr = make(chan error, 1)
 	go func() { t.abortErr <- t.comm.abort() }()
 }
 
-// free frees the memory of direct kernels, none of which may be running.
+// free frees the memory of the group's direct kernels. None of them may be running.
 func (t *teardown) free() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

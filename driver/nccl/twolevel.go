@@ -15,8 +15,8 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the two communicators of the two-level path, which serves groups that span machines.
-// Calls on that path use direct kernels within each machine and NCCL between machines.
+// levels holds the two communicators of the two-level path, which is for groups that span several
+// machines. Calls on that path use direct kernels within each machine and NCCL between machines.
 type levels struct {
 	machineLayout
 	intra *communicator // connects the ranks of this machine
@@ -31,8 +31,8 @@ type machineLayout struct {
 	local                     int // the index of this rank on its machine
 }
 
-// newMachineLayout returns the layout of the given rank's group, or the reason why the group cannot
-// use two levels. All ranks get the same reason.
+// newMachineLayout returns the layout of the given rank's group. If the group cannot use two
+// levels, it returns the reason, which is the same on all ranks.
 func newMachineLayout(members []*member, rank int) (l machineLayout, reason string) {
 	var names []string
 	for _, m := range members {
@@ -58,8 +58,8 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 	return l, ""
 }
 
-// config returns the configuration of a sub-communicator. ranks lists its members by their group
-// ranks, and rank is this rank's number in the sub-communicator.
+// config returns the configuration of a level. ranks lists the level's members by their group
+// ranks, and rank is this rank's number in the level.
 func (l *machineLayout) config(
 	parent *driver.GroupConfig, name string, rank int, ranks []int,
 ) driver.GroupConfig {
@@ -70,8 +70,8 @@ func (l *machineLayout) config(
 	return cfg
 }
 
-// intraConfig returns the configuration of levels.intra. It selects a formula, so that sums do not
-// depend on which kernel computes them.
+// intraConfig returns the configuration of levels.intra. It requires a formula, so that sums do
+// not depend on which kernel computes them.
 func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, l.intraRanks())
 	cfg.Formula = driver.RankOrder
@@ -154,9 +154,9 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	return nil
 }
 
-// untilFault returns a context that is canceled when the group fails. Until stop is called, it also
-// fails the group if a peer has failed, because ranks that connect the levels would otherwise wait
-// for that peer until the timeout.
+// untilFault returns a context that is canceled when the group fails. Until stop is called,
+// untilFault also makes the group fail if a peer has failed. Otherwise, ranks that connect the
+// levels would wait for that peer until the timeout.
 func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -181,7 +181,8 @@ func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop f
 	}
 }
 
-// formulaReason returns the reason why the group's formula excludes two levels, or "".
+// formulaReason returns the reason why two levels cannot compute the group's formula, or "" if
+// they can.
 func (t *twoLevel) formulaReason() string {
 	formula := t.group.cfg.Formula
 	if formula == driver.AnyFormula {
@@ -191,7 +192,7 @@ func (t *twoLevel) formulaReason() string {
 		"implement", formula)
 }
 
-// registerTwin gives a new window a twin, if the group has levels.
+// If the group has levels, registerTwin gives a new window a twin (window.twin).
 func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
@@ -203,7 +204,7 @@ func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 	return nil
 }
 
-// suspended returns the levels for a suspension of the group.
+// suspended returns the levels, which are suspended together with the group.
 func (t *twoLevel) suspended() []suspended {
 	l := t.levels.Load()
 	if l == nil {
@@ -227,7 +228,8 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 	if l.intra, err = l.join(ctx, c, l.intraConfig(&c.cfg)); err != nil {
 		return "", err
 	}
-	// Agree first, so that no rank waits below for a machine without a direct path.
+	// Agree now, so that no rank connects l.inter and waits there for a machine that has no direct
+	// path.
 	reason, err = l.agree(ctx, c, l.intra.direct.unavailable)
 	if reason != "" || err != nil {
 		return reason, err
@@ -259,8 +261,8 @@ func (l *levels) join(
 	return level, nil
 }
 
-// agree exchanges the ranks' reasons not to use two levels, and returns that of the lowest rank
-// that has one.
+// agree exchanges the ranks' reasons for not using two levels. It returns the reason of the
+// lowest rank that has one.
 func (l *levels) agree(ctx context.Context, c *communicator, own string) (string, error) {
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, []byte(own))
 	if err != nil {
@@ -285,8 +287,8 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	return w.agreeOnTwin(ctx)
 }
 
-// agreeOnTwin lets direct kernels access peers' memory in the twin only if that works on every
-// machine, because ranks could otherwise choose different paths for a call.
+// agreeOnTwin lets direct kernels access peers' memory through the twin only if that works on
+// every machine. Otherwise, ranks could choose different paths for a call.
 func (w *window) agreeOnTwin(ctx context.Context) error {
 	own := []byte{0}
 	if w.twin.mappedByAll {
@@ -309,8 +311,8 @@ func (w *window) agreeOnTwin(ctx context.Context) error {
 	return nil
 }
 
-// linkFailures makes the levels fail if the group fails. A level that fails makes the group fail:
-// see teardown.failWhole.
+// linkFailures makes the levels fail if the group fails. (If a level fails, teardown.failWhole
+// makes the group fail.)
 func (l *levels) linkFailures(c *communicator) {
 	for _, level := range []*communicator{l.intra, l.inter} {
 		go func() {

@@ -24,7 +24,8 @@ func (t *twoLevel) refusal(p *plan) error {
 	return err
 }
 
-// offer returns the steps of a call on two levels, or the reason why there are none.
+// offer returns the steps of a call on two levels. If the call cannot use two levels, offer
+// returns the reason as an error.
 func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
@@ -44,7 +45,8 @@ func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	return steps, nil
 }
 
-// check returns an error unless the levels support a call. The result is the same on every rank.
+// check returns an error if the levels do not support a call. The result is the same on every
+// rank.
 func (l *levels) check(call *driver.Call) error {
 	unit := packElements(call.DataType)
 	switch {
@@ -107,9 +109,10 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 	}
 }
 
-// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks that
-// have the same local index on the other machines. The ranks of a machine then exchange what they
-// have gathered, with one AllGather for each machine's block.
+// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks
+// that have the same index on the other machines. The ranks of a machine then exchange what they
+// have gathered. Each machine's inputs form a block of the output, and each block takes one
+// AllGather.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
 	inter := call

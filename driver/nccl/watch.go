@@ -14,12 +14,13 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery makes every 16th check of a group that keeps launching a full check. The other
-// checks only read the kernels' reports, because the launches themselves detect failed peers.
+// fullCheckEvery is the number of checks for each full check while the program keeps launching.
+// The other checks only read the kernels' reports, because the launches themselves detect failed
+// peers.
 const fullCheckEvery = 16
 
-// replayCheckInterval is the time between two checks while symmem has launched no work but another
-// library may replay calls.
+// replayCheckInterval is the time between two checks while no work that symmem has launched is
+// unfinished, but another library may replay calls.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for faults while a group has unfinished work.
@@ -37,11 +38,11 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	running sync.WaitGroup // done when watch has returned
+	running sync.WaitGroup // counts the goroutine that runs watch
 }
 
-// watch looks for faults until the group has failed or is closed. It finds them even if the program
-// never waits for its work, or waits in CUDA without a deadline.
+// watch looks for faults until the group has failed or is closed. It finds faults even if the
+// program never waits for its work, or waits in CUDA without a deadline.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -62,7 +63,7 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(work)
 		case <-check:
-			// Give this rank's kernels time to report a fault, because their report may be more
+			// Give this rank's kernels some time to report a fault, because their report may be more
 			// specific than the failure of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
@@ -117,7 +118,7 @@ func (w *watcher) watchWork(check workCheck) {
 }
 
 // mayStop reports whether all work is finished, so that the watcher may sleep. It clears Watching
-// before the check, so that a concurrent launch wakes the watcher.
+// before it checks the work, so that a concurrent launch wakes the watcher.
 func (w *watcher) mayStop() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
@@ -127,8 +128,8 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines. It is the one that was the latest when
-// the probe was created. Once every rank has launched it, the watcher creates another probe.
+// probe identifies the collective that the watcher examines, which was the latest when the probe
+// was created. Once every rank has launched that collective, the watcher creates another probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
@@ -136,16 +137,17 @@ type probe struct {
 	since     time.Time
 	// wait describes a wait for the collective. All probes of a watcher reuse it.
 	wait *collectiveWait
-	// differsSince is when the call being compared was first found to differ, or zero.
+	// differsSince is the time when the call being compared was first found to differ. It is zero
+	// if the call does not differ.
 	differsSince time.Time
 }
 
-// differGrace is the time that a comparison is given to find all ranks that differ. After that, the
-// group fails with the ranks found so far.
+// differGrace is how long the watcher waits for a comparison to find all ranks whose calls
+// differ. After that, the group fails with the ranks found so far.
 const differGrace = 100 * time.Millisecond
 
-// afterGrace returns a comparison's error once it has persisted for differGrace, and nil before
-// that.
+// afterGrace returns the error of a comparison once the error has persisted for differGrace.
+// Before that, it returns nil.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:

@@ -17,8 +17,8 @@ import (
 
 // window implements driver.Window for a segment that is registered with a group.
 //
-// States: registered; suspended, from Suspend to Resume; deregistered, by Deregister or by the
-// teardown of the group.
+// A window is registered at first. It is suspended from Suspend to Resume, and is finally
+// deregistered by Deregister or by the teardown of the group.
 type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
@@ -36,15 +36,16 @@ type window struct {
 
 // windowSuspension holds the state of a suspended window. The group's lock guards it.
 type windowSuspension struct {
-	// active reports whether the window is suspended, so that the peers' segments are unmapped while
-	// their addresses stay reserved.
+	// active is set while the window is suspended. The peers' segments are then unmapped, but their
+	// addresses stay reserved.
 	active bool
-	// registered reports whether Resume must register the window with NCCL.
+	// registered is set if Resume must register the window with NCCL.
 	registered bool
 }
 
-// merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
-// all of them. Otherwise, notMappedReason is that of the first rank that gave one.
+// merge merges the result of a rank into w. Direct kernels use the segments only if every rank
+// has mapped all of them. If that is not the case, notMappedReason is the reason of the first
+// rank that gave one.
 func (w *window) merge(rank int, result *registerResult) {
 	if result.Why != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Why))
@@ -85,13 +86,14 @@ func (w *window) deregisterSelf() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregister defers the deregistration while graphs of other libraries use the window or its
-// segment. If none does, deferDeregister does nothing and returns false.
+// If graphs of other libraries use the window or its segment, deferDeregister defers the
+// deregistration until these graphs are destroyed, and returns true. Otherwise it does nothing
+// and returns false.
 func (w *window) deferDeregister() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // Deregister has returned, so the error is lost
+		_ = r.gpu.Do(w.deregister) // Deregister has already returned, so this error is dropped
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
@@ -117,13 +119,13 @@ func (w *window) deregister() error {
 type peers struct {
 	// addresses holds the address of each group rank's segment, including this rank's own.
 	addresses []uintptr
-	// mapped reports whether this rank has mapped the segments of all other ranks.
+	// mapped is set if this rank has mapped the segments of all other ranks.
 	mapped bool
-	// mapError is the reason why mapped is false. It is empty if another rank did not share its
-	// segment.
+	// mapError is the reason why mapped is false. It is empty if the reason is that another rank
+	// did not share its segment.
 	mapError string
-	// mappedByAll reports whether every rank has mapped all segments. If not, notMappedReason names
-	// a rank and its reason. register sets both fields.
+	// mappedByAll is set if every rank has mapped all segments. If it is not set, notMappedReason
+	// names a rank and its reason. register sets both fields.
 	mappedByAll     bool
 	notMappedReason string
 
@@ -135,9 +137,9 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the segments of the other ranks, using the handles that these ranks sent. The
-// segments of a suspended window are mapped at their old addresses. If mapPeers fails, calls on the
-// window use other paths.
+// mapPeers maps the segments of the other ranks, using the handles that these ranks sent. If the
+// window is suspended, mapPeers maps the segments at their old addresses. If mapPeers fails,
+// calls on the window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.registrar
 	if reg.direct.unavailable != "" {
@@ -214,8 +216,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps only the
-// segments of the first n ranks, and the addresses stay reserved.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, undoMapping unmaps
+// only the segments of the first n ranks, and keeps the addresses reserved.
 func (w *window) undoMapping(n int) error {
 	g := w.registrar.gpu
 	if !w.suspension.active {

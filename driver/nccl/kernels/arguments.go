@@ -24,8 +24,8 @@ type bulkArguments struct {
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// Steps implements Work. All pieces carry the call's digest, so ranks with the same digest have the
-// same pieces. The kernels count each piece as a call.
+// Steps implements Work. All pieces of a call carry the digest of the whole call. Ranks with the
+// same digest divide the call into the same pieces. The kernels count each piece as a call.
 func (l *Launch) Steps(t *Transport) (steps []Step) {
 	for i := range l.Pieces {
 		steps = append(steps, Step{
@@ -54,8 +54,8 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 	return cuda.ParamsOf(&bulk)
 }
 
-// arguments returns the arguments for piece i of the call, without those that only bulk kernels
-// have.
+// arguments returns the arguments for piece i of the call that all kernels have. Bulk kernels
+// have further arguments.
 func (l *Launch) arguments(t *Transport, i int) arguments {
 	offset := int64(i) * l.pieceBytes
 	a := arguments{

@@ -18,8 +18,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// layout is a program that prints everything that must be the same in C++ and Go. Each line has a
-// name, an offset and a size, or for constants a name, 0 and a value.
+// layout is a C++ program that prints everything that must be the same in C++ and Go. For a
+// field, it prints a line with the name, the offset and the size. For a constant, it prints the
+// name, 0 and the value.
 const layout = `#include <bulk.h>
 #include <norm.h>
 #include <message.h>
@@ -57,7 +58,7 @@ int main() {
 }
 `
 
-// extent describes a field's location in a structure, or has a constant's value as its size.
+// extent is a field's location in a structure. For a constant, offset is 0 and size is the value.
 type extent struct{ offset, size int }
 
 // sourceLayout compiles layout with the headers of the kernels and runs it.
@@ -136,7 +137,8 @@ func TestLayoutMatchesSources(t *testing.T) {
 	found := sourceLayout(t)
 	for name, p := range want {
 		if found[name] != p {
-			t.Errorf("%s: offset and size in Go are %v, want %v as in the sources", name, p, found[name])
+			t.Errorf("%s: offset and size in Go = %v, want %v as in the C++ sources", name, p,
+				found[name])
 		}
 	}
 }
@@ -174,7 +176,7 @@ func opNumber(op driver.ReduceOp) int {
 	return int(number)
 }
 
-// typeNumber returns the number that the kernels of every reduction use for a data type.
+// typeNumber returns the number that generic kernels use for a data type.
 func typeNumber(t driver.DataType) int { return int(types[t].number) }
 
 // packed returns the bytes of packed arguments.
@@ -194,7 +196,8 @@ func (w fakeWindow) Locate(uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// TestParamsMatchSources packs a different number into each field.
+// TestParamsMatchSources packs a different number into each field, and checks that each number is
+// at the offset of the field in the C++ structure.
 func TestParamsMatchSources(t *testing.T) {
 	l := Launch{
 		Call: &driver.Call{
@@ -254,7 +257,7 @@ func read(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// TestNormParamsMatchSources packs a different number into each field of Norm.
+// TestNormParamsMatchSources does the same as TestParamsMatchSources for struct Norm.
 func TestNormParamsMatchSources(t *testing.T) {
 	l := Launch{Call: &driver.Call{Norm: &driver.Norm{
 		Rows: 501, Hidden: 512, Epsilon: 0.5, WeightBias: 0.25, Residual: 504, Weight: 505,

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument.
-// Because it is launched without overlap, later work in the stream starts only after all earlier
-// work has completed, even if earlier kernels overlap.
+// AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument,
+// and is launched without overlap. Work that is queued after this kernel therefore starts only
+// after all earlier work in the stream has completed, even if earlier kernels overlap.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
@@ -18,17 +18,18 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/exchange.h.
 const (
-	// ExchangeBytes is the size of one rank's exchange memory in one group, which is large enough
-	// for sums of 7 MiB. (An NCCL communicator allocates hundreds of MiB.) The memory must be
-	// zeroed at first.
+	// ExchangeBytes is the size of one rank's exchange memory in one group. It is large enough for
+	// sums of 7 MiB. (An NCCL communicator allocates hundreds of MiB.) The memory must be zeroed
+	// before its first use.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the size of each half of the exchange memory, which holds the lines of one call.
+	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
+	// call.
 	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
 	// HeaderBytes is sizeof(Exchange).
 	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the fault word. The word has 32 bits, and is not 0 once a kernel
-	// of the rank has failed.
+	// FaultOffset is the offset of the fault word. The word has 32 bits. It becomes nonzero when a
+	// kernel of the rank fails.
 	FaultOffset = 8
 
 	maxBlocks     = 256
@@ -49,15 +50,15 @@ const (
 // Launch describes a call and how to launch it. The caller sets the fields up to Multiprocessors,
 // and Choose sets the others.
 type Launch struct {
-	// Call describes the call. The fields that Choose reads must be the same on all ranks, as must
-	// the following fields except Rank.
+	// Call describes the call. The fields that Choose reads must be the same on all ranks. The same
+	// applies to the fields of Launch from Ranks to Multiprocessors.
 	*driver.Call
 	// Rank is this rank's number in the group. Ranks is the group's size.
 	Rank, Ranks int
 	// Formula selects the order in which the ranks' elements are combined. RankOrder and AnyFormula
 	// select the same kernels.
 	Formula driver.Formula
-	// Symmetric reports whether both buffers are in windows that every rank can access directly.
+	// Symmetric is set if both buffers are in windows that every rank can access directly.
 	Symmetric bool
 	// Multiprocessors is the number of multiprocessors of the smallest GPU of any rank.
 	Multiprocessors int
@@ -65,28 +66,28 @@ type Launch struct {
 	// Kernel is the name of the kernel. It is launched with Blocks blocks of Threads threads each.
 	Kernel          string
 	Blocks, Threads int
-	// Bulk reports whether the kernel needs the buffers of all ranks.
+	// Bulk is set if the kernel accesses the buffers of other ranks.
 	Bulk bool
-	// Fused reports whether the kernel runs a whole norm. Other norms consist of an all-reduce and
-	// the step that localStep returns.
+	// Fused is set if the kernel runs a whole norm. If Fused is not set, a norm consists of an
+	// all-reduce and the step that localStep returns.
 	Fused bool
 	// Pieces is the number of launches that the call needs.
 	Pieces int
-	// partBytes is the size of a part of the buffers. pieceBytes is the size of a piece of a part.
-	// The last piece may be smaller.
+	// partBytes is the size of a part of the buffers. pieceBytes is the size of the pieces into
+	// which a part is divided; the last piece may be smaller.
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
 	op, divisor            uint32
-	// generic reports whether the call needs a generic kernel (suffix _any).
+	// generic is set if the call needs a generic kernel (suffix _any).
 	generic bool
 }
 
 // errNoKernel is wrapped by the errors that Choose returns if there is no kernel for a call.
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call, or returns an error that says why there is none. All
-// ranks get the same results, except for sendTo and recvFrom.
+// Choose chooses the kernel for the call. If there is none, it returns an error that gives the
+// reason. All ranks get the same results, except for sendTo and recvFrom.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -135,8 +136,8 @@ func (l *Launch) Remark() string {
 	return ""
 }
 
-// split divides a reduction that does not fit into exchange memory into pieces, which are the same
-// on all ranks. The kernels count each piece as a call.
+// split divides a reduction that does not fit into exchange memory into pieces. All ranks get the
+// same pieces. The kernels count each piece as a call.
 func (l *Launch) split() {
 	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -193,11 +194,12 @@ func (l *Launch) setParts() error {
 	return nil
 }
 
-// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank,
-// whereas two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels are
-// faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit
-// into exchange memory. With 2 ranks, two-shot kernels are not used, because they would send as
-// much as one-shot kernels, which are faster than bulk kernels for all sizes that fit.
+// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every
+// rank, whereas two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels
+// are faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that
+// fit into exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot
+// kernels, so they are not used. One-shot kernels are then faster than bulk kernels for all sizes
+// that fit.
 const (
 	maxOneShotBytes = 640 << 10 // the most bytes that a rank sends in a one-shot kernel
 	maxTwoShotBytes = 9 << 20   // the most bytes that a rank sends in a two-shot kernel
@@ -248,9 +250,9 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide sets the grid and returns the family for a call with more chunks than the largest grid
-// of a basic line kernel has warps. For sums of 2 ranks with up to two chunks per warp, it returns
-// unrolled kernels, which need no loop.
+// chooseWide is for a call with more chunks than the largest grid of a basic line kernel has
+// warps. It sets the grid and returns the family of the kernel. For sums of 2 ranks with up to
+// two chunks per warp, it chooses unrolled kernels, which need no loop.
 func (l *Launch) chooseWide() (family string) {
 	all, limit := chunks(l.pieceBytes, wideLines), l.resident("wide")
 	l.setGrid(all, noSmallBlocks, limit)
@@ -263,8 +265,8 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory, and reports
-// whether it does.
+// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory. It reports
+// whether the call fits.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -282,7 +284,7 @@ func (l *Launch) chooseTwoShot() bool {
 	return true
 }
 
-// oneShotLimit returns the largest part that fits in a one-shot call, in bytes.
+// oneShotLimit returns the size in bytes of the largest part that a one-shot call can have.
 func oneShotLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
@@ -302,10 +304,10 @@ func chunks(bytes, lines int64) int64 {
 // gridSize holds a grid's number of blocks and of threads per block.
 type gridSize struct{ blocks, threads int }
 
-// resident returns the largest grid of a family whose blocks can all be resident at the same time
-// on every rank's GPU. A multiprocessor holds two blocks of some kernels (KERNEL_OF in
-// src/collectives.cu), and one block of the others. The grid leaves space for a small call of
-// another group.
+// resident returns the largest grid for a kernel family with which all blocks can be resident at
+// the same time on every rank's GPU. For some kernels, a multiprocessor holds two blocks
+// (KERNEL_OF in src/collectives.cu), and for the others one block. The grid leaves space for a
+// small call of another group.
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -319,13 +321,13 @@ func (l *Launch) resident(family string) gridSize {
 	}
 }
 
-// noSmallBlocks makes setGrid use only the largest blocks.
+// noSmallBlocks, passed as the number of blocks, makes setGrid use only the largest blocks.
 const noSmallBlocks = 0
 
 // setGrid sets the grid for a number of chunks. It tries to use one warp per chunk, and adds one
-// warp for the header. It first tries the given number of blocks with 128 threads each, which is
-// faster than fewer large blocks, then larger blocks, and finally more of the largest blocks. The
-// grid never exceeds limit.
+// warp for the header. It first tries the given number of blocks with 128 threads each, because
+// small blocks are faster than fewer large ones. If these have too few warps, it tries larger
+// blocks, and then more of the largest blocks. The grid never exceeds limit.
 func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	blocks = min(blocks, limit.blocks)
 	for l.Threads = 128; l.Threads < limit.threads; l.Threads = min(2*l.Threads, limit.threads) {
@@ -340,11 +342,12 @@ func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 // warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time. The addresses of
-// input and output must be the same modulo PackBytes.
+// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time. If the
+// addresses of input and output differ modulo PackBytes, the kernel moves single elements
+// instead.
 const PackBytes = 16
 
-// misaligned reports whether, on at least one rank, a bulk kernel has to move elements one by one.
+// misaligned reports whether a bulk kernel has to move elements one by one on at least one rank.
 func (l *Launch) misaligned() bool {
 	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
 	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0

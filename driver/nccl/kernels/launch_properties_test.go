@@ -12,15 +12,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// reductions returns the reductions that the kernels have.
+// reductions returns the reductions that the kernels support.
 func reductions() []driver.ReduceOp {
 	return slices.DeleteFunc(driver.ReductionsOf(driver.Int32), func(op driver.ReduceOp) bool {
 		return op.Kernel() == 0
 	})
 }
 
-// drawLaunch draws a call of rank 0, for which Choose has not been called yet. Its counts are
-// spread over all magnitudes.
+// drawLaunch draws a call of rank 0 that can be passed to Choose. Small and large counts are
+// equally likely.
 func drawLaunch(t *rapid.T) Launch {
 	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
@@ -84,8 +84,8 @@ func TestAllRanksChooseTheSameKernel(t *testing.T) {
 	})
 }
 
-// TestSendSetsMatchReceiveSets checks that a rank waits for lines of a peer if and only if the peer
-// sends them, because the rank would otherwise hang.
+// TestSendSetsMatchReceiveSets checks that a rank waits for lines from a peer if and only if the
+// peer sends lines to that rank. A rank that waited for other lines would hang.
 func TestSendSetsMatchReceiveSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawLaunch(t))
@@ -152,8 +152,9 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	})
 }
 
-// TestEveryReductionHasAKernel checks, for each type and reduction that Reduces reports, that there
-// is a kernel for every size, formula and kind of memory, and that the pieces cover the buffer.
+// TestEveryReductionHasAKernel checks that every type and reduction for which Reduces returns
+// true has a kernel for every size, formula and kind of memory, and that the pieces cover the
+// buffer.
 func TestEveryReductionHasAKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		input := drawLaunch(t)
@@ -198,8 +199,8 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 	})
 }
 
-// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula, and that
-// a tree selects other kernels only if its results can differ.
+// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula. A tree
+// formula must select another kernel only if its results can differ from those of RankOrder.
 func TestFormulasSelectKernels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		input := drawLaunch(t)
@@ -247,8 +248,8 @@ func TestFormulasSelectKernels(t *testing.T) {
 	}
 }
 
-// TestOnlyLargeCallsNeedWindows checks that the kernel of a small call does not depend on its
-// memory.
+// TestOnlyLargeCallsNeedWindows checks that the kernel of a small call does not depend on whether
+// its buffers are in windows or in place.
 func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		input := drawLaunch(t)

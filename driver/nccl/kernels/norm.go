@@ -12,9 +12,9 @@ const (
 	packBytes = 16
 )
 
-// chooseNorm chooses the kernel of a norm. One kernel runs the whole norm if all rows fit into
-// exchange memory and prefersAllReduce returns false. Otherwise chooseNorm chooses the kernel of
-// the all-reduce, and localStep returns the step that follows.
+// chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory and
+// prefersAllReduce returns false, one kernel runs the whole norm. Otherwise chooseNorm chooses a
+// kernel for the all-reduce of the norm, and localStep returns the step that follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -33,8 +33,9 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// prefersAllReduce reports whether an all-reduce and a local step are faster than one norm kernel,
-// which is the case for a few long rows, because an all-reduce spreads each row over many blocks.
+// prefersAllReduce reports whether an all-reduce and a local step are faster than one norm
+// kernel. They are faster for a few long rows, because an all-reduce spreads each row over many
+// blocks.
 func prefersAllReduce(l *Launch) bool {
 	row := 2 * l.Norm.Hidden
 	return l.Norm.Rows < fewRows &&
@@ -48,8 +49,8 @@ const (
 	longRow = 32 << 10
 )
 
-// chooseRows chooses a norm kernel if the rows fit into exchange memory, and reports whether they
-// do.
+// chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they
+// fit.
 func chooseRows(l *Launch) bool {
 	n := l.Norm
 	row := 2 * n.Hidden
@@ -86,14 +87,14 @@ func normWarps(n *driver.Norm) int {
 	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
 }
 
-// rowBlocks returns the number of blocks in the largest grid of norm kernels whose blocks can all
-// be resident at the same time. The grid leaves some multiprocessors for a small call of another
-// group.
+// rowBlocks returns the largest number of blocks of a norm kernel that can all be resident at the
+// same time. The grid leaves some multiprocessors for a small call of another group.
 func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }
 
-// A grid of norm kernels leaves one multiprocessor in spareMultiprocessors free.
+// spareMultiprocessors is a divisor: the grid of a norm kernel leaves 1/spareMultiprocessors of
+// the multiprocessors free.
 const spareMultiprocessors = 32
 
 // withQuant returns a kernel family's name, with a suffix if the norm quantizes.
@@ -104,8 +105,8 @@ func withQuant(family string, n *driver.Norm) string {
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm. It reads the sums from Recv, or
-// writes poison if the all-reduce has failed.
+// localStep returns the step that follows the all-reduce of a norm. The step reads the sums from
+// Recv. If the all-reduce has failed, it writes poison instead.
 func localStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -117,12 +118,13 @@ func localStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// waitingDivisor limits a local step that is launched before the all-reduce has completed. Its
-// waiting blocks may occupy at most 1/waitingDivisor of the GPU, because kernels of other groups
-// may need the rest.
+// waitingDivisor limits a local step that is launched before the all-reduce has completed. The
+// step's waiting blocks may occupy at most 1/waitingDivisor of the GPU, because kernels of other
+// groups may need the rest.
 const waitingDivisor = 4
 
-// maxLocalBlocks limits the grid of local kernels, whose blocks loop over the remaining rows.
+// maxLocalBlocks limits the grid of local kernels. If there are more rows than blocks, the blocks
+// loop over the rows.
 const maxLocalBlocks = 1 << 16
 
 // normArguments holds the arguments of norm kernels and local kernels, in the layout of struct Norm
@@ -136,8 +138,8 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantized is added to the number of the quantization if OnlyQuantized is set, as in
-// src/norm.h.
+// onlyQuantized is a flag in normArguments.quant, as in src/norm.h. It corresponds to
+// driver.Norm.OnlyQuantized.
 const onlyQuantized = 8
 
 // normParams returns the arguments of a norm kernel or of a local kernel.

@@ -46,8 +46,8 @@ func normOf(ranks int, rows, hidden int64) Launch {
 	}
 }
 
-// TestLargeNormsUseTheKernelOfTheAllReduce checks that a norm in symmetric memory uses a bulk
-// kernel if and only if an all-reduce of the same size does.
+// TestLargeNormsUseTheKernelOfTheAllReduce checks norms in symmetric memory. A norm must use a
+// bulk kernel if and only if an all-reduce of the same size uses one.
 func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for rows := int64(1); rows <= 8192; rows *= 2 {
@@ -64,7 +64,8 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	}
 }
 
-// TestNormsFitIntoExchangeMemory checks that the lines of every fused norm fit.
+// TestNormsFitIntoExchangeMemory checks that the lines of every fused norm fit into half of the
+// exchange memory.
 func TestNormsFitIntoExchangeMemory(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden = hidden*3/2 + 1 {

@@ -14,10 +14,10 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability. The code is a cubin if there is
-// one for the GPU's generation, and otherwise PTX, which the driver compiles. It always ends with a
-// zero byte, as CUDA requires of PTX. Object returns an error for GPUs before 8.0. All callers
-// share the bytes and must not modify them.
+// Object returns the compiled collectives for a compute capability. If there is a cubin for the
+// GPU's generation, Object returns that cubin. Otherwise it returns PTX, which the driver
+// compiles. The result always ends with a zero byte, as CUDA requires of PTX. Object returns an
+// error for GPUs before 8.0. All callers share the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
@@ -38,9 +38,9 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps each GPU generation (major compute capability) to the architecture of its cubin,
-// which also runs on later GPUs of the generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on
-// 12.1.
+// binaries maps each GPU generation (major compute capability) to the architecture of its cubin.
+// The cubin also runs on later GPUs of the generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, and
+// sm_120 on 12.1.
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
 // architecture returns the architecture of the object for a GPU generation.
@@ -52,8 +52,9 @@ func architecture(major int) string {
 }
 
 // CanOverlap reports whether the kernels for a GPU generation may be launched before earlier
-// kernels of the stream have completed. They must wait for these kernels (griddepcontrol.wait), or
-// they would read data that has not been written yet.
+// kernels in the stream have completed. Such kernels must contain an instruction that waits for
+// the earlier kernels (griddepcontrol.wait), or they would read data that has not been written
+// yet.
 func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
 // unpackers maps an object's name to a function that unpacks the object at its first call. All

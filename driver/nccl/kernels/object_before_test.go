@@ -14,8 +14,8 @@ const (
 	wait             = 0x82e // griddepcontrol.wait
 )
 
-// countBeforeWait counts the instructions with an opcode that precede the first wait. waits reports
-// whether there is a wait.
+// countBeforeWait counts the instructions with the given opcode before the first wait
+// instruction. waits reports whether there is a wait instruction.
 func countBeforeWait(code []byte, opcode uint16) (n int, waits bool) {
 	for offset := 0; offset < len(code); offset += instructionBytes {
 		switch binary.LittleEndian.Uint16(code[offset:]) & 0xfff {
@@ -28,8 +28,8 @@ func countBeforeWait(code []byte, opcode uint16) (n int, waits bool) {
 	return n, false
 }
 
-// TestNoKernelExitsBeforeItsWait checks that a kernel cannot exit before its predecessor has
-// exited, so that a kernel that waits for its predecessor waits for all earlier kernels.
+// TestNoKernelExitsBeforeItsWait checks that no kernel can exit before its predecessor has
+// exited. A kernel that waits for its predecessor then waits for all earlier kernels.
 func TestNoKernelExitsBeforeItsWait(t *testing.T) {
 	object, err := Object(9, 0)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestNoKernelExitsBeforeItsWait(t *testing.T) {
 	}
 	for kernel, code := range kernelCode(t, object) {
 		if kernel == AfterAll {
-			continue // it is never launched to overlap
+			continue // it is never launched with overlap
 		}
 		if exits, waits := countBeforeWait(code, exit); !waits || exits > 0 {
 			t.Errorf("countBeforeWait(%s, exit) = %d, %t; want 0, true", kernel, exits, waits)

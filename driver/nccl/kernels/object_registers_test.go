@@ -27,8 +27,8 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// requiredThreads returns the number of threads of a kernel that a multiprocessor must be able to
-// hold at the same time.
+// requiredThreads returns how many threads of a kernel a multiprocessor must be able to hold at
+// the same time.
 func requiredThreads(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
 	if strings.HasSuffix(kernel, "_any") {
@@ -56,7 +56,8 @@ const (
 	registerCount = 0x2f
 )
 
-// TestKernelsFitBlocks checks that no kernel needs too many registers for its grid.
+// TestKernelsFitBlocks checks that a multiprocessor has enough registers for the threads that
+// each kernel needs.
 func TestKernelsFitBlocks(t *testing.T) {
 	for major := range binaries {
 		counts := map[string]int{}

@@ -193,8 +193,8 @@ var (
 	ptxEntry   = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 )
 
-// kernelsInPTX also checks that the PTX version is at most 8.2, which drivers from 535 on (CUDA
-// 12.2) support.
+// kernelsInPTX lists the kernels in a PTX object. It also checks that the PTX version is at most
+// 8.2, which is supported since driver 535 (CUDA 12.2).
 func kernelsInPTX(t *testing.T, object []byte) map[string]bool {
 	t.Helper()
 	version := ptxVersion.FindSubmatch(object)
@@ -213,8 +213,9 @@ func kernelsInPTX(t *testing.T, object []byte) map[string]bool {
 	return found
 }
 
-// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, which are
-// in the lowest bits of an instruction. They were found by compiling kernels with and without these
+// acquireBulk and preExit are the opcodes of the instructions griddepcontrol.wait and
+// griddepcontrol.launch_dependents. The mask opcode selects the lowest bits of an instruction,
+// which contain the opcode. The values were found by compiling kernels with and without these
 // instructions.
 const (
 	opcode      = 1<<12 - 1
@@ -222,8 +223,8 @@ const (
 	preExit     = 0x82d
 )
 
-// TestKernelsThatOverlapWait checks in all objects that a kernel waits for its predecessors if it
-// may start its successor early or may be launched to overlap.
+// TestKernelsThatOverlapWait checks all objects. A kernel must wait for its predecessors if it
+// may start its successor early, or if it may be launched with overlap.
 func TestKernelsThatOverlapWait(t *testing.T) {
 	for _, object := range []func(major, minor int) ([]byte, error){Object, NormObject} {
 		for major := range binaries {
@@ -265,7 +266,8 @@ func checkWaits(t *testing.T, major int, object []byte) {
 	}
 }
 
-// overlaps reports whether a kernel may be launched to overlap, as line kernels and norms may.
+// overlaps reports whether a kernel may be launched with overlap, like line kernels and norm
+// kernels.
 func overlaps(kernel string) bool {
 	norm := strings.HasPrefix(kernel, "norm") && !slices.Contains(Retired, kernel)
 	return norm || familyOf(kernel) != ""

@@ -6,13 +6,14 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels can reduce. number identifies a type to the generic kernels.
-// name occurs in the names of the type's specialized kernels, and is empty if there are none.
-// Specialized kernels support reductions up to lastSpecialized, in the order of ranks.
+// types lists the types that kernels can reduce. number identifies a type in the arguments of
+// generic kernels. If a type has specialized kernels, name is the type's name in their names.
+// Specialized kernels support reductions up to lastSpecialized, and combine the ranks in their
+// order.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
-	signed bool // whether an unsigned type uses the kernels of a signed type
+	signed bool // set for an unsigned type that uses the kernels of a signed type
 }{
 	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
 	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
@@ -22,9 +23,9 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, signed: true},
 }
 
-// Launch.op is a word that describes a reduction to the kernels. It contains the operation's number
-// in enum Op of call.h (driver.ReduceOp.Kernel). For generic kernels, it also contains bits of enum
-// Order, and the type's number times typeUnit.
+// Launch.op is a word that describes a reduction to the kernels. It contains the reduction's
+// number in enum Op of call.h (driver.ReduceOp.Kernel). For generic kernels, it also contains
+// bits of enum Order and the type's number, multiplied by typeUnit.
 const (
 	lastSpecialized = 2 // Max; operations with higher numbers have no specialized kernels
 
@@ -60,8 +61,8 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 }
 
 // treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree
-// and the order of ranks give the same results, as they do with two ranks, except for averages,
-// which are rounded differently.
+// gives the same results as the order of ranks. With two ranks, this is the case for everything
+// but averages, which a rounded tree rounds differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+

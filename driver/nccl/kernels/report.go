@@ -20,16 +20,16 @@ const (
 	Diverged
 )
 
-// Report receives the first fault of a rank's kernels, and holds the word with which the host stops
-// kernels. It is in host memory that the device reads and writes, in the layout of struct Report in
-// src/exchange.h. The fields before fault may be read once fault is not None.
+// Report receives the first fault of a rank's kernels, and holds the word with which the host
+// stops kernels. It is in host memory that the device reads and writes, and has the layout of
+// struct Report in src/exchange.h. Once fault is not None, the fields before it may be read.
 type Report struct {
 	// Digest is the digest of this rank's call. Theirs is the digest of the peer's different call.
 	Digest, Theirs uint64
 	// Epoch is the number of the call among the group's kernel launches, counted from 1.
 	Epoch uint64
-	// Ranks is a bit set of the missing ranks after TimedOut. After Diverged, it is the number of
-	// the rank with the different call.
+	// Ranks depends on the fault. After TimedOut, it is a bit set of the missing ranks. After
+	// Diverged, it is the number of the rank with the different call.
 	Ranks uint32
 	fault uint32
 	end   uint32
@@ -51,9 +51,10 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End makes the kernels that use this report exit if they wait for peers. It does not affect
-// kernels that start later. To make these exit as well, copy the 32 bits at EndOffset to the first
-// fault word, at FaultOffset in the exchange memory. End may be called while kernels are running.
+// End makes the kernels that use this report exit if they are waiting for peers. It does not
+// affect kernels that start later. To make those exit as well, copy the 32 bits at EndOffset to
+// the first fault word, which is at FaultOffset in the exchange memory. End may be called while
+// kernels are running.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
 // EndOffset is the offset in a Report of the word that End writes.

@@ -25,9 +25,9 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the arguments that all rows kernels begin with. In a gather, tensorsOrOp and
-// chunksOrDivisor are the numbers of tensors and of chunks, and in a scatter, the reduction and its
-// divisor.
+// rowsArguments holds the first arguments of all rows kernels. In a gather, tensorsOrOp is the
+// number of tensors and chunksOrDivisor is the number of chunks. In a scatter, these fields are
+// the reduction and its divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -51,7 +51,8 @@ type scatterArguments struct {
 	sendAt     [MaxRanks]uintptr
 }
 
-// Rows describes a call with parts of different sizes, or a list of gathers. It implements Work.
+// Rows describes an AllGatherV or ReduceScatterV, whose parts have different sizes, or a list of
+// gathers. It implements Work.
 type Rows struct {
 	launch   Launch
 	launches []rowsLaunch
@@ -64,16 +65,17 @@ type rowsLaunch struct {
 	chunks          int64 // in all slices; only for line kernels
 }
 
-// slice selects a range of bytes in each rank's part of a call. The range begins at offset, and is
-// shorter than bytes if the part ends first.
+// slice selects a range of bytes in each rank's part of a call. The range begins at offset. If
+// the part ends before offset+bytes, the range ends with the part.
 type slice struct {
 	call          *driver.Call
 	offset, bytes int64
 }
 
-// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather and
-// AllGatherV calls, whose first call must be l.Call. l.Symmetric reports whether those buffers of
-// all calls that are divided into parts are in windows that every rank can access directly.
+// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather
+// and AllGatherV calls, whose first call must be l.Call. The caller must set l.Symmetric if every
+// buffer that is divided into parts, in any of the calls, is in a window that every rank can
+// access directly.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -105,9 +107,9 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	return w, nil
 }
 
-// maxGather returns the total size, in bytes, of the largest parts that line kernels gather. On 4
-// H200, four launches that fill exchange memory are faster than a group of NCCL's all-gathers, but
-// eight are slower.
+// maxGather limits the data that line kernels gather: it returns the limit, in bytes, for the
+// largest parts of all calls together. On 4 H200, four launches that fill exchange memory are
+// faster than a group of NCCL's all-gathers, but eight are slower.
 func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
 // largestPart returns the size of the largest part of a call in bytes.
@@ -116,8 +118,8 @@ func (w *Rows) largestPart(call *driver.Call) int64 {
 	return slices.Max(p.bytes[:])
 }
 
-// split assigns the calls to launches. A launch of a line kernel moves only as much data as fits
-// into exchange memory. All ranks get the same launches.
+// split divides the calls among launches, which are the same on all ranks. A launch of a line
+// kernel moves only as much data as fits into exchange memory.
 func (w *Rows) split(calls []*driver.Call) {
 	maxChunks := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
 	var next rowsLaunch
@@ -141,8 +143,8 @@ func (w *Rows) split(calls []*driver.Call) {
 	w.add(next)
 }
 
-// add appends a launch and chooses its kernel and grid. A launch without data is needed, too,
-// because it compares the calls.
+// add appends a launch and chooses its kernel and grid. A launch is needed even if there is no
+// data, because it also compares the calls.
 func (w *Rows) add(next rowsLaunch) {
 	l, family := &w.launch, "rows"
 	if l.Bulk {

@@ -16,7 +16,7 @@ type Transport struct {
 	Report uintptr
 	// Timeout limits how long kernels wait for peers.
 	Timeout time.Duration
-	// Overlaps reports whether kernels may start before earlier kernels in the stream have completed.
+	// Overlaps is set if kernels may start before earlier kernels in the stream have completed.
 	Overlaps bool
 }
 
@@ -32,7 +32,7 @@ type Work interface {
 	// Steps returns the kernel launches of the call in execution order. Kernels that communicate
 	// compare the call's digest across ranks.
 	Steps(t *Transport) []Step
-	// Remark returns a remark about how the call runs, or "".
+	// Remark returns a remark for users about how the call runs, or "".
 	Remark() string
 }
 
@@ -42,10 +42,9 @@ type Step struct {
 	// Blocks is the number of blocks. Threads is the number of threads per block.
 	Blocks, Threads int
 	Params          cuda.Params
-	// Overlaps reports whether the kernel may start before its predecessor in the stream has
-	// completed.
+	// Overlaps is set if the kernel may start before its predecessor in the stream has completed.
 	Overlaps bool
-	// Local reports whether the kernel accesses only this rank's memory. A kernel that is not local
+	// Local is set if the kernel accesses only this rank's memory. A kernel that is not local
 	// counts as a call of the group, and its arguments contain the call's digest.
 	Local bool
 	// digest is the offset of the digest in Params.
@@ -59,8 +58,8 @@ func (s *Step) SetDigest(digest uint64) {
 	}
 }
 
-// Choose chooses the kernels of a call, or returns an error that says why there are none. The
-// caller must have set the fields of l up to Multiprocessors.
+// Choose chooses the kernels of a call. If there are none, it returns an error that gives the
+// reason. The caller must have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.Uneven() {
 		return ChooseRows(l, []*driver.Call{l.Call})
