@@ -53,8 +53,8 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// shm.Open must come first, because the other ranks wait in it for rank 0. If rank 0 could not
-	// open its GPU, it would not get here otherwise.
+	// shm.Open must come first, because the other ranks wait in it for rank 0. Otherwise, if rank 0
+	// could not open its GPU, it would never get to this call.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err

@@ -232,7 +232,7 @@ func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 		})
 		err = errors.Join(err, b.replay())
 		if e.Done() || m.stream.(*stream.Stream).Idle() {
-			err = errors.Join(err, errors.New("the event is done before the work"))
+			err = errors.Join(err, errors.New("the event does not wait for the unfinished work"))
 		}
 		return errors.Join(err, b.finish(w, m.stream), e.Synchronize(t.Context()))
 	})

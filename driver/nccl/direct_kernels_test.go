@@ -11,19 +11,19 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// operations lists the operations of direct kernels, except barriers and norms, sorted by the size
-// of their buffers.
+// operations lists the operations that direct kernels run, except barriers and norms. Operations
+// with larger buffers come later.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the size of the buffers of offers. It is large enough that the parts of a
-// group of four need bulk kernels.
+// maxOfferBytes limits the size of the buffers in the calls that offers returns. It is large
+// enough that the parts of a call on four ranks need bulk kernels.
 const maxOfferBytes = 12 << 20
 
-// offers returns calls with the given buffer layout, grouped by kernel and sorted from small to
-// large.
+// offers returns calls with the given buffer layout, grouped by the kernel that they use. In each
+// group, the calls are sorted from small to large.
 func (p *testbed) offers(w layout) map[string][]trial {
 	all, m := map[string][]trial{}, p.ranks[0]
 	send, recv := p.fields(m, w)
@@ -52,7 +52,7 @@ func (m *testRank) countLaunch(p *plan) {
 	}
 }
 
-// allKernels lists the kernels in the PTX objects of collectives.
+// allKernels lists the kernels for collectives and norms, as found in the PTX objects.
 func allKernels(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -84,7 +84,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 		switch n := name[len(name)-1]; {
 		case slices.Contains(kernels.Retired, name):
 		case strings.HasPrefix(name, "norm_local"):
-			names = append(names, name) // norms of a few long rows use it
+			names = append(names, name) // a norm of a few long rows uses it
 		case strings.HasSuffix(name, "_any"):
 			if ranks > 2 { // 2 ranks use no two-shot kernel
 				names = append(names, name)

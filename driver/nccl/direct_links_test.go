@@ -49,10 +49,10 @@ func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 	call := p.call(driver.PathDirect)
 	refusal := m.group.Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(refusal, driver.ErrUnsupported) {
-		return "", errors.Join(errors.New("the direct path is not refused"), refusal)
+		return "", errors.Join(errors.New("want the direct path refused with ErrUnsupported"), refusal)
 	}
 	if _, err := prepare(m.group, call); !errors.Is(err, driver.ErrUnsupported) {
-		return "", errors.Join(errors.New("a call on the direct path was prepared"), err)
+		return "", errors.Join(errors.New("want ErrUnsupported from prepare on the direct path"), err)
 	}
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {
 		if err := p.launch(m.group, m.stream, path); err != nil {

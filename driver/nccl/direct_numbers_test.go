@@ -11,13 +11,13 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is the number of elements after which inputs repeat. It is prime, so that data that is
-// shifted by a round number of bytes never coincides with the original data.
+// tile is the number of elements after which inputs repeat. It is a prime number, so data that is
+// shifted by a round number of bytes is never the same as the original data.
 const tile = 65521
 
-// numbers returns one tile of random elements. For the smaller floating-point types, the elements
-// have both signs, include denormals and zeros, and have all exponents for which sums of eight
-// elements do not overflow. Elements of other types are random bits.
+// numbers returns one tile of random elements. For floating-point types other than float64, the
+// elements have both signs, include denormals and zeros, and have all exponents for which sums of
+// eight elements do not overflow. For other types, the elements are random bits.
 func numbers(t driver.DataType, random *rand.Rand) []byte {
 	out := make([]byte, tile*t.Size())
 	exponents := map[driver.DataType][2]int{
@@ -85,11 +85,12 @@ func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) fl
 	return total
 }
 
-// checkNear checks that results are within an error bound of the results in float64. The error of a
-// sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where
-// u is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A quotient and the last
-// rounding each add half a unit of their type, or at least half the smallest denormal. The bound is
-// raised slightly to account for the error of float64, which is 2^-29 times as large.
+// checkNear checks that results differ from the results in float64 by at most an error bound. The
+// error of a sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their
+// magnitudes, where u is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A
+// division and the last rounding each add half a unit in the last place of their type, or half
+// the smallest denormal if that is more. The bound is raised slightly to account for the error of
+// the float64 results, which is 2^-29 times as large.
 func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
 	const u = 0x1p-24
 	rounding := map[driver.DataType]struct{ relative, least float64 }{

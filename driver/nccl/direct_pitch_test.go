@@ -12,8 +12,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// testbed runs trials on a test group's memory and checks the results. Each rank has buffers in
-// windows, and also "loose" buffers, which are outside windows.
+// testbed runs trials (test calls) on a test group's memory and checks the results. Each rank has
+// buffers in windows, and also "loose" buffers, which are outside windows.
 type testbed struct {
 	*testGroup
 	sources
@@ -24,7 +24,8 @@ type testbed struct {
 	random *rand.Rand
 	// memory holds the input and output buffers of each rank of the world.
 	memory []struct{ send, recv, looseSend, looseRecv *region }
-	// wants has a buffer for the expected contents of each rank's memory.
+	// wants holds a buffer for each rank, into which the expected contents of the rank's memory are
+	// written.
 	wants [][]byte
 }
 
@@ -76,8 +77,8 @@ func (p *testbed) regroupAndRegister(numbers ...int) {
 	needDirect(p.t, p.ranks[0].group)
 }
 
-// fields returns the positions of a rank's inputs and outputs. In loose memory, the offsets are
-// different on each rank.
+// fields returns the positions of a rank's inputs and outputs in memory. In loose memory, the
+// offsets differ between ranks.
 func (p *testbed) fields(m *testRank, w layout) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
@@ -138,16 +139,16 @@ func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
 	return err
 }
 
-// batch lists calls whose outputs follow each other in memory. Before the calls, that memory
-// contains the inputs if the calls are in place, and a pattern otherwise.
+// batch lists calls whose outputs follow each other in memory. If the calls are in place, that
+// memory initially contains the inputs. Otherwise it initially contains a pattern.
 type batch struct {
 	layout
 	trials []trial
 	end    int64 // end of the last output, in elements
 }
 
-// add appends a trial to a batch if a kernel supports the call. If the batch has no room, add
-// appends nothing and returns true.
+// add appends a trial to a batch, unless no kernel supports the call. If the batch has no room
+// for the call, add appends nothing and returns true.
 func (p *testbed) add(b *batch, c trial) (full bool) {
 	c.layout, c.recvOffset = b.layout, b.end+1+p.random.Int64N(40)
 	c.sendOffset = p.random.Int64N(40)
@@ -172,7 +173,7 @@ func (p *testbed) add(b *batch, c trial) (full bool) {
 	return false
 }
 
-// checkRefusal fails the test if the direct path refused a call that it should support.
+// checkRefusal fails the test if the direct path should have supported the refused call c.
 func (p *testbed) checkRefusal(c *trial, err error) {
 	p.t.Helper()
 	large := c.count*int64(c.dataType.Size()*len(p.ranks)) > 7<<20
@@ -182,7 +183,7 @@ func (p *testbed) checkRefusal(c *trial, err error) {
 }
 
 // run launches a batch on all ranks, and compares the outputs and the gaps between them with the
-// expected contents. In large batches, it compares only samples, unless whole is set.
+// expected contents. If the batch is large and whole is not set, it compares only samples.
 func (p *testbed) run(b *batch, whole bool) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -245,8 +246,8 @@ func (p *testbed) checkOutputs(m *testRank, b *batch, whole bool) error {
 // sampleLimit is the size above which only samples of the memory are compared.
 const sampleLimit = pinnedBytes
 
-// samples returns the byte ranges to compare. They include the beginning, the end, both sides of
-// each border between parts, and places in between.
+// samples returns the byte ranges to compare: the beginning, the end, both sides of each border
+// between parts, and some ranges in between.
 func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
 	var all [][2]int64
@@ -268,7 +269,7 @@ func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 	return append(all, [2]int64{end - some, end})
 }
 
-// untouched is the pattern of output memory before a call.
+// untouched is the pattern with which output memory is filled before a call.
 var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 
 // writeExpected fills want with the expected memory contents, starting at byte offset start.

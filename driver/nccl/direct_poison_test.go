@@ -14,7 +14,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Ways in which a call is made to fail.
+// Failure modes: ways in which failCall makes a call fail.
 const (
 	missingRank   = "a missing rank"
 	differentCall = "a different call"
@@ -24,10 +24,10 @@ const (
 
 var failureModes = []string{missingRank, differentCall, abortAnytime, failedBlock}
 
-// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family, and checks the outputs
-// and the memory around them. Each output element must be correct, poison (all bits are set), or
-// another NaN. If the call cannot have succeeded, at least one element must be poison. A refused
-// call must not have written anything.
+// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family, and checks the
+// outputs and the memory around them. Each output element must be correct, or poison (all bits
+// are set), or another NaN. If the call cannot have succeeded, at least one element must be
+// poison. If the call was refused, it must not have written anything.
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), pinnedBytes, random)
@@ -46,7 +46,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // a late peer may sum poison, which is only visible in floats
+				c.dataType = driver.Float32 // a late peer may add poison, which only floats reveal
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-random.Int64N(3))
 			c.loose = bytes < 1<<19 && random.IntN(2) == 0
@@ -75,7 +75,8 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	t.Logf("kernel families of failed calls: %v", ran)
 }
 
-// isNaN reports whether an element is NaN, as is the sum of poison and another number.
+// isNaN reports whether an element is NaN. The sum of poison and a number is NaN, but need not be
+// poison.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -97,8 +98,8 @@ func familyOf(name string) string {
 	return ""
 }
 
-// failedPart records a rank's part in a call that is made to fail: whether the rank launched the
-// call, and whether the call cannot have succeeded.
+// failedPart describes a rank's part in a call that is made to fail. launched is set if the rank
+// launched the call, and doomed is set if the call cannot have succeeded.
 type failedPart struct{ launched, doomed bool }
 
 // failCall connects a group, makes a call fail in it, and checks the outputs on all ranks.
@@ -171,8 +172,8 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	})
 }
 
-// failBlock sets the fault word of one block of this rank's next kernel, so that it appears to the
-// block that another block has failed.
+// failBlock sets the fault word that one block of this rank's next kernel reads, so that the
+// block behaves as if another block had failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
@@ -216,8 +217,8 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) err
 	return nil
 }
 
-// allowPoison copies poison and other NaNs from got to want, and counts them. It first compares
-// ranges of 4 KiB, because most are correct or poison as a whole.
+// allowPoison copies poison and other NaNs from got to want, and counts them. It compares ranges
+// of 4 KiB first, because most ranges are completely correct or completely poison.
 func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
 	const batchBytes = 4 << 10
 	size := t.Size()

@@ -14,9 +14,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls in which ranks wait for each other only inside the kernels.
-// Each rank is delayed at random, on the host or on its stream. A full test runs every kernel that
-// sums bfloat16 or copies.
+// TestDirectRepeats makes random calls without synchronizing the ranks, so that they wait for
+// each other only inside the kernels. Each rank is delayed at random, on the host or on its
+// stream. A full test runs every kernel that copies or that sums bfloat16.
 func TestDirectRepeats(t *testing.T) {
 	calls, size := 2_000, int64(5<<20)
 	if full() {
@@ -56,8 +56,8 @@ func TestDirectRepeats(t *testing.T) {
 	p.ranks[0].requireKernels(t, wanted)
 }
 
-// mixedBatch returns a batch of random operations with small counts. In a full test, one call in a
-// hundred uses a kernel that is chosen at random, with equal probabilities.
+// mixedBatch returns a batch of random operations with small counts. In a full test, one call in
+// a hundred instead uses a random kernel, and all kernels are equally likely.
 func (p *testbed) mixedBatch() batch {
 	b := batch{layout: layout{
 		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, loose: p.random.IntN(2) == 0,

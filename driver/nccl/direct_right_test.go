@@ -14,7 +14,7 @@ import (
 )
 
 // full reports whether tests of the direct path run all cases, which takes minutes on GPUs. By
-// default, tests run a random sample.
+// default, they run a random sample of the cases.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
 // newRandom returns a random number generator. If the test fails, its seed is logged.
@@ -29,8 +29,8 @@ func newRandom(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// memberLists returns the members of the groups to test, which have two, three and four ranks. If
-// the machine has four GPUs, not all of the three ranks are adjacent.
+// memberLists returns the members of the groups to test. The groups have two, three and four
+// ranks. If the machine has four GPUs, the group of three ranks skips one GPU.
 func memberLists(t *testing.T) [][]int {
 	t.Helper()
 	switch n := maxRanks(t); {
@@ -97,7 +97,8 @@ func (p *testbed) checkReductions(t driver.DataType) {
 	}
 }
 
-// checkOperation tests an operation in place and out of place, in symmetric and in loose memory.
+// checkOperation tests an operation in place and out of place, each in symmetric memory and in
+// loose memory.
 func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
 	for _, c.inPlace = range []bool{false, true} {
@@ -137,7 +138,8 @@ func (p *testbed) smallCounts() []int64 {
 	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 }
 
-// checkLargeCounts tests powers of two up to the largest that fits, and one element more and fewer.
+// checkLargeCounts tests counts whose buffers have a power of two of bytes, up to the largest
+// that fits. It also tests one element more and one element fewer.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)

@@ -13,8 +13,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// newOddGroup opens a test group of three ranks, whose repeated sums stay odd. On a machine with
-// two GPUs, it opens a group of two ranks with additive repeated sums.
+// newOddGroup opens a test group of three ranks, so that repeated sums stay odd (see
+// repeatedSum). On a machine with two GPUs, it opens a group of two ranks with additive repeated
+// sums instead.
 func newOddGroup(t *testing.T) *testGroup {
 	t.Helper()
 	w := newGroup(t, ranksUpTo(t, 3), time.Minute)
@@ -22,8 +23,8 @@ func newOddGroup(t *testing.T) *testGroup {
 	return w
 }
 
-// TestStreamsTakeTurns launches on several streams of a rank without events between them, and
-// checks that the calls of one group are serialized nevertheless.
+// TestStreamsTakeTurns launches calls on several streams of each rank. Although no events order
+// the streams, the calls of the group must be serialized.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -68,7 +69,8 @@ func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	})
 }
 
-// machinePaths counts the paths of groups on one machine. PathTwoLevel follows them.
+// machinePaths is the number of paths that a group on one machine can use. They precede
+// PathTwoLevel.
 const machinePaths = driver.PathTwoLevel
 
 // TestPathsMix uses each path in turn on the same memory.
@@ -84,9 +86,10 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurns launches on a blocked stream, and then on another path and stream. The second
-// call must run second, even in a graph: an NCCL kernel and a direct kernel might not fit on a GPU
-// together, so ranks that ran them in different orders would deadlock.
+// TestPathsTakeTurns launches a call on a blocked stream, and then a second call on another
+// stream and path. The second call must run second, even if it is in a graph: an NCCL kernel and
+// a direct kernel might not fit on a GPU together, so ranks that ran them in different orders
+// would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
 	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
@@ -155,8 +158,9 @@ func (m *testRank) warmUp(sums []*repeatedSum) (err error) {
 	return err
 }
 
-// checkOrder makes a call on a blocked stream and then a call on another stream. It returns an
-// error if the second call runs first.
+// checkOrder blocks a stream, calls first, which must launch on that stream, and then calls
+// second, which must launch on other. It returns an error if the second call runs before the
+// first.
 func (m *testRank) checkOrder(
 	blocked cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
@@ -176,8 +180,8 @@ func (m *testRank) checkOrder(
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in
-// between. It replays a graph with a bulk kernel only every 100 replays, because bulk kernels are
-// slow on the software GPU.
+// between. After every 100 replays, it also replays a graph with a bulk kernel. It does so only
+// rarely, because bulk kernels are slow on the software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
@@ -210,7 +214,7 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 	})
 }
 
-// capture captures calls of the group in a graph.
+// capture captures the given number of calls in a graph.
 func (m *testRank) capture(p *repeatedSum, path driver.Path, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
@@ -238,8 +242,8 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 	})
 }
 
-// TestGroupsRunConcurrently launches in two groups of the same ranks. Each group has a separate
-// stream, and ranks launch in different orders.
+// TestGroupsRunConcurrently launches calls of two groups with the same ranks. Each group uses a
+// separate stream, and ranks launch the calls in different orders.
 func TestGroupsRunConcurrently(t *testing.T) {
 	const rounds = 200
 	w := newOddGroup(t)
@@ -284,8 +288,9 @@ func TestGroupsRunConcurrently(t *testing.T) {
 	})
 }
 
-// TestAdoptedStreamsTakeTurns launches on two adopted streams and on one of the rank's own streams,
-// and then alternates launches with replays of an owner's graph.
+// TestAdoptedStreamsTakeTurns launches calls on two adopted streams and on one of the rank's own
+// streams. It then alternates launches with replays of a graph that belongs to the owner of an
+// adopted stream.
 func TestAdoptedStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -330,7 +335,7 @@ func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Str
 	return cudaStream, s.(*stream.Stream), nil
 }
 
-// destroy plays the owner of a stream, which destroys it.
+// destroy plays the owner of a stream and destroys the stream.
 func (d *Device) destroy(cudaStream cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(cudaStream) })
 }

@@ -10,14 +10,14 @@ import (
 	"symmem/internal/dl"
 )
 
-// repeatedSum is a buffer that holds the same integer in all elements and on all ranks. Each call
-// is an in-place all-reduce, which multiplies the integers by the number of ranks. With three
-// ranks, the integers stay odd even after they overflow, so every missing or repeated call is
-// visible. With two ranks, they would soon be 0.
+// repeatedSum is a buffer in which all elements hold the same integer, on all ranks. Each call is
+// an in-place all-reduce, which multiplies the integers by the number of ranks. With three ranks,
+// the integers stay odd even after they overflow, so every missing or repeated call is visible.
+// With two ranks, the integers would soon be 0.
 //
 // If additive is set, each call is an in-place reduce-scatter, and the buffer has a part for each
-// rank. A call adds the other ranks' copies of a part, which keep their initial value, to the
-// rank's own part.
+// rank. A call adds the other ranks' copies of a rank's part to the rank's own part. These copies
+// keep their initial values.
 type repeatedSum struct {
 	*region
 	count int64
@@ -30,8 +30,8 @@ type repeatedSum struct {
 	want uint32
 }
 
-// newRepeatedSum allocates a repeatedSum and registers it with the group. All ranks must call it.
-// The one with name 1 has unit 1.
+// newRepeatedSum allocates a repeatedSum and registers its memory with the group. All ranks must
+// call it. name identifies the window and determines the unit, which is 1 for name 1.
 func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repeatedSum, error) {
 	unit := 1 + 1000*(name-1)
 	cfg, bytes, offset := &m.group.(*communicator).cfg, 4*count, int64(0)
@@ -65,7 +65,7 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	return nil
 }
 
-// call returns the call that multiplies or adds the integers.
+// call returns the call that multiplies the integers or, if p is additive, adds to them.
 func (p *repeatedSum) call(path driver.Path) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,

@@ -11,12 +11,12 @@ import (
 	"symmem/driver"
 )
 
-// countFor maps each kind of kernel to an element count for which calls use that kind.
-// repeatedSum.launch checks the choice.
+// countFor maps each kind of kernel to a count of elements for which calls use that kind of
+// kernel. repeatedSum.launch checks that they do.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank makes kernels wait for one rank until the deadline. The group must
-// fail, but its memory and the GPUs must stay usable.
+// TestTimeoutNamesAMissingRank makes kernels wait for one rank until they time out. The group
+// must fail, but the GPUs must stay usable.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts on one rank while the kernels of all ranks but the last wait for the
-// last rank, which does not launch.
+// TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank, which
+// does not launch the call.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(count, 1) })
@@ -59,7 +59,7 @@ func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(countFor["line"], 3)
 }
 
-// abort makes calls on all ranks except the last, and aborts on rank 0.
+// abort makes calls on all ranks except the last, and then aborts the group on rank 0.
 func (w *testGroup) abort(count int64, calls int) {
 	w.t.Helper()
 	var launching sync.WaitGroup // ranks that make calls
@@ -86,8 +86,9 @@ func (w *testGroup) abort(count int64, calls int) {
 	})
 }
 
-// withoutLast connects a group, makes one call that succeeds, and runs f on all ranks except the
-// last. It then closes everything, and checks that a new group with new memory works.
+// withoutLast connects a group, makes a call that succeeds, and runs f on all ranks except the
+// last. It then closes the group, frees its memory, and checks that a new group with new memory
+// works.
 func (w *testGroup) withoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
 	w.regroup()

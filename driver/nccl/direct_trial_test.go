@@ -13,8 +13,8 @@ type trial struct {
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// sendOffset and recvOffset are the offsets of the input and the output, which are the same for
-	// in-place calls.
+	// sendOffset and recvOffset are the offsets of the input and of the output. They are the same
+	// for in-place calls.
 	sendOffset, recvOffset int64
 	digest                 uint64
 }
@@ -23,7 +23,7 @@ type trial struct {
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
-	// loose reports whether the buffers are outside windows, at different offsets on each rank.
+	// loose is set if the buffers are outside windows. Their offsets then differ between ranks.
 	loose bool
 }
 
@@ -38,7 +38,7 @@ func (c *trial) spans(ranks int) (send, recv int64) {
 	return call.Spans(ranks, 0)
 }
 
-// extent returns the number of elements of output memory that the call occupies.
+// extent returns how many elements of output memory the call occupies.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -47,8 +47,8 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece describes a part of the expected output: count elements of a repeated tile, beginning with
-// element tileOffset of the tile.
+// piece describes a part of the expected output: count elements from offset on. Their values are
+// those of a tile that is repeated as often as needed, beginning with its element tileOffset.
 type piece struct {
 	offset, count int64
 	tile          []byte
@@ -84,7 +84,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	}
 }
 
-// parts returns the expected output of AllGather and AllToAll. It has a part for each rank.
+// parts returns the expected output of an AllGather or AllToAll, which has a part for each rank.
 func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
 	for r, input := range s.inputs {
@@ -101,7 +101,7 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	return all
 }
 
-// lead is the minimum number of bytes before the first element, which must not change.
+// lead is the minimum number of bytes before the first element. These bytes must not change.
 const lead = 256
 
 // field describes the position of a rank's elements in memory.

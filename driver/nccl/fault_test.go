@@ -38,8 +38,8 @@ var failures = []struct{ name, fail, want string }{
 // failingVariable is the environment variable that TestOneRankFails sets in its child processes.
 const failingVariable = "SYMMEM_TEST_FAILING"
 
-// TestOneRankFails makes a call fail on one rank. Both ranks must report the reason without waiting
-// for a timeout.
+// TestOneRankFails makes a CUDA or NCCL call fail on one rank. Both ranks must report the reason
+// without waiting for a timeout.
 func TestOneRankFails(t *testing.T) {
 	if want := os.Getenv(failingVariable); want != "" {
 		checkBothRanksFail(t, want)
@@ -71,7 +71,7 @@ func usesSoftGPU(t *testing.T) bool {
 }
 
 // checkBothRanksFail opens both ranks and registers memory. When one rank fails, the other rank
-// must find the reason in its own error or on the fault lane.
+// must find the reason in its own error, or in the errors that ranks exchange on LaneFault.
 func checkBothRanksFail(t *testing.T, want string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
@@ -103,8 +103,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault aborts a group after its call has completed, but before the watcher
-// has noticed that the stream is idle.
+// TestFinishedStreamHasNoFault aborts a group after its call has completed, but before the
+// watcher has noticed that the stream is idle. The stream must not report the fault.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
@@ -131,7 +131,8 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Record the call as launched, although it was not, so that the stream is idle.
+	// Record the call as launched without launching it, so that the stream is idle although rank 1
+	// has not launched the call.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())

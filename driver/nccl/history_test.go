@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryConcurrentReads looks up calls, whose Counts are their tickets, while they are being
-// recorded.
+// TestHistoryConcurrentReads looks up calls while calls are being recorded. The Count of each
+// call is its ticket.
 func TestHistoryConcurrentReads(t *testing.T) {
 	const calls, readers = 20 * historySize, 2
 	var h history
@@ -66,7 +66,7 @@ func TestHistory(t *testing.T) {
 	t.Run("ticket without a call", func(t *testing.T) {
 		h.recordComparison(2*historySize + 1)
 		if lookUp(t, 2*historySize+1) || !lookUp(t, 2*historySize) {
-			t.Error("want a call for the ticket before the last one, and none for the last one")
+			t.Error("want callOf to return nil for the last ticket, and a call for the ticket before it")
 		}
 	})
 	t.Run("message after the last ticket", func(t *testing.T) {

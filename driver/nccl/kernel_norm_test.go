@@ -17,7 +17,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// plainNormCase draws a case for 2 ranks without quantization, not in place.
+// plainNormCase draws an out-of-place case for 2 ranks without quantization.
 func plainNormCase(random *rand.Rand, rows, hidden int) *formula.NormCase {
 	s := formula.DrawNorm(random, 2, rows, hidden, driver.BFloat16, driver.QuantNone)
 	s.InPlace = false
@@ -121,7 +121,8 @@ func (d *normBuffers) check(
 
 var poison = bytes.Repeat([]byte{0xff}, 8)
 
-// TestNormsAreCorrect compares the outputs with the formula, bit by bit.
+// TestNormsAreCorrect compares the outputs of norms, bit by bit, with outputs computed on the
+// host.
 func TestNormsAreCorrect(t *testing.T) {
 	random := newRandom(t)
 	trials := 12
@@ -203,9 +204,9 @@ func TestNormsAreCaptured(t *testing.T) {
 	}
 }
 
-// TestNormsThatDifferFail launches the same norm on two ranks, and then norms with different shapes
-// and digests. On a rank that launched it, the second norm must have poisoned its buffers. A rank
-// that notices the fault before its launch may refuse the call, but its buffers must then be
+// TestNormsThatDifferFail launches the same norm on two ranks, and then norms with different
+// shapes and digests. If a rank launches the second norm, that norm must poison its outputs. If a
+// rank notices the fault before its launch, it may refuse the call, but the buffers must then be
 // unchanged.
 func TestNormsThatDifferFail(t *testing.T) {
 	random := newRandom(t)
@@ -220,8 +221,8 @@ func TestNormsThatDifferFail(t *testing.T) {
 	}
 }
 
-// TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call,
-// until the other rank has detected the mismatch and failed.
+// TestNormIsRefusedAfterAFault delays rank 0 after the announcement of its call and before the
+// launch, until rank 1 has detected the mismatch and failed.
 func TestNormIsRefusedAfterAFault(t *testing.T) {
 	if !onOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
@@ -238,7 +239,8 @@ func TestNormIsRefusedAfterAFault(t *testing.T) {
 	}
 }
 
-// delayedAnnouncements waits until a peer has failed after it has announced the second call.
+// delayedAnnouncements announces calls. After it has announced the second call, it waits until a
+// peer has failed.
 type delayedAnnouncements struct {
 	control.Announcements
 	plane control.Plane
@@ -279,7 +281,7 @@ func (w *testGroup) launchMismatchedNorms(
 		var mismatch *driver.MismatchError
 		if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != pair[r].Rows ||
 			mismatch.Number != 2 {
-			w.t.Errorf("%v: error on rank %d is %v, want a MismatchError about the second call", pair[r],
+			w.t.Errorf("%v: rank %d: got %v, want a MismatchError about the second call", pair[r],
 				r, err)
 		}
 	}
@@ -307,7 +309,7 @@ func (d *normBuffers) checkUnchanged(w *testGroup, m *testRank, s *formula.NormC
 	return err
 }
 
-// checkPoisoned checks that a failed call has poisoned its outputs other than Recv.
+// checkPoisoned checks that a failed call has poisoned all outputs except Recv.
 func (d *normBuffers) checkPoisoned(w *testGroup, m *testRank, s *formula.NormCase) error {
 	outputs := map[uintptr]int64{d.residual: 2 * s.Rows * s.Hidden}
 	if s.Quant != driver.QuantNone {
@@ -351,7 +353,7 @@ func TestNormTimesOut(t *testing.T) {
 		})
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
-			t.Errorf("%v: error on rank 0 is %v, want a TimeoutError about rank 1", s, errs[0])
+			t.Errorf("%v: rank 0: got %v, want a TimeoutError about rank 1", s, errs[0])
 		}
 		w.must(func(m *testRank) error {
 			if m.rank == 1 {

@@ -11,9 +11,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and after
-// a collective. The second Send is blocked until rank 1 receives, which happens only after another
-// collective, so that collective must not wait for the Send.
+// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and
+// after a collective. The second Send is blocked until rank 1 receives the first message. Rank 1
+// does so only after another collective, so that collective must not wait for the Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -53,8 +53,9 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream, eagerly and in a capture, while a launch
-// on another stream waits for the peer to compare its call. Both streams have calls of the group.
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream, also in a capture, while a launch on
+// another stream waits for the peer, with which it compares the call. Both streams have calls of
+// the group.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})
@@ -107,9 +108,10 @@ func (m *testRank) useDuringLaunch(
 	return errors.Join(err, <-launched)
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, which another
-// group has used as well, while the group is being closed. A launch that has already passed the
-// closing check must be ordered after the latest call without using the closed stream.
+// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, which
+// another group has used as well, while the group is being closed. A launch that has already
+// checked that the group is open must be ordered after the latest call without using the closed
+// stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())

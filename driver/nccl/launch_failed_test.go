@@ -13,8 +13,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess runs the test in a child process, in which it returns true. There, the software
-// GPU makes the given calls fail (SOFTGPU_FAIL). On other GPUs, the test is skipped.
+// inSoftGPUProcess runs the test again in a child process, and returns true in that process.
+// There, the software GPU makes the given calls fail (SOFTGPU_FAIL). On other GPUs,
+// inSoftGPUProcess skips the test.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
 	if !usesSoftGPU(t) {
@@ -23,9 +24,10 @@ func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
 }
 
-// inChildProcess runs the test in a child process, in which it returns true. The additional
-// environment variables need a new process because libraries read them only once. On the software
-// GPU, child processes mostly wait, so they run in parallel.
+// inChildProcess runs the test again in a child process with additional environment variables,
+// and returns true in that process. A new process is needed because libraries read their
+// environment variables only once. On the software GPU, child processes mostly wait, so they run
+// in parallel.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
@@ -42,7 +44,7 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	return false
 }
 
-// wantFault checks that a stream's Synchronize returns a fault after the peer has failed.
+// wantFault checks that Synchronize returns a fault. It is called after the peer has failed.
 func wantFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -74,7 +76,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
-	// The launch may return the fault, or it may succeed and its work may fail.
+	// The launch either returns the fault, or it succeeds and its work fails.
 	if err := graphs[1].Launch(p[1].stream); err == nil {
 		wantFault(t, p[1].stream)
 	} else if !errors.Is(err, driver.ErrFault) {
@@ -88,8 +90,9 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch makes CUDA fail to record the event after the launch of a
-// graph with a Recv. The stream still executes the graph, so its wait for the message must return.
+// TestRecvInAGraphEndsAfterAFailedLaunch makes CUDA fail to record the event after the launch of
+// a graph with a Recv. The stream still executes the graph, so the graph's wait for the message
+// must end.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestLaunchIsRefusedAfterARankHasLeft checks that on every path, a launch on rank 0 returns an
-// error without waiting after rank 1 has closed the group.
+// TestLaunchIsRefusedAfterARankHasLeft launches a call on rank 0 after rank 1 has closed the
+// group. On every path, the launch must return an error without waiting.
 func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
 		t.Run(path.String(), func(t *testing.T) {

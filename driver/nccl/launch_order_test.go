@@ -34,9 +34,9 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and, on the same stream, work that
-// waits for a message. The peer sends that message only after a second call on another stream, so
-// the second call must not wait for the work.
+// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and, on the same stream, work
+// that waits for a message. The peer sends that message only after a second call on another
+// stream, so the second call must not wait for that work.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "reused memory", "a host function", "a graph"}
@@ -54,8 +54,8 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	}
 }
 
-// launchAroundMessage launches two calls on different streams. On rank 0, work after the first call
-// waits for a message, which rank 1 sends after the second call.
+// launchAroundMessage launches two calls on different streams. On rank 0, it queues work after
+// the first call that waits for a message. Rank 1 sends that message after the second call.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {
@@ -113,11 +113,12 @@ func (m *testRank) launchAroundMessage(
 	return errors.Join(err, m.check(w, p), finish(foreign...))
 }
 
-// ownersWait is the prefix of the kinds in which a stream's owner makes the stream wait.
+// ownersWait is the prefix of the kinds in which the owner of an adopted stream makes the stream
+// wait.
 const ownersWait = "a wait of the owner"
 
-// queueWait makes stream s wait for event e, which stream ahead records, in the way that kind
-// describes. If the owner has already made s wait, queueWait only queues work after that wait.
+// queueWait makes stream s wait for event e, which is recorded on stream ahead. kind selects the
+// way to wait. If the owner has already made s wait, queueWait only queues work after that wait.
 func (m *testRank) queueWait(
 	kind string, s, ahead driver.Stream, e driver.Event, buffer uintptr,
 ) error {
@@ -129,7 +130,7 @@ func (m *testRank) queueWait(
 	case "a host function":
 		arrived := make(chan struct{})
 		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
-	case ownersWait + ", an event": // as a pool does when memory is freed
+	case ownersWait + ", an event": // a pool does the same when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWait + ", a fill":
 		return s.Fill(buffer, 0, 8)

@@ -47,9 +47,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU and
-// thus a context. With lazy loading, the first launch of a kernel would load the kernel and might
-// wait for kernels of other ranks (docs/design/nccl-memory.md).
+// If ranks share a GPU, and therefore a context, loadKernelsEagerly restarts the program with
+// CUDA_MODULE_LOADING=EAGER. With lazy loading, the first launch of a kernel would load the
+// kernel, and might wait for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !sharingEnabled() || os.Getenv(loading) != "" {
@@ -90,8 +90,8 @@ func needDevices(t *testing.T, n int) {
 	}
 }
 
-// ranksUpTo returns the number of ranks for a test that uses at most n ranks: one for each GPU, but
-// at least two.
+// ranksUpTo returns the number of ranks for a test that can use up to n ranks: one rank for each
+// GPU, but at least two.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))

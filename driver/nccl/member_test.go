@@ -2,8 +2,8 @@ package nccl
 
 import "testing"
 
-// TestSharersCountsRanksOfOneProcess checks that only ranks of the same process are counted as
-// sharers of a GPU.
+// TestSharersCountsRanksOfOneProcess checks that sharers counts only ranks that use the same GPU
+// in the same process.
 func TestSharersCountsRanksOfOneProcess(t *testing.T) {
 	all := []*member{
 		{Process: "a", GPU: "0"},

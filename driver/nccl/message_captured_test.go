@@ -14,8 +14,8 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams, which
-// reach the messages only after the group has been torn down and must not wait for them.
+// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams. The
+// streams reach the messages only after the group has been torn down, and must not wait for them.
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
@@ -82,8 +82,8 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestGraphWithMoreSendsThanSlotsIsRefused checks that a Send for which no slot is left is refused
-// immediately, and that the group stays usable.
+// TestGraphWithMoreSendsThanSlotsIsRefused captures as many Sends as there are slots for
+// messages. The next Send must be refused immediately, and the group must stay usable.
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
 	at := p[0].regions[0].segment.Address()
@@ -116,7 +116,7 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 }
 
 // TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
-// The launches must be serialized, and each must send or receive a message of its own.
+// The launches must be serialized, and each launch must send or receive a separate message.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
@@ -151,9 +151,9 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send that is waiting for
-// the previous message to be received, as a teardown does. The replay then overwrites that message,
-// so the receiver, whose group has not failed yet, must not receive it.
+// TestReleasedReplayIsNotReceivedAsAnEarlierMessage ends the wait of a replayed Send for the
+// previous message to be received, as a teardown does. The replay then overwrites that message.
+// The receiver, whose group has not failed yet, must not receive it.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
@@ -194,8 +194,8 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed its
-// group and graph. The receiver maps the message's memory only then.
+// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed
+// its group and graph. The message is large, so that the receiver maps its memory only then.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)

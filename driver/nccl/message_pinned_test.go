@@ -11,9 +11,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestMessagesAfterCloseDuringForeignCapture closes groups while a stream that symmem does not know
-// is captured in CUDA's global mode. CUDA then refuses to unregister the host memory for messages
-// and would not register it again, so later groups must not get the same addresses.
+// TestMessagesAfterCloseDuringForeignCapture closes groups while a stream that symmem does not
+// know is being captured in CUDA's global mode. During that capture, CUDA refuses to unregister
+// the host memory for messages. Later, CUDA would refuse to register memory at these addresses
+// again, so later groups must not get the same addresses.
 func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	exchange := func() {

@@ -7,9 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv that has queued its wait in the call
-// that queues its copy. On a real GPU, that call blocks while another thread frees memory, because
-// CUDA then waits for all streams.
+// TestRecvReportsArrivalBeforeItsCopyIsQueued blocks a Recv after it has queued its wait, while
+// it queues its copy. The Recv must nevertheless report that its message has arrived. On a real
+// GPU, queueing the copy can block while another thread frees memory, because CUDA then waits for
+// all streams.
 func TestRecvReportsArrivalBeforeItsCopyIsQueued(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	locked, unlock, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})

@@ -55,8 +55,8 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 	return g
 }
 
-// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. The Recv
-// must not write to the buffer, which work queued earlier must still fill.
+// TestMismatchedMessageKeepsEarlierWork makes a Recv fail before its stream reaches it. Work that
+// was queued earlier must still fill the buffer, and the Recv must not write to it.
 func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)
@@ -86,8 +86,8 @@ func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestSendReplaysMayPrecedeReceives launches a graph with a Send many times before the first Recv.
-// Two thirds of the receives are replays.
+// TestSendReplaysMayPrecedeReceives launches a graph with a Send many times before the first
+// Recv. Two thirds of the receives are also replays of a graph.
 func TestSendReplaysMayPrecedeReceives(t *testing.T) {
 	const replays, size = 30, 1000
 	p := openPair(t, 20*time.Second)
@@ -124,8 +124,8 @@ func TestSendReplaysMayPrecedeReceives(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReplayedSendTimeoutNamesTheReceiver replays a Send although the receiver has not received the
-// previous message.
+// TestReplayedSendTimeoutNamesTheReceiver replays a Send although the receiver has not received
+// the previous message. The timeout error must name the receiver.
 func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p := openPair(t, time.Second)
 	at := p[0].regions[0].segment.Address()
@@ -146,8 +146,8 @@ func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p.closeWithUnreceived(t, 2)
 }
 
-// closeWithUnreceived closes the ranks and checks that the error of rank 1 reports the given number
-// of messages that were not received.
+// closeWithUnreceived closes the ranks. The error on rank 1 must list the given number of
+// messages that were not received.
 func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	t.Helper()
 	var e *driver.MessageError
@@ -259,8 +259,8 @@ func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAbortEndsMessages aborts groups at different times while eager and replayed messages are sent
-// in both directions.
+// TestAbortEndsMessages aborts groups at different times, while the ranks send each other
+// messages, both eagerly and in replays.
 func TestAbortEndsMessages(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	for round := range 10 {
@@ -385,8 +385,8 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, and lets it continue
-// after the group's teardown has declared that the group's kernels have completed.
+// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued. It lets the Recv
+// continue after the group's teardown has closed stages.kernelsEnded.
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
@@ -433,8 +433,8 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRefusedMessageReturnsTheFaultOnce checks that Synchronize does not repeat a fault that a
-// refused call has returned.
+// TestRefusedMessageReturnsTheFaultOnce checks that Synchronize does not return a fault that a
+// refused call has already returned.
 func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	if err := p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0); err != nil {
@@ -446,7 +446,7 @@ func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 		t.Errorf("Recv = %v, want ErrAborted", err)
 	}
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
-		t.Errorf("Synchronize repeats the fault: %v", err)
+		t.Errorf("Synchronize = %v after the refused Recv returned the fault, want nil", err)
 	}
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestPrepareDuringTeardown prepares calls of the direct path while the group's teardown frees the
-// report of the group's kernels. The race detector checks the accesses.
+// TestPrepareDuringTeardown prepares calls on the direct path while the group's teardown frees
+// the memory for reports of the group's kernels. The race detector finds unsynchronized accesses.
 func TestPrepareDuringTeardown(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

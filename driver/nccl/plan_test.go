@@ -10,8 +10,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestUnknownTypesAndReductionsAreRefused prepares calls whose type or reduction NCCL does not
-// have. Passing 0 to NCCL instead would select another type or reduction.
+// TestUnknownTypesAndReductionsAreRefused checks calls whose type or reduction NCCL does not
+// have. If 0 were passed to NCCL instead, it would select another type or reduction.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
 		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
@@ -33,7 +33,7 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestOperationsWithoutAnNCCLCallAreRefused prepares operations for which NCCL has no collective.
+// TestOperationsWithoutAnNCCLCallAreRefused checks operations for which NCCL has no collective.
 // They must not run as another collective.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	for _, operation := range []driver.Operation{
@@ -49,8 +49,8 @@ func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	}
 }
 
-// TestReductionNumbersMatchNCCL checks the table of package driver against the constants of package
-// nccl.
+// TestReductionNumbersMatchNCCL compares the table in package driver with the constants of
+// package internal/nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
 		driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
@@ -62,8 +62,8 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan counts how often a kernel is chosen when an offer is queried
-// repeatedly before a path is taken.
+// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before it takes a path, and counts
+// how often a kernel is chosen.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -109,7 +109,8 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	})
 }
 
-// prepare returns the plan of a call, which uses the plain path if the window path refuses it.
+// prepare returns the plan of a call. If the call's path is the window path, but that path
+// refuses the call, the plan uses the plain path.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain

@@ -13,7 +13,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// teardownError waits until a communicator's teardown is done and returns its error.
+// teardownError waits until a communicator's teardown is done, and returns the error of the
+// teardown.
 func teardownError(c *communicator) error {
 	select {
 	case <-c.stages.tornDown:
@@ -24,8 +25,9 @@ func teardownError(c *communicator) error {
 }
 
 // TestFaultKeepsMemoryOfForeignGraphs aborts a group while a kernel in another library's graph is
-// waiting, and then replays the graph. Each replay must complete, and until the graph is destroyed,
-// no memory may be unmapped and the report must not be reused. Then everything must be freed.
+// waiting, and then replays the graph. Each replay must complete. Until the graph is destroyed,
+// no memory may be unmapped, and the memory for the kernels' report must not be reused. After
+// that, everything must be freed.
 func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, count := range []int64{1000, countFor["bulk"]} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })
@@ -89,8 +91,8 @@ func replayAfterAFault(t *testing.T, count int64) {
 }
 
 // TestMemoryOutlivesForeignGraphs closes the group, the device, a window, a segment and its arena
-// while a graph contains a call that uses them. Replays must still complete, and the memory must be
-// freed once the graph is destroyed.
+// while another library's graph contains a call that uses them. Replays must still complete, and
+// the memory must be freed once the graph is destroyed.
 func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
@@ -117,7 +119,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	errs = append(errs, m.stream.Close(), c.Close(), d.gpu.Do(func() error {
 		return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
 	}), g.stream.Close())
-	// The owner of the stream still needs the GPU's context.
+	// Retain the GPU's context, because the owner of the stream still needs it.
 	_, err := d.gpu.RetainPrimary()
 	begin := time.Now()
 	errs = append(errs, err, d.Close())
@@ -159,7 +161,7 @@ func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 			if !m.group.(*communicator).recorder.captures.Any() {
 				err = errors.Join(err, errors.New("the recorder does not track the capture"))
 			}
-			// Querying a stream invalidates its capture.
+			// Querying the stream invalidates the capture.
 			if _, queryErr := m.device.gpu.CUDA.StreamQuery(cudaStream); queryErr == nil {
 				err = errors.Join(err, errors.New("the capture was not invalidated"))
 			}

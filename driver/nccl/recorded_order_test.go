@@ -14,7 +14,7 @@ import (
 )
 
 // awaitKernelFault waits until a kernel's report has made the rank's group fail, and returns the
-// cause. Its timeout is a second on real GPUs, and longer on the software GPU.
+// cause. It times out after a second on real GPUs, and later on the software GPU.
 func (m *testRank) awaitKernelFault(w *testGroup) error {
 	limit := time.Second
 	if usesSoftGPU(w.t) {
@@ -28,13 +28,13 @@ func (m *testRank) awaitKernelFault(w *testGroup) error {
 	}
 }
 
-// causes counts the ranks whose error is the original cause. On a busy machine, a rank's kernel may
-// report a fault more than control.Grace after another rank's fault, and the error of such a rank
-// says only that the other rank has failed.
+// causes counts the ranks whose error is the original cause of a failure. On a busy machine, a
+// rank's kernel may report a fault more than control.Grace after another rank has failed. The
+// error of such a rank says only that the other rank has failed.
 type causes struct{ reported atomic.Int32 }
 
-// check passes the error of a rank to the given function unless the error says only that another
-// rank has failed.
+// check passes the error of a rank to the function check. If the error says only that another
+// rank has failed, check returns nil instead.
 func (r *causes) check(err error, check func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
@@ -51,8 +51,8 @@ func (r *causes) checkReported(t *testing.T) {
 	}
 }
 
-// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls, which rank 0
-// replays in the opposite order. The group must fail rather than mix the data of the two graphs.
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls. Rank 0 replays
+// them in the opposite order. The group must fail rather than mix the data of the two graphs.
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
@@ -85,9 +85,10 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run one block at a
-// time, as may happen when ranks share a GPU. A block that waits for another call's data never
-// exits, so the first block must detect the mismatch.
+// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run only one block
+// at a time, as may happen when ranks share a GPU. If the first block waited for the data of a
+// different call, it would never exit and no other block would run, so the first block must
+// detect the mismatch.
 func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, "", "SOFTGPU_BLOCKS=1") {
 		return
@@ -115,8 +116,8 @@ func checkMismatch(err error) error {
 }
 
 // checkDivergence returns a function that checks that an error is a MismatchError about the first
-// call of a capture. The error must give the number of the call's launch if launch is set, and the
-// call's ticket otherwise.
+// call of a capture. If launch is set, the error must identify the call by the number of its
+// launch, and otherwise by its ticket.
 func checkDivergence(capture int, launch bool) func(error) error {
 	return func(err error) error {
 		var mismatch *driver.MismatchError
@@ -129,8 +130,8 @@ func checkDivergence(capture int, launch bool) func(error) error {
 	}
 }
 
-// TestOwnGraphsInOppositeOrderDiverge launches symmem's own graphs in different orders on two
-// ranks. Direct calls are compared while they run, and plain calls before they run.
+// TestOwnGraphsInOppositeOrderDiverge launches graphs of symmem in different orders on two ranks.
+// Direct calls are compared while they run, and plain calls before they run.
 func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
@@ -153,8 +154,8 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank. The other rank
-// launches the same call eagerly.
+// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other
+// rank launches the same call eagerly. The calls must not match.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAddingGroup(t, 2, 20*time.Second)
 	var reports causes
@@ -207,9 +208,9 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	})
 }
 
-// TestGraphInACaptureOfTheOwnerIsRefused launches one of symmem's graphs on a stream while the
-// stream's owner captures it. The launch must be refused, because the owner's graph may outlive
-// objects of symmem's graph, and both the capture and the group must stay valid.
+// TestGraphInACaptureOfTheOwnerIsRefused launches a graph of symmem on a stream that its owner is
+// capturing. The launch must be refused, because the owner's graph may outlive objects that
+// symmem's graph uses. Both the capture and the group must stay valid.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// foreignStream plays another library. It owns a stream and a graph that was captured on the
+// foreignStream plays another library, which owns a stream and a graph that was captured on this
 // stream.
 type foreignStream struct {
 	m          *testRank
@@ -36,7 +36,7 @@ func (m *testRank) newForeignStreams(n int) (foreign []*foreignStream, err error
 	return foreign, nil
 }
 
-// capture captures work as the stream's owner would, and instantiates the graph.
+// capture captures work on the stream, as the stream's owner would, and instantiates the graph.
 func (o *foreignStream) capture(work func() error) (err error) {
 	if o.graph, err = o.m.device.captureAsOwner(o.cudaStream, work); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (o *foreignStream) recordCall(call driver.Call) error {
 	return o.m.group.(driver.Recorder).Record(o.stream, plan)
 }
 
-// replay launches the graph, which has a call for each sum.
+// replay launches the graph, which must contain a call for each of the given sums.
 func (o *foreignStream) replay(sums ...*repeatedSum) error {
 	for _, p := range sums {
 		p.countCalls(o.m.group.(*communicator), 1)
@@ -129,7 +129,8 @@ func finish(foreign ...*foreignStream) error {
 	return errors.Join(errs...)
 }
 
-// join makes stream waiter wait for the work of stream ahead, as the owner of both streams would.
+// join makes the stream waiter wait for the work on the stream ahead, as the owner of both
+// streams would.
 func join(waiter, ahead *foreignStream) error {
 	d := waiter.m.device
 	return d.gpu.Do(func() error {
@@ -144,7 +145,7 @@ func join(waiter, ahead *foreignStream) error {
 
 func twice(count int64) []int64 { return []int64{count, count} }
 
-// pairs are pairs of calls that must be serialized.
+// pairs lists pairs of calls that must be serialized.
 var pairs = []struct {
 	name   string
 	counts []int64
@@ -194,8 +195,8 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestReplaysAndOtherCallsTakeTurns replays a graph while calls are launched on two other streams,
-// one of which is the rank's own and the other adopted.
+// TestReplaysAndOtherCallsTakeTurns replays a graph while calls are launched on two other
+// streams: one of the rank's own streams and an adopted stream.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	forEachPair(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
@@ -213,7 +214,8 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestBranchesOfACaptureTakeTurns captures calls on two branches that are joined only at the end.
+// TestBranchesOfACaptureTakeTurns captures calls on two branches of a capture, which are joined
+// only at the end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	forEachPair(t, func(m *testRank, _ *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
 		foreign, err := m.newForeignStreams(2)
@@ -238,7 +240,7 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	})
 }
 
-// TestOwnAndForeignGraphsTakeTurns replays one of symmem's graphs and another library's graph on
+// TestOwnAndForeignGraphsTakeTurns replays a graph of symmem and a graph of another library on
 // different streams.
 func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 	forEachPair(t, func(m *testRank, w *testGroup, sums []*repeatedSum, paths [2]driver.Path) error {
@@ -258,8 +260,8 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestCaptureAddsTwoNodesPerGroup checks the number and the dependencies of a captured graph's
-// nodes.
+// TestCaptureAddsTwoNodesPerGroup checks the number of nodes in a captured graph, and their
+// dependencies. Besides a node for each call, there must be two nodes for each group.
 func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	w := newAddingGroup(t, 2, 20*time.Second)
 	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
@@ -338,8 +340,8 @@ func checkNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	return err
 }
 
-// TestCaptureAddsNodesIfEdgesCannotBeRemoved makes CUDA refuse the first removal of a dependency.
-// The results must still be correct.
+// TestCaptureAddsNodesIfEdgesCannotBeRemoved makes the first removal of a dependency fail on one
+// rank. The results must still be correct.
 func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
@@ -363,7 +365,7 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(foreign...), m.check(w, p))
 	})
 	if nodes[0]+nodes[1] != 5+6 { // the failure is injected on one rank
-		t.Errorf("nodes of the graphs with 3 calls = %v, want 5 and 6", nodes)
+		t.Errorf("got %v nodes in the graphs with 3 calls, want 5 and 6", nodes)
 	}
 }
 
@@ -386,8 +388,8 @@ func (d *Device) graphEdges(g cuda.Graph) (sources, targets []cuda.Node, err err
 	return sources[:count], targets[:count], err
 }
 
-// queryGraph calls a libcuda function that returns information about a graph and that only tests
-// need.
+// queryGraph calls a function of libcuda that returns information about a graph. Only tests need
+// these functions.
 func (d *Device) queryGraph(name string, g cuda.Graph, args ...uintptr) error {
 	library, err := dl.Open(d.gpu.CUDA.Path())
 	if err != nil {

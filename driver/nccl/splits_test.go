@@ -23,8 +23,8 @@ func (m *testRank) ringAllToAllV(p *repeatedSum, count int64, path driver.Path) 
 	return call
 }
 
-// TestSplitsInACaptureAreCompared checks that captured calls with mismatched splits are refused. A
-// replay would wait forever for elements that no rank sends.
+// TestSplitsInACaptureAreCompared captures calls whose splits do not match. They must be refused,
+// because a replay would wait forever for elements that no rank sends.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -40,8 +40,8 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 	})
 }
 
-// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with a version of NCCL before 2.28.3, which has no
-// ncclAlltoAll.
+// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with a version of NCCL that has no ncclAlltoAll,
+// which was added in 2.28.3.
 func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)

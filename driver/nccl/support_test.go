@@ -12,14 +12,15 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardedVersions tells for each version of NCCL whether an empty kernel must be launched before
+// guardedVersions maps each version of NCCL to whether an empty kernel must be launched before
 // window kernels.
 var guardedVersions = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
 }
 
-// guardLog is what TestWindowKernelsWaitForEarlierWork logs if it expects an empty kernel.
+// guardLog is the text that TestWindowKernelsWaitForEarlierWork logs if it expects an empty
+// kernel.
 const guardLog = "an empty kernel is launched before window kernels"
 
 // TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with several versions
@@ -68,8 +69,9 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	})
 }
 
-// checkGuard launches a call on the window path and on the plain path. It checks that an empty
-// kernel precedes the call only on the window path and only if early is set.
+// checkGuard launches a call on the window path and on the plain path. If early is set, an empty
+// kernel must precede the call on the window path. In all other cases, there must be no empty
+// kernel.
 func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
@@ -111,8 +113,8 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestRemarkOnMisalignedBuffers checks that the direct path remarks on misaligned buffers if a call
-// is large.
+// TestRemarkOnMisalignedBuffers checks for which calls the remark on the direct path mentions
+// misaligned buffers. It must do so only for large calls.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

@@ -12,7 +12,7 @@ import (
 	"symmem/driver"
 )
 
-// suspend suspends the group, and returns the bytes that each rank has released.
+// suspend suspends the group, and returns the number of bytes that each rank has released.
 func (w *testGroup) suspend() (released []int64) {
 	w.t.Helper()
 	released = make([]int64, len(w.ranks))
@@ -54,9 +54,9 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	})
 }
 
-// TestWindowsThatWereNotMappedAreSuspended suspends and resumes NCCL windows that were registered
-// although one rank could not map the other rank's memory.
-func TestWindowsThatWereNotMappedAreSuspended(t *testing.T) {
+// TestSuspendUnmappedWindows suspends and resumes windows that are registered with NCCL although
+// one rank could not map the other rank's memory.
+func TestSuspendUnmappedWindows(t *testing.T) {
 	const bytes = 4096
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
@@ -104,9 +104,9 @@ func TestWindowsThatWereNotMappedAreSuspended(t *testing.T) {
 	}
 }
 
-// TestMalformedResumptionNamesRank sends a malformed message from rank 1 while rank 0 resumes the
-// group. The error must name rank 1, and rank 0 must keep no memory.
-func TestMalformedResumptionNamesRank(t *testing.T) {
+// TestErrorForMalformedResumeMessageNamesRank sends a malformed message from rank 1 while rank 0
+// resumes the group. The error on rank 0 must name rank 1, and rank 0 must free its memory.
+func TestErrorForMalformedResumeMessageNamesRank(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	for _, message := range []string{
 		"", "{", "null", `{"exchange": 1}`, `{"exchange": ["AQ==", "AQ=="]}`, `{"exchange": [null]}`,
@@ -119,7 +119,7 @@ func TestMalformedResumptionNamesRank(t *testing.T) {
 			c := m.group.(*communicator)
 			if m.rank == 1 {
 				_, _ = c.plane.Exchange(t.Context(), driver.LaneControl, []byte(message))
-				return nil // rank 0 may fail the group before the exchange completes here
+				return nil // the exchange returns an error if rank 0 fails the group first
 			}
 			err := c.suspender.Resume(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "rank 1") || c.Cause() == nil {
@@ -141,8 +141,8 @@ func TestMalformedResumptionNamesRank(t *testing.T) {
 	}
 }
 
-// TestCloseDuringSuspensionFreesMemory closes groups at random moments on each rank, while another
-// goroutine suspends and resumes them.
+// TestCloseDuringSuspensionFreesMemory closes groups at a random moment on each rank, while
+// another goroutine suspends and resumes them. No descriptors or memory may leak.
 func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	closeGroups := func(n int) {
@@ -185,7 +185,7 @@ func (m *testRank) closeDuringSuspension() error {
 	err := m.closeGroup()
 	<-failed
 	if errors.As(err, new(*driver.DeadlockError)) || errors.As(err, new(*driver.RankLostError)) {
-		return nil // the other rank has left the group first
+		return nil // the other rank left the group first
 	}
 	return err
 }

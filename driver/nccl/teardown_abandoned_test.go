@@ -13,8 +13,8 @@ import (
 )
 
 // TestStreamIsAbandonedBeforeItsFaultIsReturned checks that a stream's stuck kernel is abandoned
-// before the fault is returned. Otherwise, work that the caller queues after the fault could be
-// abandoned with the kernel.
+// before the fault is returned. Otherwise, work that the caller queues after it has received the
+// fault could be abandoned together with the kernel.
 func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -55,16 +55,16 @@ func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("closing the stream: %v, want DeadlineExceeded", err)
+		t.Errorf("stream: Close = %v, want DeadlineExceeded", err)
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- d.Close() }()
 	select {
 	case err := <-closed:
 		if err != nil {
-			t.Errorf("closing the device: %v", err)
+			t.Errorf("device: Close = %v, want nil", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("closing the device: no return within 10 seconds")
+		t.Error("device: Close did not return within 10 seconds")
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestBlockedCallEndsAfterWindowKernels launches window kernels and then aborts the group while the
-// first plain call is waiting for a rank inside NCCL on the host. The call must not be mistaken for
-// a window kernel that runs forever.
+// TestBlockedCallEndsAfterWindowKernels launches window kernels and then a plain call, which
+// waits for a rank inside NCCL on the host. It aborts the group during that wait. The call must
+// not be mistaken for a window kernel that runs forever.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, row := range []struct {
 		name  string
-		stuck bool // whether the window kernel before the call never exits
+		stuck bool // set if the window kernel before the call never exits
 	}{
 		{"exited", false},
 		{"stuck", true},
@@ -74,7 +74,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 }
 
 // TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have
-// exited. The call must not be mistaken for a window kernel, which would not react to the abort.
+// exited. The plain call must not be mistaken for a window kernel, which would ignore the abort.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, "") {

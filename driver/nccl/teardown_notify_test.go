@@ -19,8 +19,9 @@ type notifyHookPlane struct {
 func (p *notifyHookPlane) AwaitNotified() { p.notify() }
 func (p *notifyHookPlane) AwaitNotices()  {}
 
-// TestPeersLearnOfFaultBeforeAbort launches a plain call on one of two ranks and then aborts that
-// rank's group. The other rank must be notified before the NCCL communicator is aborted.
+// TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
+// the group on that rank. The other rank must be notified of the fault before NCCL's communicator
+// is aborted.
 func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -60,8 +61,8 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// noticePlane is a Plane whose AwaitNotices receives the notice of a peer's fault if failure is
-// set.
+// noticePlane is a Plane that simulates the notice of a peer's fault. If failure is set,
+// AwaitNotices receives that notice, and PeerFailed returns true from then on.
 type noticePlane struct {
 	control.Plane
 	failure bool
@@ -78,9 +79,9 @@ func recordLaunch(c *communicator, ticket uint64) {
 	c.history.record(&call, ticket, 0)
 }
 
-// TestCallsThatEndedEarlyAreFaults checks that a call that has completed is a fault if a rank on
-// another machine has failed, even if the notice of that failure arrives only after the call has
-// completed, as it does if this process was stopped.
+// TestCallsThatEndedEarlyAreFaults checks a call that has completed although a rank on another
+// machine has failed. EndedEarly must return a fault, even if the notice of that failure arrives
+// only after the call has completed, as may happen if this process was stopped for a while.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -97,8 +98,9 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	})
 }
 
-// TestEndedCallsOutliveTheirGroup checks that a call that completed before its group was closed is
-// not a fault, even if the other rank has not reported yet that it launched the call.
+// TestEndedCallsOutliveTheirGroup checks a call that completed before its group was closed.
+// EndedEarly must return nil, even if the other rank has not yet reported that it launched the
+// call.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)

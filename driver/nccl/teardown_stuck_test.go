@@ -17,8 +17,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// pairOfRanks is two ranks of this process, each with a window over one segment (regions[0]). Ranks
-// with stuck kernels cannot be closed, so tests close the ranks explicitly.
+// pairOfRanks holds two ranks of this process. Each rank has a window over one segment
+// (regions[0]). The ranks are not closed automatically, because ranks with stuck kernels cannot
+// be closed. Tests close the others.
 type pairOfRanks [2]*testRank
 
 // both runs f concurrently for each rank.
@@ -35,8 +36,8 @@ func both(t *testing.T, f func(r int) error) {
 	}
 }
 
-// openPair opens two ranks with the given timeout, or skips the test if the machine has fewer than
-// two GPUs.
+// openPair opens two ranks with the given timeout. If the machine has fewer than two GPUs, it
+// skips the test.
 func openPair(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	needDevices(t, 2)
@@ -76,10 +77,11 @@ func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error)
 	return err
 }
 
-// count is the number of elements of a sum.
+// count is the number of elements in the all-reduces of pairOfRanks.
 const count = 1 << 16
 
-// call returns an all-reduce of the elements at the beginning of each segment.
+// call returns an all-reduce whose input is at the beginning of each segment, followed by the
+// output.
 func (p *pairOfRanks) call(r int, path driver.Path) driver.Call {
 	base, w := p[r].regions[0].segment.Address(), p[r].regions[0].window
 	return driver.Call{
@@ -99,8 +101,8 @@ func (p *pairOfRanks) queue(r int, call driver.Call) error {
 
 func (p *pairOfRanks) launch(r int, path driver.Path) error { return p.queue(r, p.call(r, path)) }
 
-// sum fills the input of rank r with value, all-reduces it, and returns the first element of the
-// result.
+// sum fills the input of rank r with value, runs the all-reduce, and returns the first element of
+// the output.
 func (p *pairOfRanks) sum(
 	ctx context.Context, r int, path driver.Path, value float32,
 ) (float32, error) {
@@ -161,7 +163,7 @@ func (p *pairOfRanks) sumInNewGroup(t *testing.T, path driver.Path) {
 }
 
 // TestKernelThatDoesNotEndIsAbandoned checks that the process, the stream and the GPU stay usable
-// after a stuck kernel was abandoned.
+// after a stuck kernel has been abandoned.
 func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
@@ -238,7 +240,8 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 }
 
 // TestDirectKernelsRunWhileAKernelDoesNotEnd checks that direct kernels can be launched while a
-// kernel is stuck. Unless they were loaded earlier, loading them would wait for the stuck kernel.
+// kernel is stuck. They must have been loaded earlier, because loading them now would wait for
+// the stuck kernel.
 func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 	needDevices(t, 2)
 	if !inChildProcess(t, "SOFTGPU_DEAF=1", "CUDA_MODULE_LOADING=LAZY") {
@@ -251,7 +254,8 @@ func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 }
 
 // TestGroupIsClosedWhileAKernelDoesNotEnd closes a group while a kernel of another group is stuck
-// but has not been detected yet. The teardown must not wait for NCCL, which waits for that kernel.
+// and has not yet been detected. The teardown must not wait for NCCL, because NCCL waits for that
+// kernel.
 func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "") {
 		return
@@ -275,10 +279,10 @@ func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 }
 
 // TestFailedConnectReturnsWhileAKernelDoesNotEnd makes Connect fail while a kernel is stuck. The
-// ranks must not wait for NCCL, which waits for that kernel.
+// ranks must not wait for NCCL, because NCCL waits for that kernel.
 func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
-	// Each rank registers two mailboxes for the first group. For the second group, registrations 5
-	// and 6 are those of the ranks' own mailboxes.
+	// Each rank registers two mailboxes for the first group, which takes registrations 1 to 4.
+	// Registrations 5 and 6 are those of the ranks' own mailboxes in the second group.
 	if !inProcessIgnoringAborts(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}
@@ -313,7 +317,7 @@ func inProcessIgnoringAborts(t *testing.T, calls string) bool {
 	return inSoftGPUProcess(t, calls, "SOFTGPU_DEAF=1")
 }
 
-// openWithStuckKernel opens two ranks and launches a stuck kernel on rank 0.
+// openWithStuckKernel opens two ranks, runs an all-reduce, and launches a stuck kernel on rank 0.
 func openWithStuckKernel(t *testing.T) *pairOfRanks {
 	t.Helper()
 	p := openAndSum(t)

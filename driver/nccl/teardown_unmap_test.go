@@ -11,8 +11,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// blockedPair is two ranks with a call that accesses the buffers of both. On some ranks, a host
-// function blocks the call until release is called.
+// blockedPair holds two ranks that have launched a call that accesses the buffers of both ranks.
+// On some ranks, a host function blocks the call until release is called.
 type blockedPair struct {
 	*testGroup
 	sums [2]*repeatedSum
@@ -20,7 +20,7 @@ type blockedPair struct {
 	done [2]chan struct{} // closed when the rank's call has completed
 }
 
-// newBlockedPair launches a direct call, which is blocked on the given ranks.
+// newBlockedPair opens two ranks and launches a direct call, which is blocked on the given ranks.
 func newBlockedPair(t *testing.T, timeout time.Duration, blocked ...int) *blockedPair {
 	t.Helper()
 	return newBlockedPairOn(t, driver.PathDirect, timeout, blocked...)
@@ -68,8 +68,9 @@ func (h *blockedPair) release(ranks ...int) {
 	}
 }
 
-// closeBlockedStream closes a rank's stream while its work is blocked. Close must return an error,
-// which is a timeout or the fault of the group, which waits for the same work.
+// closeBlockedStream closes a rank's stream while its work is blocked. Close must return an
+// error: either a timeout, or the fault of the group, whose wait for the same work may time out
+// first.
 func (m *testRank) closeBlockedStream() error {
 	err := m.stream.Close()
 	m.stream = nil
@@ -89,8 +90,8 @@ func closeBlockedStreams(t *testing.T) *blockedPair {
 	return h
 }
 
-// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are blocked that will
-// read and write the memory of both ranks.
+// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while a call is blocked. The
+// call will later read and write the memory of both ranks, so the memory must stay mapped.
 func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -101,8 +102,8 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	h.release(0, 1)
 }
 
-// wantTimeout checks that err is a TimeoutError, which a teardown returns after it has waited too
-// long for unfinished work.
+// wantTimeout checks that a teardown has returned a TimeoutError, because it waited too long for
+// unfinished work.
 func wantTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
 		return failuref("teardown = %v, want a TimeoutError", err)
@@ -162,8 +163,8 @@ func waitTornDown(c *communicator) error {
 	})
 }
 
-// TestDeferredMemoryIsFreedLater frees memory while work of a closed stream may still use it. After
-// the work has completed, a later call must actually free the memory.
+// TestDeferredMemoryIsFreedLater frees memory while work of a closed stream may still use it. The
+// memory must actually be freed by the first suitable call after the work has completed.
 func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -199,8 +200,8 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	h.resetRanks(h.opened...)
 }
 
-// TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup starts an NCCL kernel after the peer has closed
-// the group. Such a kernel exits only because it is aborted.
+// TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup starts an NCCL kernel on a closed stream after
+// the peer has closed the group. Such a kernel exits only if the communicator is aborted.
 func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
@@ -258,8 +259,8 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 }
 
-// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup calls Unmap for a rank's memory after the
-// group has failed, and then starts a kernel that reads and poisons that memory, which must stay
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup unmaps a rank's memory after the group
+// has failed, and then starts a kernel that reads and poisons that memory. The memory must stay
 // mapped until the kernel has exited.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
@@ -287,7 +288,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 	before := h.freeMemory()[0]
 	gate := make(chan struct{})
-	defer close(gate) // work that is queued later must not keep the memory mapped
+	defer close(gate) // work that was queued later must not keep the memory mapped
 	if err := blocked.stream.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}

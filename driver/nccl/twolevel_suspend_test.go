@@ -22,8 +22,8 @@ func (w *twoLevelGroup) checkBoth() {
 	w.checkCall(driver.AllGather, driver.Int32, bytes/4, slices.Concat(prefix...))
 }
 
-// TestSuspendReleasesLevels suspends a group on two levels. The memory of the levels must be
-// released and counted, and Resume must restore it.
+// TestSuspendReleasesLevels suspends a group with two levels. The memory of the levels must be
+// released and counted, and Resume must allocate it again.
 func TestSuspendReleasesLevels(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
@@ -45,7 +45,7 @@ func TestSuspendReleasesLevels(t *testing.T) {
 	}
 }
 
-// TestResumeOfLevelsIsRefusedOnAllRanks checks that all ranks refuse to resume if one of them has
+// TestResumeOfLevelsIsRefusedOnAllRanks checks that Resume fails on all ranks if one of them has
 // too little memory for a level.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
@@ -80,8 +80,8 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w.checkBoth()
 }
 
-// TestLevelsAreConnectedWhileWindowIsSuspended connects the levels while a window is suspended. The
-// levels must be able to use the window after it has resumed.
+// TestLevelsAreConnectedWhileWindowIsSuspended connects the levels while a window is suspended.
+// The levels must be able to use the window after it has been resumed.
 func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	simulateTwoMachines(t, 4)
 	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}

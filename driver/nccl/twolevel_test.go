@@ -13,7 +13,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// simulateTwoMachines makes the ranks of the test appear to run on two machines.
+// simulateTwoMachines makes it appear as if half of the ranks ran on another machine.
 func simulateTwoMachines(t *testing.T, ranks int) {
 	t.Helper()
 	original := hostID
@@ -21,8 +21,8 @@ func simulateTwoMachines(t *testing.T, ranks int) {
 	hostID = func(rank int) string { return fmt.Sprintf("machine %d", 2*rank/ranks) }
 }
 
-// twoLevelGroup is a group on two machines whose ranks have registered an input and an output
-// region.
+// twoLevelGroup is a group on two simulated machines. Each rank has registered two regions: the
+// first one holds the input and the second one the output.
 type twoLevelGroup struct {
 	*testGroup
 	inputs [][]byte
@@ -30,8 +30,8 @@ type twoLevelGroup struct {
 
 const twoLevelBytes = 1 << 20
 
-// newTwoLevelGroup opens a group on two machines. Of each rank's two regions, it registers one
-// before the call of UseTwoLevels and the other after it.
+// newTwoLevelGroup opens a group on two simulated machines. It registers one of each rank's two
+// regions before it calls UseTwoLevels, and the other one after that.
 func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
 	t.Helper()
 	simulateTwoMachines(t, ranks)
@@ -67,7 +67,8 @@ func (w *twoLevelGroup) fill(dataType driver.DataType) {
 	})
 }
 
-// twoLevelCall returns a call on the two-level path from a rank's input to its output.
+// twoLevelCall returns a call on the two-level path whose buffers are the rank's input and output
+// regions.
 func (m *testRank) twoLevelCall(op driver.Operation, t driver.DataType, count int64) driver.Call {
 	return driver.Call{
 		Operation: op, DataType: t, Count: count, Path: driver.PathTwoLevel, Digest: uint64(count) << 30,
@@ -76,8 +77,9 @@ func (m *testRank) twoLevelCall(op driver.Operation, t driver.DataType, count in
 	}
 }
 
-// twoLevelSum returns the sums of the inputs as the two-level path computes them: it adds the
-// inputs of each machine in rank order, rounds these sums to the type, and then adds them.
+// twoLevelSum returns the sums of the inputs, computed like the two-level path: the inputs of
+// each machine are added in rank order, these sums are rounded to the type, and then the rounded
+// sums are added.
 func twoLevelSum(t driver.DataType, inputs [][]byte) []byte {
 	half := len(inputs) / 2
 	sums := [][]byte{
@@ -87,7 +89,8 @@ func twoLevelSum(t driver.DataType, inputs [][]byte) []byte {
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, sums)
 }
 
-// canonicalNaNs replaces all NaNs with the same one, because the bits of NCCL's NaNs are arbitrary.
+// canonicalNaNs replaces all NaNs with the same NaN, because the bits of NCCL's NaNs are
+// arbitrary.
 func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 	negativeZeros := make([]byte, len(elements))
 	if t.Float() {
@@ -98,8 +101,8 @@ func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, [][]byte{elements, negativeZeros})
 }
 
-// TestTwoLevelsAgreeOnWindows checks that no machine uses a window whose memory the ranks of one
-// machine could not map.
+// TestTwoLevelsAgreeOnWindows makes it appear as if the ranks of one machine could not map a
+// window's memory. No machine must then use the window.
 func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
@@ -115,8 +118,8 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	})
 }
 
-// TestTwoLevelsFollowFormula compares sums and gathered elements bit by bit with those of the
-// two-level formula, both for launched calls and for replayed calls.
+// TestTwoLevelsFollowFormula compares outputs bit by bit with the expected sums (twoLevelSum) and
+// gathered elements. It does so for launched calls and for replayed calls.
 func TestTwoLevelsFollowFormula(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	for _, dataType := range []driver.DataType{
@@ -182,7 +185,8 @@ func (w *twoLevelGroup) checkCall(
 	}
 }
 
-// TestTwoLevelsRefuse checks that all ranks refuse calls that the two-level path does not support.
+// TestTwoLevelsRefuse checks that every rank refuses calls that the two-level path does not
+// support.
 func TestTwoLevelsRefuse(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
@@ -203,8 +207,9 @@ func TestTwoLevelsRefuse(t *testing.T) {
 	})
 }
 
-// TestTwoLevelsFailTogether fails one level of one rank. The group must fail on all ranks. Streams
-// must report the fault once, with the name of the group.
+// TestTwoLevelsFailTogether makes a level fail on one rank. The group must fail on all ranks.
+// Streams must report the fault only once, and its text must contain the name of the group rather
+// than that of the level.
 func TestTwoLevelsFailTogether(t *testing.T) {
 	for _, failed := range []func(*levels) *communicator{
 		func(l *levels) *communicator { return l.intra },

@@ -14,9 +14,9 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is the number of checks for each full check while the program keeps launching.
-// The other checks only read the kernels' reports, because the launches themselves detect failed
-// peers.
+// fullCheckEvery is the interval, counted in checks, between full checks while the program keeps
+// launching. The other checks only read the kernels' reports, because the launches themselves
+// detect failed peers.
 const fullCheckEvery = 16
 
 // replayCheckInterval is the time between two checks while no work that symmem has launched is

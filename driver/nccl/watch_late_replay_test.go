@@ -13,8 +13,8 @@ import (
 )
 
 // TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other rank has
-// timed out and reused its buffers. The late kernel must not access these buffers, even if its own
-// host has not noticed the fault.
+// timed out and reused its buffers. The late kernel must not access these buffers, even if the
+// delayed rank has not noticed the fault.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, noticed := range []bool{true, false} {
@@ -23,7 +23,7 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	}
 }
 
-// inPlace returns an in-place call of two ranks whose output is the sum's whole buffer.
+// inPlace returns an in-place call for two ranks. Its output is the whole buffer of p.
 func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
 	if call.Operation = o; o == driver.AllGather {
@@ -33,9 +33,10 @@ func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// replayLate delays the second replay of a graph on rank 1.
+// replayLate replays a graph twice, and delays the second replay on rank 1. noticed reports
+// whether rank 1 notices the fault before that.
 func replayLate(t *testing.T, o driver.Operation, noticed bool) {
-	const reused = 7 // the value in rank 0's buffer after it has timed out
+	const reused = 7 // the value that rank 0 writes to its buffer after the timeout
 	w := newGroup(t, 2, time.Second)
 	graphs, sums := make([]*foreignStream, 2), make([]*repeatedSum, 2)
 	w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) (err error) {

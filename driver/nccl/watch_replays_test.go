@@ -14,8 +14,8 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// faultDelay is how long a group may take to notice a fault that a kernel has reported. With the
-// software GPU on a busy machine, a group may need most of that time.
+// faultDelay is how long a group may take to notice a fault that a kernel has reported. On a busy
+// machine with the software GPU, a group may need most of that time.
 const faultDelay = 2 * time.Second
 
 // awaitFault waits until the rank's group has failed, and returns the cause. It returns nil if the
@@ -57,9 +57,9 @@ func (m *testRank) checkAllPoison(w *testGroup, p *repeatedSum) error {
 }
 
 // TestFaultInAReplayIsReported replays a graph on only one rank. After the kernel has timed out,
-// the groups of all ranks must fail, and exchanges, launches, recordings and waits for any stream
-// of the owner must return the fault. Later replays must complete immediately and poison their
-// output.
+// the group must fail on all ranks. Exchanges, launches, recordings, and waits for any stream of
+// the graph's owner must return the fault. Later replays must complete immediately and poison
+// their output.
 func TestFaultInAReplayIsReported(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { replayOnOneRank(t, count) })
@@ -127,10 +127,10 @@ func checkCallsFail(
 	return errors.Join(err, other.Close(), m.device.destroy(cudaStream))
 }
 
-// checkReplayPoisons replays a graph of a failed group, which must complete immediately and poison
-// its output. The other ranks may also have correct sums, because they may have received rank 0's
-// data before rank 0 failed. Kernels that access the peers' buffers in place may add poison to an
-// element, which may then have any value.
+// checkReplayPoisons replays a graph of a failed group, which must complete immediately and
+// poison its output. The other ranks may also have correct sums, because they may have received
+// rank 0's data before rank 0 failed. Bulk kernels access the peers' buffers and may add poison
+// to an element, which may then have any value.
 func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeatedSum) error {
 	if err := g.replay(); err != nil {
 		return err
@@ -222,8 +222,9 @@ func TestDivergenceInAReplay(t *testing.T) {
 	})
 }
 
-// TestRankSendsNothingAfterAFault makes a call time out on a rank that has queued a second call,
-// whose input is the result of the first. That result is missing, so the rank must not send it.
+// TestRankSendsNothingAfterAFault makes a call time out on a rank that has queued a second call.
+// The input of the second call is the result of the first, which is missing, so the rank must not
+// send it.
 func TestRankSendsNothingAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
@@ -259,8 +260,9 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 	})
 }
 
-// TestAbortEndsReplays aborts the group on one rank while the other ranks wait for that rank in a
-// replay. The watchers of the other ranks must stop the replays long before the kernels time out.
+// TestAbortEndsReplays aborts the group on one rank while replays on the other ranks wait for
+// that rank. The watchers of the other ranks must stop the replays long before the kernels time
+// out.
 func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, ranksUpTo(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks

@@ -10,7 +10,7 @@ import (
 )
 
 // TestWatcherFindsReportsOfKernels launches a single call, which differs between the ranks. The
-// groups must fail although no other call follows.
+// group must fail even though no other call follows.
 func TestWatcherFindsReportsOfKernels(t *testing.T) {
 	w := newTestGroup(t, 2, 20*time.Second)
 	for round := range 12 {
@@ -35,8 +35,8 @@ func TestWatcherFindsReportsOfKernels(t *testing.T) {
 	}
 }
 
-// awaitMismatch waits until the group has failed with a mismatch, or with the failure of the peer
-// that has reported the mismatch.
+// awaitMismatch waits until the group has failed. The cause must be a mismatch, or the failure of
+// the peer that has reported the mismatch.
 func (m *testRank) awaitMismatch(round int) error {
 	select {
 	case <-m.group.Failed():

@@ -7,9 +7,9 @@ import (
 )
 
 // types lists the types that kernels can reduce. number identifies a type in the arguments of
-// generic kernels. If a type has specialized kernels, name is the type's name in their names.
-// Specialized kernels support reductions up to lastSpecialized, and combine the ranks in their
-// order.
+// generic kernels. If a type has specialized kernels, name is the part of their names that
+// identifies the type. Specialized kernels support reductions up to lastSpecialized, and combine
+// the ranks in their order.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string

@@ -110,8 +110,8 @@ func (g *GPU) Held() bool {
 	return g.references > 0
 }
 
-// With runs calls, whose CUDA calls must not depend on the thread: they may run on different
-// threads. It is cheaper than Do.
+// With runs calls and passes it a driver whose calls may each run on a different thread. It is
+// cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThread)

@@ -82,7 +82,7 @@ func (s *Segment) Resume() error {
 
 // recreate allocates the memory of a suspended segment. The caller must hold s.mu.
 func (s *Segment) recreate() error {
-	s.suspended = false // create calls release after an error, which must see suspended unset
+	s.suspended = false // if create fails, it calls release, which ignores suspended segments
 	err := s.arena.memory.gpu.Do(s.create)
 	s.suspended = err != nil
 	return err

@@ -74,9 +74,9 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	}
 }
 
-// deliverable removes the pending receives whose messages have arrived from the list and returns
-// them. announced reports whether a message for one of the remaining receives has been announced.
-// more reports whether the goroutine must continue.
+// deliverable removes the receives whose messages have arrived from in.pending, and returns them.
+// announced reports whether a message for one of the remaining receives has been announced. more
+// reports whether the goroutine must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

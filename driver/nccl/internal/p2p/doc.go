@@ -43,17 +43,17 @@
 // and the Recv are compared (match). The Recv accepts its message (accept) when all of these
 // conditions hold:
 //
-//   - The Recv is not captured; or it is, but the Recv of the graph's previous launch has
-//     accepted a message and the stream is waiting again.
+//   - If the Recv is captured, the Recv of the graph's previous launch has accepted a message,
+//     and the stream is waiting again.
 //   - If the message is captured, a Recv has accepted the previous message in its slot.
 //   - full is 1, and the sender is not withdrawing messages.
 //   - The segment of staging memory that holds the message is mapped. If it was not mapped when
 //     the group connected, a goroutine maps it.
 //
 // If the group has failed or is closed, the Recv is refused instead and copies nothing
-// (End.refuse). Whether the Recv is accepted or refused, it counts as handled and its stream
-// continues. The descriptor is reused once the copy kernel has run. A goroutine polls for
-// messages as long as receives are pending (deliver).
+// (End.refuse). Whether a Recv has accepted a message or has been refused, it counts as handled,
+// and its stream continues. The descriptor is reused once the copy kernel has run. A goroutine
+// polls for messages as long as receives are pending (deliver).
 //
 // # Locks
 //

@@ -12,7 +12,7 @@ import (
 // A launch holds its stream's lock from Add until CUDA has accepted the work. A stream whose lock
 // is held does not count as idle, so no stream is removed while work is being queued on it.
 type BusyStreams struct {
-	// recent is the stream that was added last, or nil if that stream has been removed.
+	// recent is the stream that was added last, or nil if AllIdle has been called since then.
 	recent atomic.Pointer[Stream]
 	// Watching reports whether the watcher is checking streams. A send on Wake starts the watcher.
 	Watching atomic.Bool

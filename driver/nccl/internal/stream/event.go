@@ -93,9 +93,9 @@ func (e *Event) share(other *Event) {
 // does not move sets fixed. RecordAfter then returns e, which refers to the current point of the
 // stream's event.
 //
-// Only a group that has kernels on the stream may call RecordAfter. The group must hold the lock
-// that its RecordEvent method acquires, so that the stream cannot begin a capture or be destroyed
-// during the call. RecordAfter must be called on a thread where the context is current.
+// RecordAfter is meant for groups that have kernels on the stream. The calling group must hold
+// the lock that its RecordEvent method acquires, so that the stream cannot begin a capture or be
+// destroyed during the call. RecordAfter must be called on a thread where the context is current.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:

@@ -230,7 +230,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 // the device keeps the memory that the work uses. Later work is not registered.
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
-		s.gpu.AddUnfinished(s.Idle) // whoever holds the lock may be waiting for other ranks
+		s.gpu.AddUnfinished(s.Idle) // the holder of the lock may be waiting for other ranks
 		return nil
 	}
 	defer s.Mu.Unlock()
