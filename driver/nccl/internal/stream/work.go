@@ -101,7 +101,7 @@ func (s *Stream) Host(work func()) error {
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
-		return errors.New("cannot record an event of another device")
+		return errors.New("recording an event: the event belongs to another device")
 	}
 	if s.adopted && s.closedBusy.Load() && !s.queued.Done() {
 		ev.share(&s.queued)
@@ -130,7 +130,7 @@ func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
-		return errors.New("cannot wait for an event of another device")
+		return errors.New("waiting for an event: the event belongs to another device")
 	}
 	return s.submitWork(func() error {
 		if s.Capture == nil && !s.Recording {
