@@ -1,16 +1,18 @@
 package control
 
-// Announcements is an optional interface of a Plane whose ranks are on one machine. Each rank
-// publishes, without waiting, the calls that it launched under its latest tickets, so that a
-// mismatch is detected even if one rank compares a call before launching it while another compares
-// it in its kernel.
+// Announcements is an optional interface of a Plane whose ranks are on one machine. A ticket is
+// the number of a collective in its group. Each rank publishes, without waiting, a digest of
+// the calls that it launched under its latest tickets. A mismatch is thus detected even if one
+// rank compares a call on the host before it launches the call while another rank compares it
+// in its kernel.
 type Announcements interface {
-	// Submitted reports whether all ranks have submitted the ticket. A ticket that a rank has
-	// withdrawn counts as not submitted. The answer is never out of date.
+	// Submitted reports whether all ranks have submitted the ticket and none has withdrawn it. It
+	// reads the current state, not a cached copy.
 	Submitted(ticket uint64) bool
 	// Announce publishes the digest of this rank's call with the given ticket.
 	Announce(ticket, digest uint64)
-	// Differing lists the group ranks known to have announced a different digest for the ticket.
+	// Differing lists the group ranks that are known to have announced a different digest for the
+	// ticket.
 	Differing(ticket, digest uint64) []int
 }
 
@@ -20,7 +22,8 @@ type Notifier interface {
 	// AwaitNotified waits, for a limited time, until the other ranks have acknowledged this rank's
 	// fault. It does not wait for ranks that have failed themselves, have left, or are lost.
 	AwaitNotified()
-	// AwaitNotices waits until this process has read the notices that arrived while it was stopped,
-	// for example by a signal. It returns immediately if the process has been running.
+	// AwaitNotices waits until this process has read the notices that arrived while it was
+	// stopped, for example by SIGSTOP. If the process was not stopped, AwaitNotices returns
+	// immediately.
 	AwaitNotices()
 }

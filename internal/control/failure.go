@@ -19,8 +19,8 @@ type failureReport struct {
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes the reason why a step failed on this rank, for DecodeFailures on the other
-// ranks. It returns nil for a nil error.
+// EncodeFailure encodes err, the error with which a step failed on this rank, as a report for
+// DecodeFailures on the other ranks. It returns nil for a nil error.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -33,9 +33,9 @@ func EncodeFailure(err error) []byte {
 	return encoded
 }
 
-// DecodeFailures decodes reports, which holds a result of EncodeFailure from each of the given
-// world ranks, and returns the first failure, or nil if there is none. If that failure lists lost
-// ranks, the result is a RankLostError about them.
+// DecodeFailures returns the first failure in reports, or nil if no rank has failed. reports[i]
+// is the result of EncodeFailure on world rank ranks[i]. If the failure lists lost ranks, all
+// in ranks, the result is a RankLostError about them.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

@@ -10,12 +10,12 @@ import (
 // Grace bounds how long work that all ranks have submitted may continue after a rank has failed.
 const Grace = 100 * time.Millisecond
 
-// GraceTimer measures Grace. The zero value is ready to use. A GraceTimer is not safe for
-// concurrent use.
+// GraceTimer measures the time since a peer's failure was noticed. The zero value is ready to
+// use. A GraceTimer is not safe for concurrent use.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns the time since it was first called with failed set, or a negative duration if
-// failed is false. Callers poll it with the current state of their peers.
+// Elapsed returns a negative duration if failed is false, and otherwise the time since the
+// first call in which failed was true. Callers poll it and pass whether a peer has failed.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -29,8 +29,8 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks, which can read it before they exchange
-// reports on the fault lane. The values are shared between processes.
+// Reason classifies a rank's failure for the other ranks, which can read it before they
+// exchange reports on the fault lane. The ranks' processes share the numeric values.
 type Reason uint32
 
 const (

@@ -12,14 +12,15 @@ import (
 )
 
 // JoinList records in the store which ranks have begun to join a group, and which ranks each of
-// them waits for. If rank 0 waits for rank 1, and rank 1 for rank 2, rank 0 can thus report that
-// only rank 2 is missing.
+// them waits for. For example, if rank 0 waits for rank 1, which waits for rank 2, rank 0 can
+// report that only rank 2 is missing.
 type JoinList struct {
 	Store driver.Store
 	Group driver.GroupConfig
 }
 
-// lookupTimeout bounds one lookup of the ranks that have joined, and also how long Blockers polls.
+// lookupTimeout bounds each lookup of the ranks that have begun to join. It also bounds how
+// long Blockers polls.
 const lookupTimeout = 500 * time.Millisecond
 
 func (r JoinList) key(rank int) string {
@@ -35,8 +36,8 @@ func (r JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the other ranks of the group, as world ranks, that have not begun to join. It does
-// not wait for them. If the store does not answer, the result is the rank that serves the store, if
+// Absent lists the world ranks of the other members that have not begun to join. It does not
+// wait for them. If the store does not answer, the result is the rank that serves the store, if
 // any.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
@@ -77,8 +78,9 @@ func readAbsent(
 	return absent, stored
 }
 
-// AbsentError returns the error of a join that timed out. It lists the ranks that have not begun to
-// join or, if all have, the ranks that block the awaited ones (see Blockers).
+// AbsentError returns the error of a join that timed out. The error lists the ranks that have
+// not begun to join. If all have begun, it lists the ranks that block the awaited ones (see
+// Blockers).
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -88,8 +90,9 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 		awaited, err)
 }
 
-// Blockers returns the ranks that block the awaited ranks. It follows the stored waits until it
-// reaches ranks that wait for no other rank. If the waits form a cycle, it returns awaited.
+// Blockers returns the ranks that the awaited ranks are, directly or indirectly, waiting for
+// and that wait for no other rank themselves. An awaited rank that waits for no other rank
+// blocks itself. If the waits form a cycle, Blockers returns awaited.
 //
 // Because all ranks time out at about the same time, Blockers first stores this rank's wait and
 // then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
@@ -129,8 +132,8 @@ func (r JoinList) follow(awaited []int, stored map[int]string) []int {
 	return blockers
 }
 
-// AbsentError returns the error of a wait that timed out. It lists the absent ranks or, if there
-// are none, the awaited ranks. If there are none of these either, the result is err.
+// AbsentError returns the error of a wait that timed out. The error lists the absent ranks or,
+// if there are none, the awaited ranks. If both lists are empty, AbsentError returns err.
 func AbsentError(
 	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -146,10 +149,10 @@ func AbsentError(
 	}
 }
 
-// WarnLate warns of ranks that have not begun to join, at the times that late determines. Once all
-// have, it warns of the ranks that awaited returns. Before each warning, it stores the ranks that
-// this rank waits for, so that other ranks can include them in their warnings. stop stops the
-// warnings and waits for one that is in progress.
+// WarnLate warns of ranks that have not begun to join, at the times that late determines. When
+// all have begun, it warns of the ranks that awaited returns instead. Before each warning, it
+// stores the ranks that this rank waits for, so that other ranks can include them in their
+// warnings. stop ends the warnings and waits for a warning that is in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(r.Store, r.others(), r.key)
@@ -222,7 +225,8 @@ func (r JoinList) Machine(rank int) string {
 	return parseMachine(stored[rank])
 }
 
-// parseWaits returns the ranks in a value made by entry, ignoring those outside the group.
+// parseWaits returns the ranks in a value that entry returned. It ignores ranks outside the
+// group.
 func (r JoinList) parseWaits(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)
@@ -233,9 +237,8 @@ func (r JoinList) parseWaits(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that late determines, until stop is called. Each warning is
-// a copy of warning to which WarnLate adds the ranks and activities that find returns and the time
-// waited so far.
+// WarnLate issues warnings at the times that late determines, until stop is called. Each is a
+// copy of warning with the ranks and activities that find returns and the time waited so far.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

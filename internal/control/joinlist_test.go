@@ -78,7 +78,7 @@ func TestBlockers(t *testing.T) {
 					t.Fatal(err)
 				}
 				if waits := c.waits[rank]; len(waits) > 0 {
-					other.Blockers(waits) // stores the waits
+					other.Blockers(waits) // stores waits for other ranks to read
 				}
 			}
 			var absent *driver.AbsentError

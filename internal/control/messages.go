@@ -8,38 +8,42 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is an optional interface of a Plane whose ranks are on one machine. It counts this
-// rank's messages, whose data does not pass through the plane, and diagnoses messages that do not
-// arrive. In strict groups, Compare also compares all ranks' message counts.
+// Messages is an optional interface of a Plane whose ranks are on one machine. It counts the
+// messages that this rank sends and receives, whose data does not pass through the plane, and
+// diagnoses messages that do not arrive. In strict groups, Compare also compares the message
+// counts of all ranks.
 type Messages interface {
 	driver.MessageCounts
-	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
+	// Count assigns a number to a Send or Recv at the time of its call. Calls of Count with the
+	// same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns a RankLostError, TimeoutError, DeadlockError or PeerError if a
-	// message for which this rank has waited since the given time may never arrive, and otherwise
-	// nil. It also warns of late ranks. peer may be AnySource.
+	// DiagnoseMessage returns a RankLostError, TimeoutError, DeadlockError or PeerError if the
+	// message that this rank is waiting for may never arrive. Otherwise it returns nil. since is
+	// the time at which the wait began, and peer may be AnySource. DiagnoseMessage also warns of
+	// late ranks.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer or, for AnySource, every other rank has called more than
-	// the given number of collectives. If so, all messages announced before that can be read.
+	// CalledMore reports whether the peer has called more than the given number of collectives.
+	// For AnySource, every other rank must have done so. If CalledMore returns true, all messages
+	// that were announced before those collectives can be read.
 	CalledMore(peer int, collectives uint64) bool
 	// Lost reports whether the process of a group rank has exited.
 	Lost(peer int) bool
 }
 
-// Message identifies one end of a message at the time of its call.
+// Message identifies one end of a message, that is, one call of Send or Recv.
 type Message struct {
 	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After is the number of collectives that this rank had called before.
+	// After is the number of collectives that this rank had called before the Send or Recv.
 	After uint64
 }
 
-// End describes one end of a message whose other end is known.
+// End describes a Send or Recv whose counterpart on the other rank is known.
 type End struct {
 	Digest uint64 // of the call
-	After  uint64 // number of collectives called before
+	After  uint64 // number of collectives called before the Send or Recv
 	Bytes  uint64 // size of the message
-	// Type is the element type. If it is unknown, it is 0 at both ends.
+	// Type is the element type. If the type of one end is unknown, Type is 0 at both ends.
 	Type driver.DataType
 }
 
@@ -87,8 +91,9 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns a message's segment in a Matcher, where after is the number of collectives
-// called before the message. Only strict groups have more than one segment.
+// MessageSegment returns the segment in which a Matcher looks for the message's counterpart.
+// after is the number of collectives called before the message. Only strict groups have more
+// than one segment.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -96,15 +101,16 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// Awaited describes a Recv that no message has matched. Number is 0 if it is unknown.
+// Awaited describes a Recv for which no message has arrived. Number is 0 if it is unknown.
 type Awaited struct {
 	Source, Tag int
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the messages left unmatched when a group ends, or nil if
-// there are none. unclaimed holds messages that arrived but were never received, awaited holds
-// receives without a message, and untaken holds messages that a rank had not received when it left.
+// Unmatched returns an error that lists the messages left unmatched when a group ends, or nil
+// if there are none. unclaimed holds messages that arrived but that this rank never received,
+// awaited holds receives for which no message arrived, and untaken holds messages that another
+// rank had not received when it left.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

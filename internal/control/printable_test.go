@@ -11,7 +11,7 @@ func TestPrintable(t *testing.T) {
 		{"terminal escapes are replaced", "\x1b[2Jall is well\r", "?[2Jall is well?"},
 		{"invalid bytes are replaced", "a\xffb", "a?b"},
 		{"a long text is truncated", strings.Repeat("x", 5000), strings.Repeat("x", 1000)},
-		{"no partial letter remains", strings.Repeat("x", 999) + "ö", strings.Repeat("x", 999) + "?"},
+		{"a truncated rune is replaced", strings.Repeat("x", 999) + "ö", strings.Repeat("x", 999) + "?"},
 	} {
 		if got := Printable(c.text); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)

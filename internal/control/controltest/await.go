@@ -14,11 +14,11 @@ import (
 var awaitContracts = []contract{
 	{"Await returns immediately if the work has completed", testAwaitEnded},
 	{"a wait ends when its work completes", testAwaitEnds},
-	{"a wait ends with its context, and the plane stays open", testAwaitCancelled},
+	{"canceling its context ends a wait, and the plane stays open", testAwaitCancelled},
 	{"work that all ranks have submitted may take longer than the timeout", testLongWork},
-	{"a fault of a peer does not end work that needs no other rank", testOwnWork},
+	{"a peer's fault does not end a wait for work that needs no other rank", testOwnWork},
 	{"Diagnose returns immediately and does not fail the plane", testDiagnose},
-	{"work that a peer had submitted before it failed may still complete", testGrace},
+	{"work that a peer submitted before it failed may still complete", testGrace},
 	{"the result of Why replaces the fault of a peer", testWhy},
 }
 
@@ -49,15 +49,15 @@ func testAwaitEnds(t *testing.T, join Join) {
 
 func testAwaitCancelled(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	cause := errors.New("enough")
+	cause := errors.New("canceled by the test")
 	ctx, cancel := context.WithCancelCause(w.ctx)
 	cancel(cause)
-	past, stop := context.WithDeadline(w.ctx, time.Now())
+	expired, stop := context.WithDeadline(w.ctx, time.Now())
 	defer stop()
 	p := w.planes[0]
 	checkError(t, "the canceled wait", p.Await(ctx, endlessWork(p.Submit())), cause)
-	err := p.Await(past, endlessWork(1))
-	checkError(t, "the wait past its deadline", err, context.DeadlineExceeded)
+	err := p.Await(expired, endlessWork(1))
+	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
 	w.planes[1].Submit()
 	w.each(t, func(i int, p control.Plane) error {
 		return errors.Join(w.swap(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))

@@ -12,8 +12,8 @@ import (
 
 var closingContracts = []contract{
 	{"a closed plane returns ErrClosed", testClosed},
-	{"closing ends the waits of the rank", testCloseEndsWaits},
-	{"TrySubmit allocates no ticket that a rank left without submitting", testLeftWithoutTicket},
+	{"closing a plane ends the rank's waits", testCloseEndsWaits},
+	{"TrySubmit returns no ticket that a rank did not submit before it left", testLeftWithoutTicket},
 	{"a rank that submitted all tickets before it left is not missing", testLeftAfterwards},
 	{"a rank that left and withdrew its submissions is missing", testWithdrawn},
 	{"ranks can close in any order", testCloseOrder},
@@ -94,8 +94,8 @@ func testCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// testWithdrawn makes a rank leave after submitting two collectives, of which the other rank has
-// submitted only the first. That collective can still complete.
+// In testWithdrawn, the other rank (peer) submits two collectives, withdraws the second and
+// leaves. This rank has submitted only the first, which can complete.
 func testWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p, peer := w.planes[0], w.planes[1]
@@ -103,14 +103,14 @@ func testWithdrawn(t *testing.T, join Join) {
 	first := endlessWork(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(w.ctx, first))
-	// After the exchange, each rank knows the other's submissions.
+	// After this exchange, each rank knows which tickets the other has submitted.
 	w.outcomes(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err
 	})
 	peer.Submit()
 	if !peer.Withdraw() {
-		t.Error("Withdraw = false with a ticket that only one rank has submitted, want true")
+		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
 	if ticket := peer.Submit(); ticket == 0 {
 		t.Error("Submit after Withdraw returned 0")
@@ -127,7 +127,7 @@ func testLeftAfterwards(t *testing.T, join Join) {
 	wait := endlessWork(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	polls := 0
-	// After 5000 polls, the wait has checked for faults several times.
+	// During 5000 polls, Await checks for faults several times.
 	wait.Done = func() bool {
 		if polls++; polls == 5000 {
 			cancel()

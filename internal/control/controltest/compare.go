@@ -11,11 +11,11 @@ import (
 )
 
 var compareContracts = []contract{
-	{"tickets count from 1, and submitting does not allocate", testTickets},
+	{"tickets count from 1, and Submit allocates no memory", testTickets},
 	{"identical calls pass the comparison repeatedly", testEqual},
 	{"if calls differ, every rank gets an error that lists the differing ranks", testDiffering},
-	{"ranks may launch without comparing", testUncompared},
-	{"a rank gets the mismatch even if a peer fails first because of it", testMismatchBeforeFault},
+	{"ranks may submit calls without comparing them", testUncompared},
+	{"a rank gets the mismatch even if the mismatch made a peer fail first", testMismatchBeforeFault},
 }
 
 func testTickets(t *testing.T, join Join) {
@@ -35,7 +35,7 @@ func testTickets(t *testing.T, join Join) {
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Submit()
 		if _, ok := p.TrySubmit(); !ok {
-			t.Error("TrySubmit allocated no ticket")
+			t.Error("TrySubmit returned no ticket")
 		}
 	}); n != 0 {
 		t.Errorf("a launch allocates %v times, want 0", n)

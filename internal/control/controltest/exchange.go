@@ -8,7 +8,7 @@ import (
 )
 
 var exchangeContracts = []contract{
-	{"an exchange ends with its context, and the plane with it", testExchangeCancelled},
+	{"canceling its context ends an exchange and makes the plane fail", testExchangeCancelled},
 	{"in a group of one, the rank receives its own payload", testAlone},
 }
 

@@ -14,7 +14,7 @@ import (
 
 var faultContracts = []contract{
 	{"Abort ends the waits of all ranks", testAbort},
-	{"Fail ends the waits of the other ranks and returns its error", testFail},
+	{"Fail ends the waits of the other ranks and returns its argument", testFail},
 	{"Cause returns the first fault", testFirst},
 	{"a rank that has left does not block the fault lane", testFaultLaneLeft},
 	{"all ranks adopt the first proposal", testDecide},
@@ -22,7 +22,8 @@ var faultContracts = []contract{
 	{"Departed lists ranks that have left", testDeparted},
 }
 
-// testWaitsEnd makes rank 0 cause a fault while each of the other ranks waits in a different way.
+// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls cause. Each of
+// those ranks waits in a different call.
 func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
@@ -31,7 +32,7 @@ func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 		if i == 0 {
 			return cause(p)
 		}
-		// Because the ranks wait in different calls, they may detect that deadlock first.
+		// The ranks wait in different calls, so they may report that deadlock before the fault.
 		err := waits[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)

@@ -1,8 +1,8 @@
-// Package controltest tests that planes satisfy the contract of package control.
+// Package controltest tests that implementations of control.Plane satisfy its contract.
 //
-// Run tests the contract in one process and in several processes, some of which it kills. A package
-// that calls Run must call Main at the start of its TestMain, because the processes that Run starts
-// run the test binary again and become ranks in Main.
+// Run tests the contract with ranks in one process and with ranks in several processes, some of
+// which it kills. These processes run the test binary again and become ranks when it calls
+// Main, so a package that calls Run must call Main at the start of its TestMain.
 package controltest
 
 import (
@@ -19,7 +19,7 @@ type Member struct {
 	// Store is shared by all ranks of the world, which are all in the group.
 	Store driver.Store
 	Group driver.GroupConfig
-	// Timeout bounds waits for ranks that do not arrive.
+	// Timeout bounds how long a rank waits for other ranks.
 	Timeout time.Duration
 	Late    driver.Late
 }

@@ -40,8 +40,8 @@ func Swap(
 	return nil
 }
 
-// WantReports checks the payloads that a rank has received on the fault lane: the payload for round
-// 1 from each present rank, and nothing from absent ranks.
+// WantReports checks the payloads that a rank has received on the fault lane. A present rank
+// must have sent Payload for round 1, and an absent rank nothing.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
 	for sender, reported := range present {
 		if !reported && got[sender] != nil {
@@ -55,8 +55,8 @@ func WantReports(got [][]byte, rank, size int, present []bool) error {
 	return nil
 }
 
-// WantAbsence checks the error of a wait for a late rank, which must be a TimeoutError about that
-// rank or another rank's fault. It returns 1 for a TimeoutError and otherwise 0.
+// WantAbsence checks the error of a wait for a late rank: either a TimeoutError about that
+// rank, for which WantAbsence returns 1, or another rank's fault, for which it returns 0.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -71,9 +71,10 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
-// one must be a DeadlockError that shows what the other ranks were doing, and the rest must be
-// faults of peers. Nothing except deadlock detection ends such waits before the test times out.
+// WantDeadlock checks the errors of ranks that waited for each other in different calls. At
+// least one must be a DeadlockError that shows what the other ranks were doing, and the rest
+// must be faults of peers. Only deadlock detection can end such waits before the test times
+// out.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

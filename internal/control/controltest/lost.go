@@ -42,9 +42,9 @@ func testStopped(t *testing.T, _ Join) {
 	c[2].checkFault()
 }
 
-// testResumed stops a rank until the other ranks have timed out and are waiting for its report, and
-// then resumes it. At that time the rank has not yet read the messages that show that the other
-// ranks had arrived.
+// testResumed stops a rank until the other ranks have timed out and are waiting for its report,
+// and then resumes it. The other ranks' messages, which show that they arrived in time, have
+// reached the rank, but it has not read them yet.
 func testResumed(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func testResumed(t *testing.T, _ Join) {
 func (a *process) checkFault() {
 	a.t.Helper()
 	if o := a.await("outcome"); o.Kind != "fault" {
-		a.t.Errorf("rank %d got kind %q, ranks %v (%s); want a fault, since the others had arrived",
+		a.t.Errorf("rank %d got kind %q, ranks %v (%s); want a fault, because the others had arrived",
 			a.rank, o.Kind, o.Ranks, o.Text)
 	}
 }
@@ -78,13 +78,13 @@ func testEnded(t *testing.T, _ Join) {
 	}
 }
 
-// checkReported reads the outcomes of all ranks except the victim. At least one of them must be an
-// error of the given kind about the victim, because another rank may have received a peer's fault
-// before it detected anything itself. All ranks must have received each other's reports, and none
-// from the victim.
+// checkReported reads the outcomes of all ranks except the victim. At least one of them must be
+// an error of the given kind about the victim. The others may be faults of peers, which a rank
+// may receive before it detects the victim's loss itself. The ranks must have received each
+// other's reports, and none from the victim.
 //
-// A stopped victim may have posted up to two steps to only one other rank. That rank is then one
-// step ahead and waits for the third rank or for both.
+// A victim may be stopped after it has sent messages for up to two steps to only one of the
+// other ranks. That rank is then one step ahead and waits for the third rank or for both.
 func (c processes) checkReported(kind string, victim int) {
 	reports := 0
 	for _, a := range c {

@@ -20,7 +20,7 @@ var missingContracts = []contract{
 }
 
 // testAbsent makes all ranks wait for the last one. The first rank to time out reports the late
-// rank; the others may return the fault of that first rank. Once the late rank has detected the
+// rank; the others may return the first rank's fault. When the late rank has detected the
 // fault, it must not complete a step that has failed on other ranks.
 func testAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
@@ -89,7 +89,7 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection inspects p until p waits for only the given rank.
+// awaitInspection calls p.Inspect until p waits for the given rank and no other.
 func awaitInspection(t *testing.T, p control.Plane, rank int) {
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()

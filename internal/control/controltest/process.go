@@ -49,7 +49,8 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a rank in a new process of the test binary, which is killed when the test ends.
+// startProcess runs a rank in a new process of the test binary. The process is killed when the
+// test ends.
 func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)

@@ -17,7 +17,8 @@ import (
 
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program assigns a process its rank and the wait to repeat until a fault ends it.
+// program describes what a process does: its rank, and the wait that it repeats until a fault
+// ends it.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
@@ -29,7 +30,7 @@ type output struct {
 	// Event is "running" after roundsToRun rounds, "failed" after a fault, and "outcome" at the
 	// end.
 	Event string
-	// Kind classifies the error of the last wait. Ranks lists the ranks that the error is about.
+	// Kind and Ranks are the results of KindOf for the error of the last wait.
 	Kind  string
 	Ranks []int
 	Text  string
@@ -45,7 +46,7 @@ func (n output) write() {
 	}
 }
 
-// Main runs a rank and exits if this process was started by a test as a rank. Otherwise it does
+// If a test started this process as a rank, Main runs the rank and exits. Otherwise it does
 // nothing. TestMain must call it first.
 func Main(join Join) {
 	text := os.Getenv(programVariable)
@@ -112,7 +113,8 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round performs one wait. It waits for endless work only once all ranks are running.
+// round performs one wait. It replaces waits for endless work by comparisons until all ranks
+// are running.
 func (s program) round(p control.Plane, round int) error {
 	switch {
 	case s.WaitName == "a wait for work" && round < roundsToRun:
@@ -140,8 +142,8 @@ func (s program) runIdle(p control.Plane, round int) error {
 	return p.Fail(err)
 }
 
-// leaveProgram is the WaitName of a program in which rank 1 submits work and leaves. Rank 0 waits
-// for work with the same ticket for longer than it takes to detect that a process has exited.
+// leaveProgram is the WaitName of a program in which rank 1 submits a ticket and leaves. Rank 0
+// waits for work with the same ticket for longWork.
 const leaveProgram = "leaving"
 
 func (s program) leave(p control.Plane) output {
@@ -163,9 +165,8 @@ func (s program) leave(p control.Plane) output {
 	return s.close(p, "cancelled")
 }
 
-// leaveEarlyProgram is the WaitName of a program in which rank 1 leaves without submitting a ticket
-// that rank 0 waits for. Rank 0 calls Diagnose for longer than it takes to detect that a process
-// has exited.
+// leaveEarlyProgram is the WaitName of a program in which rank 1 leaves without submitting the
+// ticket that rank 0 waits for. Rank 0 calls Diagnose for longWork.
 const leaveEarlyProgram = "leaving early"
 
 // diagnoseLeft calls Diagnose for longWork, or until it returns an error other than a
@@ -233,5 +234,6 @@ func KindOf(err error) (kind string, ranks []int) {
 	return "other", nil
 }
 
-// reportTimeout bounds the wait for a stopped rank on the fault lane.
+// reportTimeout bounds the exchange of reports on the fault lane, in which a stopped rank does
+// not take part.
 const reportTimeout = 2 * time.Second

@@ -12,13 +12,13 @@ import (
 )
 
 var valueContracts = []contract{
-	{"every rank receives the words of all ranks in each step", testWords},
+	{"in each step, every rank receives the words of all ranks", testWords},
 	{"a wait under one name does not block another name", testNames},
 	{"ranks may use names in any order", testOrderOfNames},
 	{"invalid names are rejected without side effects", testBadNames},
-	{"Gather ends with its context, and the plane with it", testValueCancelled},
-	{"values of a closed plane return ErrClosed", testValueClosed},
-	{"an ordered name detects the deadlock if a rank is in a collective", testOrdered},
+	{"canceling its context ends Gather and makes the plane fail", testValueCancelled},
+	{"methods of named values return ErrClosed after the plane is closed", testValueClosed},
+	{"Gather on an ordered name detects a deadlock with a rank in a collective", testOrdered},
 }
 
 func gather(
@@ -32,8 +32,8 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck performs one step under a name, to which every rank contributes a different value,
-// and checks the results.
+// gatherAndCheck gathers values under a name, each rank contributing a different one, and
+// checks the results.
 func (w *world) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(w.ctx, w.planes[i], name, value(i))

@@ -14,21 +14,22 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictContracts test that all planes return the same types of errors about the same ranks.
+// verdictContracts test that all kinds of planes return the same types of errors about the same
+// ranks.
 var verdictContracts = []contract{
-	{"the error is about a failed rank rather than a late one", testFailedIsNamed},
-	{"the error is not about a rank that failed because of another's fault", testFollowerIsNotNamed},
-	{"the error is about the aborting rank and matches ErrAborted", testAbortIsNamed},
-	{"the error is about a rank that has left rather than a late one", testLeftIsNamed},
+	{"the error names a failed rank rather than a late one", testFailedIsNamed},
+	{"the error does not name a rank that failed after another's fault", testFollowerIsNotNamed},
+	{"the error names the aborting rank and matches ErrAborted", testAbortIsNamed},
+	{"the error names a rank that has left rather than a late one", testLeftIsNamed},
 	{"two ranks that wait for each other in different calls report each other", testDeadlockNames},
-	{"a rank that leaves without arriving and exits is elsewhere, not lost", testLeftAndEnded},
+	{"a rank that leaves early and exits causes a deadlock and is not lost", testLeftAndEnded},
 	{"the error of a wait whose context ends lists the missing ranks", testInterrupted},
 	{"a late rank causes warnings while the wait continues", testWarning},
 	{"long work that all ranks have submitted causes no warning", testNoWarning},
 }
 
-// testEachWait tests each kind of wait on rank 0 of a new world: it calls before, waits, and passes
-// the error to judge.
+// For each kind of wait, testEachWait creates a world, calls before, waits on rank 0, and
+// passes the error of the wait to judge.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
@@ -129,8 +130,8 @@ func testDeadlockNames(t *testing.T, join Join) {
 	}
 }
 
-// testLeftAndEnded waits for a ticket that a rank had not submitted when it left. The process of
-// that rank exits long before the wait ends.
+// In testLeftAndEnded, rank 0 waits for a ticket that rank 1 had not submitted when it left.
+// The process of rank 1 exits long before the wait ends.
 func testLeftAndEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaveEarlyProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -207,7 +208,7 @@ func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 	late := ranksOf(2)[1]
 	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.Doing == "" ||
 		l.Activity[late] == "" || l.Waited < waited {
-		t.Errorf("got %+v, want a warning of world rank %d after %v", l, late, waited)
+		t.Errorf("got %+v, want a warning about world rank %d after %v", l, late, waited)
 	}
 }
 
@@ -223,7 +224,7 @@ func testNoWarning(t *testing.T, join Join) {
 	for _, p := range w.planes {
 		p.Submit()
 	}
-	// After the exchange, each rank knows the other's submissions.
+	// After this exchange, each rank knows which tickets the other has submitted.
 	w.each(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err

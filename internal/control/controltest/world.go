@@ -16,8 +16,8 @@ import (
 const (
 	// patience bounds waits that should be short. It expires only if a test hangs.
 	patience = 60 * time.Second
-	// shortTimeout bounds waits that tests let time out. It is long enough for the ranks that do
-	// arrive, even on a busy machine.
+	// shortTimeout bounds waits that must time out. Even on a busy machine, it is long enough for
+	// the ranks that do arrive.
 	shortTimeout = time.Second
 )
 
@@ -113,8 +113,8 @@ func checkOpen(p control.Plane) error {
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits holds functions, by name, in which a rank waits for the others. Only the timeout bounds
-// these waits.
+// waits holds functions, by name, in which a rank waits for the others. No context bounds these
+// waits, only the plane's timeout.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)

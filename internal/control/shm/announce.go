@@ -5,11 +5,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// announcement is the digest of the call that a rank has launched under a ticket. ticket is 0 while
-// the entry is being written.
+// announcement is the digest of the call that a rank has launched under a ticket, which is the
+// number of a collective in its group. ticket is 0 while the entry is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is the number of recent tickets for which announcements are kept, a power of two.
+// announcements is the number of recent tickets whose announcements a rank keeps, a power of
+// two.
 const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)

@@ -12,7 +12,7 @@ type fault struct {
 // Failed returns a channel that is closed when the group fails.
 func (f *fault) Failed() <-chan struct{} { return f.done }
 
-// HasFailed reports whether the group has failed, in which case Cause returns an error.
+// HasFailed reports whether the group has failed. If it has, Cause returns the error.
 func (f *fault) HasFailed() bool { return f.set.Load() }
 
 // Cause returns the first fault, or nil.

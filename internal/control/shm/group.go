@@ -17,16 +17,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// Group connects the ranks of a group through a control region. A plane is a Group whose data is
-// transferred elsewhere, whereas a backend that transfers data through the region embeds a Group in
-// its communicator.
+// Group connects the ranks of a group through a control region, which is shared memory. A
+// backend that transfers data through the region embeds a Group in its communicator. Other
+// backends use a plane, which is a Group that transfers no data.
 //
-// A group is open after Join, until it fails or is closed. It fails with the first fault that this
-// rank observes or causes. All its waits then end, its peers are woken, and only exchanges on the
-// fault lane still work.
+// A group is open after Join, until it fails or is closed. It fails with the first fault that
+// this rank observes or causes. All waits of this rank then end, the peers are woken, and only
+// exchanges on the fault lane still work.
 //
-// The caller runs collectives one at a time, in the order of their tickets. Only the current
-// collective makes steps.
+// The caller runs collectives one at a time, in the order of their tickets, which number them.
+// Only the current collective performs steps.
 //
 // Each embedded part has one task: ranks holds the blocks and processes of the ranks, fault records
 // the cause of a failure, steps performs the steps of collectives, waiter waits for other ranks,
@@ -62,8 +62,8 @@ type Group struct {
 	users     int           // number of exchanges and transfers in progress; guarded by Mu
 }
 
-// Join connects this rank to a group. It is a collective call: all ranks of the group, which must
-// be on this machine, call it with the same dataBytes, the size of Data. The group must be closed
+// Join connects this rank to a group. All ranks of the group must call it and must be on this
+// machine. dataBytes is the size of Data, the same on all ranks. The group must be closed
 // before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
@@ -96,8 +96,9 @@ func (g *Group) Join(
 // Processors returns the number of processors on which any rank may run.
 func (g *Group) Processors() int { return g.processors }
 
-// Data returns the memory for data that Join allocated in the region. It may be accessed between
-// BeginUse and EndUse, or before Release.
+// Data returns the memory for data that Join allocated in the region. It may be accessed
+// between BeginUse and EndUse. The goroutine that will call Release may also access it at any
+// time before that.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
@@ -115,7 +116,7 @@ func (g *Group) Fetch(
 	return f, err
 }
 
-// Abort fails the group for all its ranks.
+// Abort makes the group fail on all ranks.
 func (g *Group) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
@@ -127,7 +128,7 @@ func (g *Group) Abort(cause error) {
 	g.fail(cause)
 }
 
-// CheckPeers fails the group if a peer has failed or is lost.
+// CheckPeers makes the group fail if a peer has failed or is lost.
 func (g *Group) CheckPeers() {
 	if g.fault.set.Load() || g.BeginUse() != nil {
 		return
@@ -159,8 +160,8 @@ func (g *Group) fail(err error) error {
 	return err
 }
 
-// BeginUse registers a user of the region, for which LeaveGroup waits until EndUse is called. It
-// returns an error if this rank has left the group.
+// BeginUse registers a user of the region. LeaveGroup waits until the user calls EndUse.
+// BeginUse returns an error if this rank has left the group.
 func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()

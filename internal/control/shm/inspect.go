@@ -14,10 +14,10 @@ type observation struct {
 	missing []int // group ranks
 }
 
-// observe describes all slow waits. It holds Group.Mu while it calls the functions of a slowWait,
-// because these read variables that the waiting goroutine may change once it has removed the wait
-// from the list. Because only the waiting goroutine may call ready, observe counts all awaited
-// ranks of a wait with ready as missing.
+// observe describes all slow waits. It holds Group.Mu while it calls the functions of a
+// slowWait: they read variables that the waiting goroutine may change after it has removed the
+// wait from the list. Only the waiting goroutine may call a wait's ready function, so observe
+// reports all awaited ranks of such a wait as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -16,16 +16,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// joinState is the state of one call of Join. Its waits end if the process of any rank of the group
-// exits. After a timeout, the error lists the ranks that have not joined.
+// joinState is the state of one call of Join. The call fails if the process of any rank of the
+// group exits. After a timeout, the error lists the ranks that have not joined.
 type joinState struct {
 	g     *Group
 	begin time.Time
 	list  control.JoinList
 	// cancel makes Join fail because a rank is lost.
 	cancel context.CancelCauseFunc
-	// awaited is the world rank for which Join is currently waiting, or -1. exchanging is set
-	// during the exchange, which needs all ranks.
+	// awaited is the world rank that Join is currently waiting for, or -1. exchanging is set
+	// during the group's first exchange, which waits for all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
@@ -82,8 +82,8 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain converts the error of a failed Join to a RankLostError if a rank is lost, or to an
-// AbsentError after a timeout. Otherwise it returns err.
+// explain converts err, the error of a failed Join, to a RankLostError if a rank is lost, or to
+// an AbsentError after a timeout. Otherwise it returns err.
 func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -110,9 +110,9 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
-// 0 began to wait a little earlier than this rank and timed out because of a third rank, which the
-// error then mentions.
+// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually, group
+// rank 0 began to wait a little earlier than this rank and timed out because of a third rank.
+// The error then mentions that third rank.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -125,8 +125,8 @@ func (j *joinState) explainWithdrawn(err error) error {
 	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. From then on, Join fails if the process of
-// a connected rank exits.
+// connectPeers connects to all other ranks of the group. From each rank's connection on, Join
+// fails if that rank's process exits.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
@@ -221,8 +221,8 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 }
 
 // countProcessors exchanges the ranks' affinity masks and counts the processors in their union,
-// which is correct even if each rank is bound to a single processor. The exchange also shows that
-// all ranks have mapped the region.
+// because each rank may be bound to different processors. The exchange also shows that all
+// ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
@@ -250,8 +250,8 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeIgnoringFaults performs the group's first exchange. A peer's failure does not end it,
-// because each rank detects for itself which rank is lost or late.
+// exchangeIgnoringFaults performs the group's first exchange. A peer's failure does not end the
+// exchange, so that each rank detects for itself which rank is lost or late.
 func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// TestJoinReportsAbsentRankBeforeContextEnds explains the error of a wait that reached its
-// context's deadline a moment before the context ended.
+// TestJoinReportsAbsentRankBeforeContextEnds calls explain with the error of a wait that
+// reached its context's deadline a moment before the context was canceled.
 func TestJoinReportsAbsentRankBeforeContextEnds(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()

@@ -16,8 +16,8 @@ import (
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// err is the error of the exchange that failed, if any. All later exchanges fail as well,
-	// because the ranks may be in different steps after a failure. err is guarded by mu.
+	// err is the error of the first exchange that failed, if any. The ranks may be in different
+	// steps after a failure, so all later exchanges fail as well. err is guarded by mu.
 	err error
 	// absent marks the group ranks from which no more reports are expected on the fault lane,
 	// because a report did not arrive or the rank's log is full. It is guarded by mu.
@@ -62,7 +62,7 @@ func (g *Group) Exchange(
 }
 
 // exchange is the state of one exchange. A payload larger than a slot needs several steps, and
-// every rank makes as many steps as the largest payload needs.
+// every rank performs as many steps as the largest payload needs.
 type exchange struct {
 	g            *Group
 	id           driver.Lane
@@ -174,7 +174,7 @@ func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // The decider may be another goroutine of this rank, whose proposal must not change.
+		return // Another goroutine of this rank may have decided. Its proposal must not change.
 	}
 	own := &g.me.decision
 	copy(own.data[:], proposal)

@@ -25,8 +25,8 @@ type Machine struct {
 	// Server sends the descriptors that this rank exports.
 	*handoff.Server
 	identity handoff.Token
-	// sharesProcess is set if another rank is a goroutine of this process. A waiting rank must then
-	// yield to the Go scheduler, because otherwise the other rank might not run.
+	// sharesProcess is set if another rank runs in this process, as in tests. A waiting rank must
+	// then yield to the Go scheduler, because otherwise the other rank might not run.
 	sharesProcess atomic.Bool
 
 	mu     ranked.Mutex[machineMu]
@@ -36,7 +36,8 @@ type Machine struct {
 	ends atomic.Uint32
 }
 
-// Open publishes this rank to the other ranks on the machine. It waits for rank 0.
+// Open publishes this rank's address to the other ranks on the machine. It waits for rank 0,
+// which provides the world's token.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -102,7 +103,7 @@ func whyNotShared(ours, theirs string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
-// peerOf returns the connection to another rank, which the first call opens.
+// peerOf returns the connection to another rank. The first call opens it.
 func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
@@ -166,13 +167,13 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Bounded returns ctx, with the world's timeout if ctx has no deadline.
+// Bounded returns a copy of ctx. If ctx has no deadline, the world's timeout bounds the copy.
 func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return control.Bounded(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that another rank on this machine has exported. The caller owns the file.
-// The other rank's Machine answers in the background, even while that rank is in no call.
+// Fetch returns a file that another rank on this machine has exported. The caller owns the
+// file. The other rank's Machine answers in the background, so that rank need not be in a call.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {

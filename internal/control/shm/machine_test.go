@@ -117,10 +117,10 @@ func TestOpenFailsWithForeignStore(t *testing.T) {
 func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	d := newDuo(t)
 	for name, group := range map[string]driver.GroupConfig{
-		"no ranks":   {},
-		"rank below": {Ranks: []int{0, 1}, Rank: -1},
-		"rank above": {Ranks: []int{0, 1}, Rank: 2},
-		"too many":   {Ranks: make([]int, MaxRanks+1)},
+		"no ranks":       {},
+		"rank too small": {Ranks: []int{0, 1}, Rank: -1},
+		"rank too large": {Ranks: []int{0, 1}, Rank: 2},
+		"too many ranks": {Ranks: make([]int, MaxRanks+1)},
 	} {
 		if _, err := d.machines[0].Join(d.ctx, group); err == nil {
 			t.Errorf("%s: Join succeeded, want an error", name)
@@ -150,4 +150,4 @@ func TestPanicInInterruptedIsReported(t *testing.T) {
 	}
 }
 
-func panics() error { panic("on purpose") }
+func panics() error { panic("panic for the test") }

@@ -20,7 +20,7 @@ import (
 type peer struct {
 	*handoff.Peer
 	rank int
-	// lost is set and exited is closed once the process has exited.
+	// When the process exits, lost is set and exited is closed.
 	lost   atomic.Bool
 	exited chan struct{}
 
@@ -44,12 +44,12 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds the time from when a killed process loses its connections until its exit becomes
-// visible.
+// exitDelay bounds the time between the moment at which a killed process loses its connections
+// and the moment at which its exit becomes visible.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports, after a peer's connection has broken, whether the peer's process has exited. It
-// waits up to exitDelay for the exit to become visible.
+// hasEnded reports whether the peer's process has exited. Because it is called when the
+// connection to the peer has broken, it waits up to exitDelay for an exit to become visible.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -59,8 +59,8 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function once the process has exited, unless the context ends first. If the process
-// is already known to have exited, onEnd makes the call before it returns, and otherwise on another
+// onEnd calls a function when the process exits, unless ctx is canceled first. If the process
+// is already known to have exited, onEnd calls it before it returns, and otherwise on another
 // goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {

@@ -16,43 +16,45 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a Group whose collectives run elsewhere, as those of the GPU backend do.
+// plane is a Group whose collectives run elsewhere, for example on GPUs.
 //
-// Its tickets number these collectives, while its steps number comparisons. The two are
+// A plane's tickets number these collectives, while its steps number comparisons. The two are
 // independent, because calls may be launched without a comparison.
 type plane struct {
 	Group
 	peerRanks []int // the other group ranks
-	// checked holds the counters as of the latest check that found no failed peer; guarded by Mu.
+	// checked is the value of the counters at the latest check that found no failed peer; guarded
+	// by Mu.
 	checked eventCounters
-	// lastTicket is the smallest last ticket of any peer that had left the group by that check;
-	// guarded by Mu.
+	// lastTicket is the last ticket that all peers that had left the group by that check have
+	// submitted; guarded by Mu.
 	lastTicket uint64
 }
 
-// eventCounters holds counters of which at least one changes before this rank can observe that a
-// peer has failed, left or been lost. As long as they are unchanged, a launch need not check every
-// peer.
+// eventCounters holds two counters. When a peer fails, leaves or is lost, one of them changes
+// before this rank can observe the event. As long as they are unchanged, a launch need not
+// check every peer.
 type eventCounters struct {
 	wakeup uint32 // this rank's futex word, which a peer that fails or leaves increments
 	ends   uint32 // number of processes that have exited
 }
 
 const (
-	// spinBudget bounds how long Await polls without yielding the processor. It is about the
-	// duration of a small collective, so that Await notices immediately when one completes.
+	// spinBudget bounds how long Await polls without yielding the processor. A small collective
+	// takes about that long, so Await notices its completion immediately.
 	spinBudget = 50 * time.Microsecond
-	// yieldTime bounds how long Await then yields the processor before it sleeps.
+	// yieldTime bounds how long Await then polls and yields the processor between polls, before it
+	// sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
 	// minAwaitSleep and maxAwaitSleep bound each sleep of Await. The completion of work elsewhere
-	// wakes nobody, so Await may return late by one sleep.
+	// does not wake Await, so it may return up to one sleep late.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group whose data is transferred elsewhere. It is a collective call of the group's
-// ranks, which must all be on this machine. The plane must be closed before the machine. Join
-// ignores GroupConfig.Check, because the caller chooses which calls to compare. It must choose the
-// same calls on all ranks.
+// Join joins a group whose data is transferred elsewhere. All ranks of the group must call it
+// and must be on this machine. The plane must be closed before the machine. Join ignores
+// GroupConfig.Check: the caller chooses which calls to compare, and must choose the same calls
+// on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -63,8 +65,8 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 }
 
 // SameMachine reports whether the given world ranks are all on this machine and in the same
-// container, so that they can call Join. It waits until they have opened their Machines, and
-// returns the same result on all of them.
+// container, so that they can call Join. It waits until these ranks have opened their Machines,
+// and returns the same result on all of them.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -99,8 +101,9 @@ func (p *plane) Submit() uint64 {
 	return p.Ticket()
 }
 
-// TrySubmit allocates the next ticket. It returns false instead if this rank or a peer has failed,
-// a peer is lost, or a peer has left without submitting that ticket.
+// TrySubmit allocates and publishes the next ticket. If this rank or a peer has failed, a peer
+// is lost, or a peer has left without submitting that ticket, TrySubmit does neither and
+// returns false.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
 	ok = !p.closed && !p.fault.set.Load() &&
@@ -133,8 +136,9 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine returns a MismatchError if err is another rank's fault and some rank has announced a
-// different call, because the other rank may have detected that difference outside the plane.
+// refine returns a MismatchError instead of err if err is another rank's fault and some rank
+// has announced a different call. In that case, the other rank may have failed because it
+// detected the difference outside the plane.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -229,8 +233,8 @@ func (p *plane) sleepBriefly(naps int) {
 // slowWaits holds slowWaits for reuse, so that a wait for work does not allocate.
 var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
-// newSlowWait returns a slowWait for w, in which ranks that have submitted fewer tickets count as
-// missing. The caller must free it with freeSlowWait.
+// newSlowWait returns a slowWait for w, in which ranks that have not submitted w.Ticket count
+// as missing. The caller must free it with freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	n := slowWaits.Get().(*slowWait)
 	*n = slowWait{
@@ -242,14 +246,14 @@ func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	return n
 }
 
-// freeSlowWait makes a slowWait, which must not be published, available for reuse.
+// freeSlowWait makes a slowWait available for reuse. The slowWait must not be published.
 func freeSlowWait(n *slowWait) {
 	*n = slowWait{states: n.states[:0], late: n.late[:0]}
 	slowWaits.Put(n)
 }
 
-// verdict warns of late ranks, and returns the reason why the wait may never end, or nil. failedFor
-// is the time since a peer's failure was detected, or negative if no peer has failed.
+// verdict warns of late ranks, and returns an error if the wait may never end. failedFor is the
+// time since a peer's failure was detected, or negative if no peer has failed.
 func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
@@ -261,7 +265,7 @@ func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	return v.Err
 }
 
-// Diagnose returns the reason why work may never end, or nil. It does not wait.
+// Diagnose returns the reason why the work of w may never complete, or nil. It does not wait.
 func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -269,7 +273,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	defer p.EndUse()
 	n := p.newSlowWait(&w)
 	defer freeSlowWait(n)
-	// The monotonic clock started with the machine, so no wait can have begun before 0.
+	// The monotonic clock counts from the machine's boot, so no wait can have begun before 0.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
@@ -318,8 +322,8 @@ func (p *plane) eventCounters() eventCounters {
 	return eventCounters{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
 }
 
-// Withdraw revokes those of this rank's tickets that some other rank has not submitted. It returns
-// false if there are none.
+// Withdraw revokes this rank's tickets, except those that all other ranks have submitted. It
+// returns false if it revokes none.
 func (p *plane) Withdraw() bool {
 	if p.BeginUse() != nil {
 		return true

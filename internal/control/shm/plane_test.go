@@ -70,11 +70,11 @@ func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 		p.Submit()
 	}
 	if planes[0].Withdraw() {
-		t.Error("a ticket that both ranks have submitted was withdrawn")
+		t.Error("Withdraw = true although both ranks have submitted all tickets, want false")
 	}
 	planes[0].Submit()
 	if !planes[0].Withdraw() {
-		t.Error("a ticket that only one rank has submitted was not withdrawn")
+		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 )
 
 // A group's control region is one shared file with a block for every rank. Only the owner of a
-// block writes to it, with two exceptions: other ranks increment the futex word to wake the owner,
-// and any rank may set the first block's decider. Lines are 128 bytes apart, because processors
-// fetch cache lines in pairs. Blocks are large, but memory that is never touched costs nothing. A
-// backend's data, if any, follows the blocks.
+// block writes to it, with two exceptions: other ranks increment the futex word to wake the
+// owner, and any rank may set the first block's decider. Lines are 128 bytes apart, because
+// processors fetch cache lines in pairs. Blocks are large, but most of a block is never touched
+// and thus never allocated. A backend's data, if any, follows the blocks.
 const (
 	lineStride = 128
 	MaxRanks   = 64
@@ -26,13 +26,13 @@ const (
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
-// line is a rank's post in one step.
+// line is what a rank posts in one step.
 type line struct {
 	step uint64
 	// digest is the digest of the rank's call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is the rank's message balance. It is in a cache line of its own, which no rank reads
+	// balance is the rank's message balance. It has a separate cache line, which no rank reads
 	// unless some rank's balance is not 0 (see steps.compareBalances).
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
@@ -60,27 +60,28 @@ type status struct {
 	submitted uint64
 	// inCollective is the ticket of the collective in which the rank is waiting, or 0.
 	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane. inExchange is the
-	// same number while the rank is waiting in that step, and otherwise 0.
+	// exchanges is the last step that the rank has posted on the control lane. While the rank is
+	// waiting in that step, inExchange is the same number. Otherwise inExchange is 0.
 	exchanges, inExchange uint64
 	// operation is the operation of the collective with ticket inCollective.
 	operation uint64
-	// since is when the wait began, in nanoseconds of the machine's monotonic clock.
+	// since is the time at which the wait began, in nanoseconds of the machine's monotonic clock.
 	since uint64
 	// closed is 1 once the rank has left the group.
 	closed uint64
 	// message encodes the message that the rank is waiting for (see messageWait), or is 0.
-	// messageSince is when that wait began.
+	// messageSince is the time at which that wait began.
 	message, messageSince uint64
-	// value is 1 plus the number of the valueSlot in which the rank is waiting, or 0. valueSince is
-	// when that wait began.
+	// value is 1 plus the number of the valueSlot in which the rank is waiting, or 0. valueSince
+	// is the time at which that wait began.
 	value, valueSince uint64
 	_                 [lineStride - 88]byte
 }
 
-// valueSlot holds a rank's values under one name (for Group.Agree and related calls). Its two lines
-// alternate like those of collectives. Each rank allocates its slots in the order in which it first
-// uses the names, and other ranks find a slot by its name, so slot numbers need not be exchanged.
+// valueSlot holds a rank's values under one name (for Group.Agree and related calls). A rank
+// alternates between its two lines, as in collectives. Each rank allocates its slots in the
+// order in which it first uses the names. Other ranks find a slot by its name, so slot numbers
+// need not be exchanged.
 type valueSlot struct {
 	lines [2]line
 	// size is the length of name, or 0 until name has been written.
@@ -96,8 +97,9 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
-// decision is a rank's proposal for the cause of the group's failure. Only that rank writes size
-// and data, and only once. The group has decided once decider in the first block is not 0.
+// decision is a rank's proposal for the cause of the group's failure. Only that rank writes
+// size and data, and only once. The group has reached a decision when decider in the first
+// block is not 0.
 type decision struct {
 	decider uint32 // 1 plus the group rank whose proposal is the decision; first block only
 	size    uint64
@@ -108,14 +110,15 @@ type decision struct {
 
 // block is one rank's part of the control region.
 //
-// Lines, wakeup and status are on separate pages, because peers constantly poll lines and read
-// wakeup, and processors prefetch neighbouring cache lines, though never across pages. If status
-// were in the next cache line, this processor would repeatedly lose that line, and a store to
-// status would delay the post that follows. An all-reduce of 8 bytes took 381 ns with lines, wakeup
-// and status on one page, and about 270 ns with separate pages.
+// Lines, wakeup and status are on separate pages. Peers constantly poll lines and read wakeup,
+// and their processors also prefetch neighbouring cache lines, though never across pages. If
+// status were in the next cache line, this processor would repeatedly lose that line, and a
+// store to status would delay the post that follows. An all-reduce of 8 bytes took 381 ns with
+// lines, wakeup and status on one page, and about 270 ns with separate pages.
 //
-// wakeup comes first because of Go's nil check: before accessing a field that is a page away, the
-// code loads the first word of the struct, whose cache line must not be one that peers poll.
+// wakeup comes first because of Go's nil check: before the code accesses a field that is a page
+// away, it loads the first word of the struct. The cache line of that word must not be one that
+// peers poll.
 type block struct {
 	wakeup wakeup
 	_      [pageBytes - lineStride]byte

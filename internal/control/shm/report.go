@@ -10,10 +10,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// On the fault lane, every rank appends its reports to a log, in slots that are never reused, and
-// reads the other ranks' logs at its own pace. A rank therefore need not wait for others before it
-// reports, and a late rank can still read every earlier report. However, ranks may disagree about
-// which ranks are absent.
+// On the fault lane, every rank appends its reports to a log, in slots that are never reused,
+// and reads the other ranks' logs at its own pace. A rank therefore need not wait for others
+// before it reports, and a late rank can still read every earlier report. A rank that does not
+// report in time is absent. Ranks may disagree about which ranks are absent.
 
 // report writes this rank's payload to its log and reads each other rank's next report.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
@@ -73,8 +73,8 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. It marks ranks whose logs are full as
-// absent, because these ranks can report nothing more.
+// presentRanks lists the other ranks that are not absent. It first marks ranks whose logs are
+// full as absent, because they cannot report anything more.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {

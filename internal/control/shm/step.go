@@ -28,12 +28,12 @@ type steps struct {
 	postedBalances [2]uint64
 }
 
-// Begin makes a collective the current one and prepares its steps. If comparing is set, the ranks'
-// calls are compared. balance is this rank's message balance at the time of the call (see
-// Counts.Balance), or 0 if balances are not compared.
+// Begin makes a collective the current one and prepares its steps. comparing is set if the
+// ranks compare their calls. balance is this rank's message balance at the time of the call
+// (see Counts.Balance), or 0 if balances are not compared.
 //
-// If a peer has already failed, it has not waited for this rank. PeerFailedBefore then returns
-// true, and the collective must not write into memory that the peer may have reused.
+// If a peer has already failed, it does not wait for this rank's steps. PeerFailedBefore then
+// returns true, and the collective must not write into memory that the peer may have reused.
 func (s *steps) Begin(comparing bool, balance uint64) {
 	s.comparing, s.balance = comparing, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
@@ -69,8 +69,9 @@ func (s *steps) addBalance(digest uint64) uint64 {
 	return digest ^ s.balance
 }
 
-// ArriveBriefly waits for the lines of all ranks, but no longer than a wait may block the caller's
-// thread, and reports whether all lines have arrived. If poll is set, it polls before it yields.
+// ArriveBriefly waits for the lines of all ranks and reports whether all have arrived. It gives
+// up after briefTime or budget.briefYields yields, because it blocks the caller's thread. If
+// poll is set, it polls before it yields.
 func (s *steps) ArriveBriefly(poll bool) bool {
 	for i, b := range s.ranks.others {
 		if spin.LoadAcquire64(&b.lines[s.step&1].step) < s.step &&
@@ -82,11 +83,11 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine prefetches the line that this rank writes in the next step. The line is still in the
-// peers' caches, but they no longer need it, because a rank that has posted the current step has
-// already read the lines of the previous one. The host backend does the same for its staging
-// buffers. An all-reduce of 8 bytes on 2 ranks took 209 ns without the two prefetches and 171 ns
-// with them.
+// prefetchLine prefetches the line that this rank writes in the next step. The line is still in
+// the peers' caches, but they no longer need it: a rank that has posted the current step has
+// already read the lines of the previous one. The host backend also prefetches its staging
+// buffers. An all-reduce of 8 bytes on 2 ranks took 209 ns without the two prefetches and 171
+// ns with them.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
@@ -98,8 +99,8 @@ func (s *steps) arrive(call *driver.Call, ticket uint64) error {
 	return s.ArriveSlowly(call, ticket)
 }
 
-// ArriveSlowly waits until the lines of all ranks have arrived. It returns an error once it is
-// known that a line will never arrive.
+// ArriveSlowly waits until the lines of all ranks have arrived. It returns an error as soon as
+// it knows that a line will never arrive.
 func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	step := s.step
 	return s.waiter.waitSlowly(context.Background(), &slowWait{
@@ -115,18 +116,19 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, s.ranks.cfg.Name())
 }
 
-// PeerFailedBefore reports whether a peer had failed before the collective began. Such a peer has
-// not waited for this rank, and may have made a different call.
+// PeerFailedBefore reports whether a peer had failed before the collective began. Such a peer
+// does not wait for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore returns true.
-// The ranks' calls must not differ.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore returns
+// true. It must be called only if CompareStep has found no difference between the ranks' calls.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step before any data is written. Because every rank
-// sees every line, every rank finds a call that differs from its own if any two calls differ.
+// CompareStep compares the calls of the current step before any data is written. Every rank
+// sees all lines. If any two calls differ, every rank therefore finds a call that differs from
+// that rank's call.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -134,9 +136,9 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail, because some line of the current
-// step has a digest other than that of this rank's call, or because this rank's balance is not 0.
-// It is small enough for Go to inline.
+// MayDiffer reports whether CompareStep has to compare in detail. That is the case if some line
+// of the current step has another digest than this rank's call, or if this rank's balance is
+// not 0. MayDiffer is small enough for Go to inline.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {
@@ -145,9 +147,9 @@ func (s *steps) MayDiffer(digest uint64) bool {
 	return differ != 0
 }
 
-// compareBalances compares calls and balances in detail. It is needed only if a line has a
-// different digest, because its rank has made another call or has a balance other than 0, or if
-// this rank's own balance is not 0.
+// compareBalances compares the calls and checks that the ranks' balances add up to 0. It is
+// called only if MayDiffer returns true. A digest in a line includes the rank's balance, so it
+// may differ although the calls are the same.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
 	var sum uint64
@@ -168,9 +170,10 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits until the rank of the first of the given blocks has posted the current step,
-// but no longer than a wait may block the caller's thread. Before each yield, it polls if poll is
-// set and few enough ranks are absent.
+// awaitBriefly waits until the rank of the first of the given blocks has posted the current
+// step, and reports whether it has. It gives up after briefTime or budget.briefYields yields.
+// Before each yield, it polls if poll is set and the missing ranks can all be running (see
+// budget.parallel).
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

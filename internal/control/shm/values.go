@@ -21,11 +21,12 @@ type namedValue struct {
 	g       *Group
 	name    string
 	ordered bool
-	digest  uint64 // digest of the name, posted with every line
+	digest  uint64 // of the name; posted with every line
 	number  int    // number of this rank's slot
 	step    uint64 // last step posted
 	me      *valueSlot
-	// peers holds the other ranks' slots by group rank, each nil until it is found.
+	// peers holds the other ranks' slots for this name, by group rank. Each is nil until it is
+	// found.
 	peers  []atomic.Pointer[valueSlot]
 	others []int
 }
@@ -114,13 +115,13 @@ func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver
 				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
 	}
-	// All ranks have already read the line of the previous step, which the next step overwrites.
+	// The next step overwrites the line of the previous step, which all ranks have already read.
 	spin.PrefetchWrite(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
 	return nil
 }
 
-// copyWords copies the words that a rank has posted. It reports whether they are valid, that is,
-// whether the line belongs to this step and name and did not change during the copy.
+// copyWords copies the words that a rank has posted, and reports whether they are valid. They
+// are valid if the line belongs to this step and name and did not change during the copy.
 func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].Load().lines[n.step&1]
 	for i := range words {
@@ -130,8 +131,8 @@ func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted the step, and returns an error once it is known that
-// some rank never will. Meanwhile it publishes the wait in the status.
+// waitSlowly waits until all ranks have posted the step. It returns an error as soon as it
+// knows that some rank never will. During the wait, this rank's status shows the name.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())

@@ -62,7 +62,7 @@ func TestInvalidNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTimeoutMentionsValueOfLateRank makes the ranks wait under different names, as happens when
+// In TestTimeoutMentionsValueOfLateRank, the ranks wait under different names, as happens when
 // their programs have diverged.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newDuo(t)

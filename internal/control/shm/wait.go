@@ -18,32 +18,34 @@ import (
 
 // budget bounds how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls is the number of polls before the first yield, and morePolls the number after each
-	// yield. Polls are separated by a PAUSE, because polling without one slows down the rank that
+	// polls is the number of polls before the first yield, and morePolls is the number after each
+	// yield. There is a PAUSE between polls, because polling without one slows down the rank that
 	// is about to write the line.
 	polls, morePolls uint32
-	// parallel is the number of other ranks that can run at the same time as this one. If more than
-	// that are missing, one of them is waiting for a processor, possibly for this rank's.
+	// parallel is the number of other ranks that can run at the same time as this rank. If more
+	// ranks are missing, at least one of them is waiting for a processor, possibly for this
+	// rank's.
 	parallel int
-	// yields is the maximum number of yields before the first sleep. briefYields is the maximum on
-	// the caller's thread, which also waits for at most briefTime before it leaves the work to the
-	// stream's worker.
+	// yields is the maximum number of yields before the first sleep. briefYields is the maximum
+	// number of yields on the caller's thread. After these, or after briefTime, the caller's
+	// thread leaves the work to the stream's worker.
 	yields, briefYields int
 }
 
 const (
 	// freePolls is budget.polls for a rank that does not share its processor.
 	freePolls = 500
-	// sharedPolls is budget.polls for a rank that shares its processor. This many polls take longer
-	// than the transfer of a line from another processor, but less time than a context switch. With
-	// half as many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a tenth slower.
+	// sharedPolls is budget.polls for a rank that shares its processor. This number of polls takes
+	// longer than the transfer of a line from another processor, but less time than a context
+	// switch. With half as many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a tenth
+	// slower.
 	sharedPolls = 40
 )
 
-// newBudget returns a budget that lets ranks spin for long if each has its own processor. If there
-// are more ranks than processors, the awaited rank may be waiting for this rank's processor, and
-// spinning only delays it: in a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB
-// by 4 ranks on 2 processors 17 times slower.
+// newBudget returns a budget that lets ranks spin for a long time if each has its own
+// processor. If there are more ranks than processors, the awaited rank may be waiting for this
+// rank's processor, and spinning only delays it. In a C program, an all-reduce of 64 KiB by 4
+// ranks on 2 processors was 17 times slower with 2,000 pauses than with 20.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -58,18 +60,18 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields. Because yields take long on a busy
-	// processor, it also does so after every fewYieldsPerCheck yields if checkInterval has passed
-	// since the last check.
+	// A wait checks the peers after every yieldsPerCheck yields. On a busy processor, where yields
+	// take long, it also checks them after every fewYieldsPerCheck yields if checkInterval has
+	// passed since the last check.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
-	// briefTime bounds a wait on a caller's thread, which does not check the peers. Such a wait
-	// reaches the bound only on a busy machine, where each yield may take long.
+	// briefTime bounds a wait on a caller's thread, because such a wait does not check the peers.
+	// It reaches this bound only on a busy machine, where each yield may take long.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. The wait ends when a word of every awaited rank has
-// reached want, or, if ready is set, when ready returns true.
+// slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns
+// true, and otherwise when a word of every awaited rank has reached want.
 type slowWait struct {
 	// word returns the word in a rank's block. wordOf, if set, replaces it.
 	word   func(*block) *uint64
@@ -86,11 +88,11 @@ type slowWait struct {
 	operation  driver.Operation
 	exchange   bool // whether this is a wait on the control lane
 	ordered    bool // whether this rank launches no collective during the wait
-	// begin is when the wait was published, on the machine's monotonic clock.
+	// begin is the time at which the wait was published, on the machine's monotonic clock.
 	begin   uint64
 	timeout time.Duration
-	// ignoreFaults is set if the wait continues after faults. work is set if a plane waits for work
-	// that it has launched.
+	// ignoreFaults is set if the wait continues after faults. work is set if the wait is for work
+	// that this rank has launched on a plane.
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
@@ -112,8 +114,8 @@ type waiter struct {
 	list []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
-// waitSlowly performs the slow part of a wait: it first yields and then sleeps, and regularly calls
-// checkWait.
+// waitSlowly performs the slow part of a wait, in which this rank first yields and then sleeps.
+// It regularly calls checkWait.
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
@@ -151,10 +153,11 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 }
 
 // wakePoller makes another thread of this process look for work or, if there is none, poll the
-// network, because the calling thread, which is about to sleep on a futex, may have been the one
-// that polls. Go's runtime takes up to 10 ms to notice that no thread polls, and peers would wait
-// that long for the descriptors that this rank exports. With wakePoller, registering 1,000 segments
-// on 2 ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
+// network. The calling thread may have been the one that polled, and is about to sleep on a
+// futex. Go's runtime takes up to 10 ms to notice that no thread polls, and peers would wait
+// that long for the descriptors that this rank exports. With wakePoller, registering 1,000
+// segments on 2 ranks takes 0.2 s instead of 5 to 8 s. Waits of collectives do not call
+// wakePoller, because collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
@@ -172,7 +175,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	}
 }
 
-// unpublishWait removes the wait from the status, but keeps other waits of this rank.
+// unpublishWait removes the wait from the status, but keeps this rank's other waits.
 func (ws *waiter) unpublishWait(w *slowWait) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -185,8 +188,8 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket, because that shows peers most reliably
-// whether this rank can still reach their collectives. The caller must hold ws.mu.
+// publishLatest publishes the wait with the highest ticket, which best shows peers whether this
+// rank can still reach their collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.me.status, &slowWait{}
 	for _, w := range ws.list {
@@ -231,8 +234,8 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	return ranks
 }
 
-// sleep sleeps on this rank's futex for at most one interval, which grows with round. It returns
-// immediately if the wait is over.
+// sleep sleeps on this rank's futex for at most one interval, which is longer in later rounds.
+// It returns immediately if the wait is over.
 func (ws *waiter) sleep(w *slowWait, round int) {
 	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
 	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
@@ -251,8 +254,8 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 			return err
 		}
 	}
-	// Read the time and the context before the states, because all ranks may have arrived while
-	// this process was stopped, in which case a deadline that has passed must not end the wait.
+	// Read the time and the context before the states. If all ranks arrived while this process was
+	// stopped, a deadline that has passed must not end the wait.
 	q, ended := ws.waitStatus(w), ctx.Err()
 	q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
@@ -301,10 +304,10 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns the current state of every rank. The result is valid until the next call with
-// the same wait. If a rank fails while the states are being read, rankStates reads them again,
-// because other ranks may have left their calls as a result and would appear to be in no call. As
-// each rank can fail only once, the number of readings is bounded.
+// rankStates returns the current state of every rank. The result is valid until the next call
+// with the same wait. If a rank fails while rankStates reads the states, the failure may have
+// ended calls of other ranks, which would appear to be in no call. rankStates then reads the
+// states again. The number of readings is bounded, because each rank can fail only once.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -349,8 +352,8 @@ func (ws *waiter) readStates(w *slowWait) {
 	}
 }
 
-// read copies a rank's status into s. It first reads the fields that show whether the rank is
-// waiting, and then the counts, which may show that the wait is already over.
+// read copies a rank's status into s. It reads the counts last, because they may show that the
+// wait in the other fields is already over.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -394,8 +397,8 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	})
 }
 
-// messageWait encodes a wait for a message in one word of the status, which holds the operation and
-// the peer's group rank plus 2 (1 for AnySource).
+// messageWait encodes a wait for a message in one word of the status: the operation in the
+// upper half, and the peer's group rank plus 2 (1 for AnySource) in the lower half.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 func (b *status) describeMessage(ranks []int) string {
@@ -415,8 +418,8 @@ func (b *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region until it reaches want, but no longer than a message may block
-// the caller's thread. It reports whether the word has reached want.
+// PollSoon polls a word of the region until it reaches want, and reports whether it has.
+// PollSoon gives up after a few yields, because it blocks the caller's thread.
 func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
@@ -447,5 +450,6 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 }
 
 // messageYields bounds how often a caller's thread yields while it waits for a message. It is
-// small, because programs call Recv before the Send that the peer is waiting for.
+// small, because the peer may be waiting for a Send that the program calls only after this
+// Recv.
 const messageYields = 4

@@ -50,13 +50,13 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 	before := atomic.LoadUint32(&wakeup.word)
 	waker.wakeSleepers()
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
-		t.Errorf("a rank that does not sleep was woken %d times", after-before)
+		t.Errorf("wakeSleepers woke a rank that was not sleeping %d times, want 0", after-before)
 	}
 	atomic.AddInt32(&wakeup.sleeping, 1)
 	waker.wakeSleepers()
 	atomic.AddInt32(&wakeup.sleeping, -1)
 	if after := atomic.LoadUint32(&wakeup.word); after != before+1 {
-		t.Errorf("a sleeper was woken %d times, want once", after-before)
+		t.Errorf("wakeSleepers woke a sleeping rank %d times, want once", after-before)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 		t.Errorf("the status has collective %d, want 3", n)
 	}
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
-		t.Errorf("the status has exchange %d, want none", n)
+		t.Errorf("status.inExchange = %d, want 0", n)
 	}
 	later := &slowWait{collective: 7, operation: driver.AllGather}
 	middle := &slowWait{collective: 5}
@@ -123,7 +123,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	}
 }
 
-// endedContext is a context whose Err calls onErr before it returns err.
+// endedContext is a context whose Err method calls onErr and then returns err.
 type endedContext struct {
 	context.Context
 	onErr func()

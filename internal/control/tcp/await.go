@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	// So that it returns from short collectives without delay, Await first polls for spinBudget,
-	// then yields until yieldTime has passed, and only then sleeps between polls.
+	// Await first polls for spinBudget, then yields between polls until yieldTime has passed, and
+	// only then sleeps between polls. It thus returns without delay when a short collective
+	// completes.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// pollSleep is the time between the polls of a longer wait.
+	// pollSleep is how long Await sleeps between polls.
 	pollSleep = 100 * time.Microsecond
 )
 
@@ -50,10 +51,10 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// statusDelay bounds the time until other ranks receive a submission.
+// statusDelay bounds the time that it takes until other ranks learn of a submitted ticket.
 const statusDelay = 2 * statusInterval
 
-// Diagnose returns the reason why work may never end, or nil. It does not block.
+// Diagnose returns the reason why the work of w may never complete, or nil. It does not block.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.newWorkWait(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {

@@ -23,8 +23,8 @@ import (
 const (
 	// handshakeTimeout bounds the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated is the maximum number of connections in their handshake at any time, not
-	// counting one for each of the group's own ranks.
+	// maxUnauthenticated is how many more connections than the group has ranks may be in their
+	// handshake at the same time.
 	maxUnauthenticated = 64
 )
 
@@ -46,8 +46,8 @@ type joiner struct {
 	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all other ranks. If that fails, it stores the error for the other
-// ranks.
+// connect connects this rank to all other ranks. If that fails, connect stores the error for
+// the other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
@@ -77,7 +77,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 }
 
 // connectAll waits until this rank is connected to all other ranks or a connection fails. The
-// goroutines that it starts end with the context.
+// goroutines that it starts run until ctx is canceled.
 func (j *joiner) connectAll(ctx context.Context) error {
 	errCtx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -100,8 +100,8 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	}
 }
 
-// peerError wraps the error that another rank stored because it could not join. It is a
-// RankLostError or contains the text that the rank stored.
+// peerError wraps an error that another rank stored because it could not join. The wrapped
+// error is a RankLostError or contains the text that the other rank stored.
 type peerError struct{ error }
 
 // Unwrap returns the error of the other rank.
@@ -126,9 +126,9 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
-// joinError returns the error that Join returns on this rank. If another rank failed first, that is
-// the other rank's error. Otherwise it is err, which joinError also stores for the other ranks
-// unless it is a timeout, because every rank detects missing ranks itself.
+// joinError returns the error that Join returns on this rank. If another rank failed first,
+// that is the other rank's error. Otherwise it is err, which joinError also stores for the
+// other ranks. It does not store timeouts, because every rank detects missing ranks itself.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -160,9 +160,9 @@ func (j *joiner) lost(rank int, how string) error {
 	}
 }
 
-// peerFailureOr returns the error that another rank stored, or err if none is stored in time. It
-// waits briefly, because a rank may store its error shortly after its peers see the connection
-// close.
+// peerFailureOr returns the error that another rank stored, or err if there is none. It waits
+// briefly for such an error, because a rank may store it shortly after its peers see their
+// connections close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -184,10 +184,10 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError converts a timeout to an AbsentError that lists the ranks that have not joined or, if
-// all have joined, those without a connection to this one. It returns nil if the last rank
-// connected just before the timeout, so that none is left. It returns other errors unchanged,
-// joined with the context's cause.
+// absentError converts a timeout to an AbsentError. The AbsentError lists the ranks that have
+// not begun to join or, if all have begun, those without a connection to this rank. If the last
+// rank connected just before the timeout, absentError returns nil. It returns other errors
+// unchanged, joined with the context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -262,7 +262,8 @@ func (j *joiner) addresses() ([]string, error) {
 	return list, nil
 }
 
-// likelihood returns larger numbers for addresses that another machine is more likely to reach.
+// likelihood returns a larger number for an address that other machines are more likely to
+// reach.
 func likelihood(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
@@ -274,8 +275,9 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there already is one to the same rank, addLink keeps the one
-// with the higher attempt and closes the other, which the connecting rank has abandoned.
+// addLink records a connection. If there already is a connection to the same rank, addLink
+// keeps the one with the higher attempt number and closes the other, which the connecting rank
+// has abandoned.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -293,9 +295,9 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// accept accepts connections from the ranks after this one until the listener is closed. It closes
-// connections that fail to authenticate, without failing the join, but calls fail if a rank has
-// connected through NAT.
+// accept accepts connections from higher-numbered ranks until the listener is closed. If a
+// connection fails to authenticate, accept only closes it and the join continues. If a rank has
+// connected through NAT, accept calls fail.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -325,7 +327,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 }
 
 // acceptPeer verifies the first half of the token and sends the second half. If that fails, it
-// returns a nil link, with an error only if a rank of the group has connected through NAT.
+// returns a nil link and no error. If a rank of the group has connected through NAT, it returns
+// an error.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// dialTimeout bounds how long a rank tries to reach another rank. It is long enough to ride out
-	// temporary network failures.
+	// dialTimeout bounds how long a rank tries to reach another rank. It is long enough for
+	// temporary network failures to pass.
 	dialTimeout = 20 * time.Second
 	// dialStagger is the delay between connection attempts to different addresses of a rank.
 	dialStagger = 200 * time.Millisecond
@@ -26,15 +26,15 @@ const (
 	dialPause = 500 * time.Millisecond
 )
 
-// dialer connects to one of the ranks before this one. It is used by a single goroutine.
+// dialer connects to one lower-numbered rank. It is used by a single goroutine.
 type dialer struct {
 	*joiner
 	rank    int    // group rank
 	attempt uint32 // number of handshakes so far
 }
 
-// dialAll connects to all ranks before this one. It looks up one address at a time, because every
-// pending lookup occupies a connection to the store.
+// dialAll connects to all lower-numbered ranks. It looks up one rank's addresses at a time,
+// because every pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -53,8 +53,8 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial connects to the rank at whichever of its addresses answers first. It retries for
-// dialTimeout.
+// dial tries all addresses of the rank and returns the first connection that succeeds. It
+// retries for dialTimeout.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
@@ -87,8 +87,8 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describe(d.rank), addresses, err, advice)
 }
 
-// describe returns a description of a group rank, which includes the name of its machine if that is
-// in the store.
+// describe returns a description of a group rank. The description includes the name of the
+// rank's machine if that name is in the store.
 func (j *joiner) describe(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -149,8 +149,8 @@ func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// refused reports whether err shows that nobody listens at the address, or that the listening
-// process closed the connection.
+// refused reports whether err shows that no process listens at the address, or that the
+// listening process closed the connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)

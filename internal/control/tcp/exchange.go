@@ -53,17 +53,17 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify fails the plane and waits until the other ranks have acknowledged the failure,
-// because otherwise a rank that reaches the failed step later could still see it complete. The
-// caller must hold p.mu, which failAndNotify releases while it waits.
+// failAndNotify makes the plane fail and waits until the other ranks have acknowledged the
+// failure. Otherwise, a rank that reaches the failed step later could still see the step
+// complete. The caller must hold p.mu, which failAndNotify releases while it waits.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
 	return err
 }
 
-// AwaitNotified waits for at most ackTimeout until the other ranks have acknowledged this rank's
-// fault.
+// AwaitNotified waits until the other ranks have acknowledged this rank's fault, but for at
+// most ackTimeout.
 func (p *Plane) AwaitNotified() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,8 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// AwaitNotices waits until this process has caught up on messages after a stall.
+// AwaitNotices waits until this process, if it was stopped, has read the messages that arrived
+// in the meantime.
 func (p *Plane) AwaitNotices() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,8 +92,8 @@ func (p *Plane) AwaitNotices() {
 	}
 }
 
-// exchangeStep performs one step of a track: it posts this rank's payload, waits for the payloads
-// of all ranks and returns them. The caller must hold p.mu.
+// exchangeStep performs one step of a track (see type track): it posts this rank's payload,
+// waits for the payloads of all ranks and returns them. The caller must hold p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	own, err := p.records[p.me].stepsOn(w.track)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestAwaitNotifiedWaitsForPeer aborts rank 0 and checks that AwaitNotified does not return before
-// the impostor has acknowledged the fault.
+// TestAwaitNotifiedWaitsForPeer aborts rank 0 and checks that AwaitNotified does not return
+// before the impostor, which plays rank 1, has acknowledged the fault.
 func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()

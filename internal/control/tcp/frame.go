@@ -21,8 +21,8 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete is sent before kindFail. Its step is the last step of its track that the sender
-	// has seen complete.
+	// kindComplete is sent before kindFail. Its step is the last step of the frame's track that
+	// the sender has seen complete.
 	kindComplete
 	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
@@ -66,9 +66,10 @@ func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 }
 
 const (
-	// headerBytes is the size of a frame's header, which consists of the kind, the length of the
-	// track's name, two zero bytes, the payload's size in four bytes, and the step in eight. The
-	// track's name and the payload follow. All integers are little-endian.
+	// headerBytes is the size of a frame's header. The header consists of the kind (one byte), the
+	// length of the track's name (one byte), two zero bytes, the payload's size (four bytes), and
+	// the step (eight bytes). The track's name and the payload follow. All integers are
+	// little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
@@ -112,8 +113,8 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It validates the sizes in each part of the frame before reading the
-// next.
+// receive reads one frame. It validates the sizes in each part of the frame before it reads the
+// next part.
 func receive(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -156,9 +157,9 @@ type status struct {
 	inCollective uint64
 	// operation is the operation of that collective.
 	operation driver.Operation
-	// inExchange is the number of the control lane's step for which the rank is waiting, or 0.
+	// inExchange is the number of the control lane's step that the rank is waiting in, or 0.
 	inExchange uint64
-	// since is when the wait began, on the local clock.
+	// since is the time at which the wait began, on the local clock.
 	since time.Time
 }
 

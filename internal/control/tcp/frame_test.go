@@ -19,7 +19,7 @@ func frame(k kind, t track) []byte {
 	return m.encode()
 }
 
-// corrupted returns a valid frame in which the bytes at offset have been replaced.
+// corrupted returns a valid frame in which the bytes at offset have been overwritten.
 func corrupted(offset int, replacement ...byte) []byte {
 	b := frame(kindPost, trackControl)
 	copy(b[offset:], replacement)
@@ -125,6 +125,6 @@ func TestInvalidAgeIsNotInFuture(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
 	if b.since.After(now) {
-		t.Errorf("since = %v, want no later than %v", b.since, now)
+		t.Errorf("since = %v, want a time no later than %v", b.since, now)
 	}
 }

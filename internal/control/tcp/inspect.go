@@ -18,7 +18,7 @@ func (s *groupState) Inspect() driver.Inspection {
 		Activity: control.Activity(s.cfg.Group, s.rankStates(&waitState{})),
 	}
 	for _, w := range s.waits {
-		// Leave out failedFor, because the waiting goroutine writes it without the lock.
+		// Do not copy failedFor, because the waiting goroutine writes it without holding mu.
 		observed := &waitState{
 			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
 		}

@@ -22,8 +22,8 @@ type Config struct {
 	Store driver.Store
 	// Group describes the group to join. Group.Check is ignored.
 	Group driver.GroupConfig
-	// Timeout bounds waits for ranks that do not arrive. It must be positive. Group.Timeout, if
-	// set, replaces it.
+	// Timeout bounds how long a rank waits for other ranks. It must be positive. If Group.Timeout
+	// is set, Timeout is ignored.
 	Timeout time.Duration
 	// Late configures warnings about late ranks.
 	Late driver.Late
@@ -32,10 +32,10 @@ type Config struct {
 	Host string
 }
 
-// Join joins a group. It is a collective call, bounded by the deadline of ctx or, if ctx has none,
-// by the timeout. If ranks do not arrive in time, the error lists them. A rank that cannot join
-// stores its error, which the other ranks then return. After an error, the group's id cannot be
-// used again.
+// Join joins a group. All ranks of the group must call it. The deadline of ctx bounds the call
+// or, if ctx has none, the timeout. If ranks do not arrive in time, the error lists them. A
+// rank that cannot join stores its error, which the other ranks then return. After an error,
+// the group's ID cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -58,8 +58,8 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks agree on who is in the group. It also exchanges the ranks'
-// host names.
+// compareGroups checks that all ranks have the same list of the group's ranks. It also
+// exchanges the ranks' host names.
 func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, append(mine, control.HostName()...))
@@ -86,8 +86,9 @@ func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
-// token is a group's secret. The connecting end sends the first half, and the accepting end the
-// second. Neither sends anything more until it has authenticated the other.
+// token is a group's secret. The connecting end of a connection sends the first half, and the
+// accepting end sends the second half. Neither end sends anything more until it has
+// authenticated the other.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -106,8 +107,8 @@ func (j *joiner) shareToken(ctx context.Context) error {
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
 	// rank is the group rank of the connecting end. target is the group rank that it intends to
-	// reach, which reveals connections to the wrong machine: several machines may use the same
-	// address, such as that of a container bridge.
+	// reach. It reveals connections to the wrong machine, because several machines may use the
+	// same address, such as that of a container bridge.
 	rank, target int
 	// attempt is the number of handshakes that the connecting end has begun.
 	attempt uint32
@@ -115,9 +116,9 @@ type hello struct {
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the connecting end's first message, which consists of helloWord, the
-// first half of the token and the fields of hello. helloWord identifies the protocol and its
-// version. Addresses have 16 bytes and are followed by the port in 2 bytes.
+// helloBytes is the size of the connecting end's first message. It consists of helloWord, which
+// identifies the protocol and its version, the first half of the token, and the fields of
+// hello. Each address takes 16 bytes, followed by the port in 2 bytes.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2
@@ -162,9 +163,9 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the two ends of a connection see different addresses for it,
-// because NCCL cannot connect ranks through such a network and would wait without reporting an
-// error.
+// checkAddresses returns an error if the two ends of a connection see different addresses for
+// it, as with NAT. NCCL cannot connect ranks through such a network and would wait without
+// reporting an error.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

@@ -88,8 +88,8 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 	}
 }
 
-// TestStoredReasonReplacesLostRank makes rank 1 store the reason for its failure shortly after rank
-// 0 has found that rank 1 is lost.
+// In TestStoredReasonReplacesLostRank, rank 1 stores the reason for its failure shortly after
+// rank 0 has found that rank 1 is lost.
 func TestStoredReasonReplacesLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -130,8 +130,8 @@ func TestJoinReportsOnlyMissingRanks(t *testing.T) {
 	all.Wait()
 }
 
-// promptStore is a store whose Get returns as soon as its context ends, when other contexts derived
-// from the same parent may not have ended yet.
+// promptStore is a store whose Get returns immediately when its context is canceled. Other
+// contexts with the same parent may not be canceled yet at that time.
 type promptStore struct{ *rendezvous.Client }
 
 func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
@@ -145,8 +145,8 @@ func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-// TestJoinReportsMissingRanksIfStoreReturnsFirst uses a store whose calls return exactly at the
-// deadline.
+// TestJoinReportsMissingRanksIfStoreReturnsFirst uses a store whose calls return before other
+// goroutines notice that the deadline has passed.
 func TestJoinReportsMissingRanksIfStoreReturnsFirst(t *testing.T) {
 	local := rendezvous.NewLocal()
 	defer func() { check(t, local.Close()) }()
@@ -168,8 +168,9 @@ func TestJoinReportsMissingRanksIfStoreReturnsFirst(t *testing.T) {
 	all.Wait()
 }
 
-// TestAllRanksReportLostRank gives group rank 1 an unused address. Only group rank 2 connects to
-// that address, but group rank 0 must report rank 1 as lost as well.
+// TestAllRanksReportLostRank stores an address for group rank 1 at which no process listens.
+// Only group rank 2 connects to that address, but group rank 0 must report rank 1 as lost as
+// well.
 func TestAllRanksReportLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -196,7 +197,7 @@ func TestAllRanksReportLostRank(t *testing.T) {
 
 func TestJoinEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	cause := errors.New("enough")
+	cause := errors.New("canceled by the test")
 	cancel(cause)
 	for rank, err := range joinAll(ctx, t, 2, []int{0}, patience) {
 		if !errors.Is(err, cause) {
@@ -215,8 +216,8 @@ func TestManyRanksJoin(t *testing.T) {
 
 func TestJoinRejectsInvalidConfig(t *testing.T) {
 	for row, change := range map[string]func(*Config){
-		"rank below":        func(c *Config) { c.Group.Rank = -1 },
-		"rank above":        func(c *Config) { c.Group.Rank = 2 },
+		"rank too small":    func(c *Config) { c.Group.Rank = -1 },
+		"rank too large":    func(c *Config) { c.Group.Rank = 2 },
 		"no rank":           func(c *Config) { c.Group = driver.GroupConfig{} },
 		"no timeout":        func(c *Config) { c.Timeout = 0 },
 		"no store":          func(c *Config) { c.Store = nil },
@@ -289,8 +290,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestRankIsFoundAtAnyOfItsAddresses stores an invalid address, an unused one and another process's
-// address before the right one.
+// TestRankIsFoundAtAnyOfItsAddresses stores three wrong addresses before the right one: an
+// invalid one, one at which no process listens, and one of a listener that is not the rank's.
 func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")
