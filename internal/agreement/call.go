@@ -10,7 +10,7 @@ func encodeCall(c *event.Call) []byte {
 	return event.AppendCall(nil, c)
 }
 
-// noCall stands for the call of a rank that reports none.
+// noCall is the text for a rank that reports no call.
 const noCall = "no collective"
 
 func (n Names) callText(value []byte) (string, error) {

@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// ShareToken fills token with a secret that all ranks share: the leading rank generates it and the
-// others read it from the store.
+// ShareToken fills token with a secret that all ranks share. The rank on which leads is set
+// generates the secret and puts it into the store, and the others read it from there.
 func ShareToken(
 	ctx context.Context, store driver.Store, key string, leads bool, token []byte,
 ) error {

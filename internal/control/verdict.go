@@ -16,24 +16,24 @@ import (
 // then Failed and Left, then the activity of each rank, and Missing last. Read in this order, a
 // snapshot includes everything that a rank did before it failed, left or exited.
 type RankState struct {
-	// Missing reports whether the rank has not reached the awaited step.
+	// Missing is set if the rank has not reached the awaited step.
 	Missing bool
 	// Failed classifies the failure of the rank, if it has failed.
 	Failed Reason
-	// Completed reports whether the awaited step completed on the rank before the rank failed. If
-	// so, the messages that this rank is still waiting for are in transit.
+	// Completed is set if the rank had seen the awaited step complete before the rank failed. In
+	// that case, the messages that this rank is still waiting for are in transit.
 	Completed bool
-	// Left reports whether the rank has left the group. Lost reports whether its process has exited
-	// or the connection to it has broken.
+	// Left is set if the rank has left the group. Lost is set if the rank's process has exited or
+	// the connection to it has broken.
 	Left, Lost bool
 	// Submitted is the number of collectives that the rank has launched.
 	Submitted uint64
 	// InCollective is the ticket of the collective in which the rank is waiting, or 0.
 	InCollective uint64
-	// Operation is the operation of that collective.
+	// Operation is the operation of collective InCollective.
 	Operation driver.Operation
-	// Exchanges is the number of steps on the control lane that the rank has reached. InExchange is
-	// the number of the step in which the rank is waiting, or 0.
+	// Exchanges is the number of steps on the control lane that the rank has reached. InExchange
+	// is the number of the step in which the rank is waiting on that lane, or 0.
 	Exchanges, InExchange uint64
 	// Waited is how long the rank has been in its collective or exchange.
 	Waited time.Duration
@@ -65,7 +65,7 @@ func (r *RankState) String() string {
 
 func (r *RankState) launched() string { return driver.Plural(r.Submitted, "collective") }
 
-// WaitStatus describes a wait of this rank. Judge decides whether the wait continues.
+// WaitStatus describes a wait of this rank for Judge, which decides whether the wait continues.
 type WaitStatus struct {
 	Group driver.GroupConfig
 	// Doing describes the wait, for example "AllReduce 12 of group world".
@@ -73,22 +73,22 @@ type WaitStatus struct {
 	// Collective is the ticket of the waiting collective, or 0. Judge uses it and Exchange to
 	// detect ranks that wait for each other in different calls.
 	Collective uint64
-	// Exchange is set for a step of the control lane, and for values that are ordered with respect
-	// to collectives.
+	// Exchange is set if this rank launches no collective during the wait, which is the case for
+	// exchanges on the control lane and for ordered values.
 	Exchange bool
-	// Work is set if the wait ends when launched work completes, rather than when all ranks have
-	// arrived. Any lost rank ends a wait for work, because the rank may not have done its share of
+	// Work is set if the wait is for launched work to complete, rather than for all ranks to
+	// arrive. Any lost rank ends a wait for work, because the rank may not have done its share of
 	// the work. Work with Collective 0 needs no other rank.
 	Work bool
 	// IgnoreFaults is set if the wait continues after a fault of any rank.
 	IgnoreFaults bool
 	// Cause is the fault of this rank, or nil.
 	Cause error
-	// Closed reports whether this rank has left the group.
+	// Closed is set if this rank has left the group.
 	Closed bool
-	// Waited is the duration of the wait so far, and Timeout the duration at which the wait fails.
+	// Waited is the duration of the wait so far. The wait fails when Waited reaches Timeout.
 	Waited, Timeout time.Duration
-	// DeadlinePassed reports whether a deadline other than Timeout has passed.
+	// DeadlinePassed is set if a deadline other than Timeout has passed.
 	DeadlinePassed bool
 	// Stale is set while messages from other ranks may have arrived that this rank has not read
 	// yet. Judge then considers no rank late.
@@ -104,20 +104,20 @@ type WaitStatus struct {
 
 // Verdict is the decision of Judge. A wait whose verdict has no error continues.
 type Verdict struct {
-	// Err ends the wait if it is not nil. It is WaitStatus.Cause, or a RankLostError, PeerError,
-	// DeadlockError or TimeoutError of package driver.
+	// Err is the error with which the wait ends, or nil. It is WaitStatus.Cause, or a
+	// RankLostError, PeerError, DeadlockError or TimeoutError of package driver.
 	Err error
-	// Left is set if Err is a DeadlockError about ranks that have left the group. The root cause
-	// may be that another rank's process has exited, which this rank detects within Grace, so a
-	// caller that can wait for Grace should then call Judge again.
+	// Left is set if Err is a DeadlockError about ranks that have left the group. They may have
+	// left because another rank's process exited, which this rank detects within Grace. A caller
+	// that can wait should therefore call Judge again after Grace.
 	Left bool
 	// Warning is the warning to issue, or nil.
 	Warning *driver.LateWarning
 }
 
 // Judge decides whether a wait continues. states holds the states of the group's ranks in group
-// order. The rules are the same for any number of machines. Judge checks these conditions in order,
-// because an earlier one may have caused a later one:
+// order. The rules are the same for any number of machines. Judge checks the following
+// conditions in this order, because a condition may be the consequence of one above it:
 //
 //	this rank has failed   q.Cause
 //	a rank is lost         RankLostError: its process exited before it left the group. The error
@@ -126,8 +126,9 @@ type Verdict struct {
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it is alive but has not arrived in time
 //
-// A rank that left the group without arriving is elsewhere rather than lost, even if its process
-// has exited since. Nor is a rank lost if it aborted the group before its process exited.
+// A rank that left the group without arriving is elsewhere rather than lost, even if its
+// process has exited since. A rank that aborted the group before its process exited is not lost
+// either.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -198,10 +199,10 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 	}
 }
 
-// cannotArrive reports whether rank r can never reach this wait. A rank that waits in an exchange
-// launches nothing until this rank joins the exchange, so if r has not launched the collective in
-// which this rank waits, neither can proceed. The same is true if this rank waits in an exchange
-// and r in a collective.
+// cannotArrive reports whether rank r can never reach this wait. If r waits in an exchange, it
+// launches nothing until this rank joins the exchange. If r has not launched the collective in
+// which this rank waits, neither rank can proceed. The same is true if this rank waits in an
+// exchange and r waits in a collective.
 func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -214,8 +215,8 @@ func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	return false
 }
 
-// late returns the verdict for missing ranks that are alive, which contains a timeout, a warning or
-// neither.
+// late returns the verdict for missing ranks that are alive. The verdict contains a timeout, a
+// warning, or neither.
 func (q *WaitStatus) late(states []RankState) Verdict {
 	waited := q.Waited.Round(time.Millisecond)
 	if q.DeadlinePassed || q.Waited >= q.Timeout {
@@ -226,8 +227,8 @@ func (q *WaitStatus) late(states []RankState) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// If faults are ignored, missing ranks may never arrive, and only the caller knows which of
-	// them are late.
+	// If faults are ignored, some missing ranks may never arrive, and only the caller knows which
+	// ranks are late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
@@ -263,8 +264,8 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 	return q.activity(states, q.ranksWhere(states, func(*RankState) bool { return true }))
 }
 
-// PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left,
-// as a RankLostError, PeerError or DeadlockError.
+// PeerFailure returns a RankLostError, PeerError or DeadlockError about peers that were lost,
+// failed or left, so that the group cannot continue.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
@@ -297,8 +298,8 @@ func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	return group.World(lost), group.World(left)
 }
 
-// SomePeerFault is like PeerFault, for callers that know that a peer has failed: if no state shows
-// a failure yet, it returns a PeerError without ranks.
+// SomePeerFault is like PeerFault, but for callers that know that a peer has failed. If no
+// state shows a failure yet, it returns a PeerError without ranks.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -306,8 +307,9 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has. It
-// leaves out ranks that failed only because another had failed, unless there are no others.
+// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none
+// has. It leaves out ranks that failed only because another rank had failed. If all failed for
+// that reason, it lists them.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followers []int
 	aborted := false
@@ -330,8 +332,8 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context has ended. It lists the ranks that had not
-// arrived, and wraps the context's cause.
+// Interrupted returns the error of a wait whose context was canceled. The error lists the ranks
+// that had not arrived, and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {

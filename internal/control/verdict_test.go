@@ -11,7 +11,7 @@ import (
 	"symmem/driver"
 )
 
-// testGroup is a group whose world ranks differ from its group ranks. This rank is the first one.
+// testGroup is a group in which world ranks differ from group ranks. This rank is group rank 0.
 var testGroup = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
 
 type verdict struct {
@@ -56,7 +56,7 @@ type verdictCase struct {
 	status    WaitStatus
 	me, b, c  RankState // group ranks 0, 1 and 2; the zero value means that the rank has arrived
 	want      verdict
-	elsewhere string // if set, the activity of b expected in a DeadlockError
+	elsewhere string // the activity of b that a DeadlockError must contain, if set
 }
 
 var none = verdict{kind: "none"}
@@ -89,7 +89,7 @@ var verdicts = []verdictCase{
 		want: verdict{"late", []int{5}},
 	},
 	{
-		name:   "the timeout has passed and all have arrived",
+		name:   "the timeout has passed, but all have arrived",
 		status: WaitStatus{DeadlinePassed: true, Waited: timeout},
 		want:   none,
 	},
@@ -155,7 +155,7 @@ var verdicts = []verdictCase{
 		want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "a rank was told to abort", b: RankState{Missing: true, Failed: Aborted},
+		name: "a rank aborted the group", b: RankState{Missing: true, Failed: Aborted},
 		want: verdict{"aborted", []int{5}},
 	},
 	{
@@ -164,7 +164,7 @@ var verdicts = []verdictCase{
 		want: verdict{"aborted", []int{5}},
 	},
 	{
-		name: "a rank has failed and all have arrived", b: RankState{Failed: FailedItself}, want: none,
+		name: "a rank has failed, but all have arrived", b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
 		name: "a rank that has failed had seen this step complete",
@@ -272,7 +272,7 @@ func TestVerdicts(t *testing.T) {
 			}
 			var deadlock *driver.DeadlockError
 			if errors.As(err, &deadlock) && c.elsewhere != "" && deadlock.Elsewhere[5] != c.elsewhere {
-				t.Errorf("activity of world rank 5 is %q, want %q", deadlock.Elsewhere[5], c.elsewhere)
+				t.Errorf("activity of world rank 5 = %q, want %q", deadlock.Elsewhere[5], c.elsewhere)
 			}
 		})
 	}
@@ -374,7 +374,7 @@ func TestInterruptedErrorListsMissingRanks(t *testing.T) {
 	}
 	err = Interrupted(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
-		t.Errorf("no rank missing: got %v, want work: context canceled", err)
+		t.Errorf("no rank missing: got %v, want %q", err, "work: context canceled")
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// unixScheme prefixes the addresses of Unix sockets. "unix:@name" denotes an abstract socket, which
-// needs no file and disappears with the last process that uses it.
+// unixScheme is the prefix of the addresses of Unix sockets. "unix:@name" denotes an abstract
+// socket, which needs no file and disappears with the last process that uses it.
 const unixScheme = "unix:"
 
 // splitAddress converts "unix:@name", "unix:/path" or "host:port" to the network and address that
@@ -27,12 +27,13 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client must send to a server. To keep the secret out of logs, formatting
-// a Token prints only a placeholder; convert the Token to a string to get its value.
+// Token is a secret that a client must send to a server. Package fmt prints only a placeholder
+// for it, so that the secret does not get into logs. Convert the Token to a string to get its
+// value.
 type Token string
 
-// tokenKey prefixes the key of the CHECK query that carries a token. User keys cannot have this
-// prefix, because they start with a slash.
+// tokenKey is the prefix of the key in the CHECK query that carries a token. User keys cannot
+// have this prefix, because they start with a slash.
 const tokenKey = "symmem/token/"
 
 // maxTokenBytes bounds what a server reads from a client that has not yet authenticated.
@@ -49,7 +50,7 @@ func (t Token) String() string {
 	return "(token)"
 }
 
-// GoString returns the same placeholder for %#v.
+// GoString returns the same placeholder as String, for the format %#v.
 func (t Token) GoString() string { return t.String() }
 
 func (t Token) query() *request {
@@ -66,7 +67,7 @@ func (t Token) matches(r *request) bool {
 
 func (t Token) validate() error {
 	if len(t) > maxTokenBytes {
-		return fmt.Errorf("token of %d bytes, at most %d: %w",
+		return fmt.Errorf("token of %d bytes (at most %d): %w",
 			len(t), maxTokenBytes, ErrTooLarge)
 	}
 	return nil

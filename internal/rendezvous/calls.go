@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// userKey adds the slash that PyTorch's clients prepend to every key.
+// userKey prepends a slash, as PyTorch's clients do with every key.
 func userKey(key string) string { return "/" + key }
 
 func (c *Client) keys(keys ...string) []string {
@@ -37,8 +37,8 @@ func (c *Client) wrapError(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, suffix, err)
 }
 
-// Set stores value under key. Because the server does not answer a SET, and the next call may use a
-// different connection, Set also sends a PING and waits for the answer to that.
+// Set stores value under key. The server does not answer a SET, and the next call may use
+// another connection. Set therefore also sends a PING and waits for its answer.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
@@ -62,8 +62,8 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. It first resets the decoder's budget, which applies to each
-// reply separately.
+// readField reads one value of a reply. It first resets the decoder's budget, because the
+// budget applies to each reply separately.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
@@ -80,9 +80,9 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 	return sum, err
 }
 
-// CompareSet stores desired if key has the value expected, or if key is missing and expected is
-// empty. It returns the value that key has afterwards, except that it returns expected, as TCPStore
-// does, if key is missing and expected is not empty.
+// CompareSet stores desired if the value of key is expected, or if key is missing and expected
+// is empty. It returns the value that key has afterwards. If key is missing and expected is not
+// empty, CompareSet stores nothing and, like TCPStore, returns expected.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -95,7 +95,7 @@ func (c *Client) CompareSet(
 	return current, err
 }
 
-// Wait returns once all keys are set.
+// Wait waits until all keys are set.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
@@ -120,8 +120,8 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 
 // Peek returns a key's value and whether the key is set. It does not wait.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, set bool, err error) {
-	// This cannot change the store, but unlike GET it distinguishes a missing key from an empty
-	// value.
+	// This CompareSet cannot change the store. Unlike GET, it distinguishes a missing key from an
+	// empty value.
 	probe := []byte("?")
 	value, err = c.CompareSet(ctx, key, probe, probe)
 	return value, err == nil && string(value) != string(probe), err

@@ -27,14 +27,14 @@ func (e *TakenError) Error() string {
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
 
-// takenAnswer is the prefix of the answer to a greeting for a rank that another process has
-// claimed. A description of that process follows.
+// takenAnswer is the prefix of the server's answer to a greeting if another process has claimed
+// the rank. A description of that process follows.
 const takenAnswer = "the rank is taken: "
 
-// claimTime bounds how long the server may keep the claim of a process that has exited.
+// claimTime bounds how long the server keeps the claim of a process that has exited.
 const claimTime = 2 * time.Second
 
-// rankClaim identifies a rank of a job, which only one process at a time can claim.
+// rankClaim identifies a rank of a job. Only one process at a time can claim it.
 type rankClaim struct {
 	job  string
 	rank int
@@ -50,8 +50,9 @@ func hostName() string {
 	return name
 }
 
-// greet sends a greeting and reports whether the server records which ranks have ended. While
-// another process holds the claim to the rank, greet retries for up to claimTime.
+// greet sends a greeting, with which this process claims its rank (see greetKey). It reports
+// whether the server records which ranks have ended. While another process holds the claim to
+// the rank, greet retries for up to claimTime.
 func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -72,9 +73,10 @@ func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err er
 	}
 }
 
-// claim claims this rank of the job for this process. The claim lasts until the returned client,
-// which has its own connection to the store, is closed. Connect calls claim before it increments
-// the rank's call counter, because a process whose claim is refused must not change the counter.
+// claim claims this rank of the job for this process. The returned client has a separate
+// connection to the store, and the claim lasts until the client is closed. Connect calls claim
+// before it increments the rank's call counter, because a process whose claim is refused must
+// not change the counter.
 func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))
@@ -95,7 +97,7 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	defer cancel()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
-		return nil // The endpoint serves no store that belongs to this job.
+		return nil // There is no store of this job at the endpoint.
 	}
 	_, err = greet(ctx, c, w.probe())
 	var taken *TakenError
@@ -112,8 +114,8 @@ func (w *World) probe() greeting {
 	return g
 }
 
-// attempt returns the key prefix for the current attempt of the job, that is, since its last
-// restart.
+// attempt returns the key prefix for the current attempt of the job. Each restart of the job
+// begins a new attempt.
 func (w *World) attempt() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// claimElsewhere claims a rank as if from another process. Closing the client releases the claim.
+// claimElsewhere claims a rank on behalf of another process. Closing the client releases the
+// claim.
 func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -30,9 +31,9 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	return c
 }
 
-// TestDuplicateRankIsRefused connects as rank 1 while another process holds the claim to it. Once
-// that process has exited, all ranks must be able to connect, which they could not do if the
-// refused call had incremented rank 1's counter.
+// TestDuplicateRankIsRefused connects as rank 1 while another process holds the claim to that
+// rank. After that process has exited, all ranks must be able to connect. They could not do so
+// if the refused call had incremented rank 1's call counter.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "token")
@@ -64,8 +65,9 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	}
 }
 
-// TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed the
-// rank. The second must log a warning and retry until the first claims the rank, and then fail.
+// TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed
+// the rank. The second must log a warning, retry until the first claims the rank, and then
+// fail.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
@@ -114,8 +116,8 @@ func (warnings) Enabled(context.Context, slog.Level) bool { return true }
 func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warnings) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank keeps the connection of a probe open. Even so, another process must be able
-// to claim the rank, and a second probe must report that claim.
+// TestProbeClaimsNoRank keeps the connection of a probe open. Another process must nevertheless
+// be able to claim the rank, and a second probe must report that claim.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateName(), "")
@@ -135,7 +137,7 @@ func TestSizeKeyHasJobPrefix(t *testing.T) {
 		w := World{RunID: run, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.job()
 		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
-			t.Errorf("run ID %q: size key %q does not start with job %q without its size", run, key, job)
+			t.Errorf("run ID %q: size key %q and job prefix %q have different attempts", run, key, job)
 		}
 	}
 }

@@ -14,23 +14,23 @@ const idleLinks = 4
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// The protocol allows only one outstanding request per connection, and a waiting call must not
-// block the call that sets the awaited key. Each call therefore uses a free connection or opens a
-// new one.
+// The protocol allows only one outstanding request per connection. A waiting call must not
+// block the call that sets the awaited key, so each call uses a free connection or opens a new
+// one.
 //
-// Once a call returns without an error, all ranks see its effect. A canceled call may or may not
-// have taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys;
-// calls that exceed these limits return ErrTooLarge.
+// When a call returns without an error, all ranks can see its effect. A canceled call may or
+// may not have taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128
+// Ki keys; calls that exceed these limits return ErrTooLarge.
 //
-// A Client returned by WithPrefix shares the connections of the client that it was created from.
+// A Client returned by WithPrefix shares its connections with the client passed to WithPrefix.
 type Client struct {
 	*links
 	prefix string
 }
 
 type links struct {
-	// addr, dial and server are immutable once the client is shared. server is the world rank that
-	// serves the store plus 1, or 0 if no rank serves it.
+	// addr, dial and server do not change after the client is shared. server is 1 plus the world
+	// rank that serves the store, or 0 if no rank serves it.
 	addr   string
 	dial   func(context.Context) (*link, error)
 	server int
@@ -55,8 +55,8 @@ func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
-// NewLocal returns a client of a new store without a socket, for ranks that are goroutines of this
-// process. Closing the client also closes the store.
+// NewLocal returns a client of a new store in this process. The store has no socket, so all
+// ranks must be goroutines of this process. Closing the client also closes the store.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -129,8 +129,9 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls, or closes it if its last reply is incomplete
-// or enough connections are idle. It returns err, or ErrClosed if Close caused err.
+// release makes a connection available to other calls. If the connection's last reply is
+// incomplete or enough connections are idle, release closes it instead. It returns err, or
+// ErrClosed if Close caused err.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,7 +47,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 		want, reply string
 		call        func(c *Client) error
 	}{
-		"an huge value": {
+		"a huge value": {
 			"02" + k + zero64 + zero64, "ffffffffffffffff",
 			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
 		},

@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// scriptedClient returns a client of a fake server, which performs the handshake, expects the bytes
-// in want and then writes reply. If want ends with "ping", the server also expects a PING and
-// answers it after the reply. The channel receives the server's error.
+// scriptedClient returns a client of a fake server. The server performs the handshake, checks
+// that the client sends the bytes in want, and then writes reply. If want ends with "ping", the
+// server also expects a PING and answers it after the reply. The channel receives the server's
+// error.
 func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -118,8 +119,8 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	}
 }
 
-// TestAbortedRequestKeepsLinkState aborts a request before any of its bytes are sent. The abort
-// must not change the link's incomplete flag.
+// TestAbortedRequestKeepsLinkState aborts a request before any of its bytes are sent. This must
+// not change the link's incomplete flag.
 func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)

@@ -15,7 +15,7 @@ type AbsentError struct {
 	Ranks []int
 	// Size is the number of ranks of the job.
 	Size int
-	// Err holds the error that ended the wait.
+	// Err is the error that ended the wait.
 	Err error
 }
 
@@ -32,18 +32,21 @@ func (e *AbsentError) Error() string {
 // Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect connects to a world's store and returns once all ranks have called it. If the context
-// ends first (after DefaultTimeout if it has no deadline), Connect returns an AbsentError that
-// lists the ranks that did not join.
+// Connect connects to a world's store and waits until all ranks have called Connect. If ctx is
+// canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an
+// AbsentError that lists the ranks that did not join.
 //
-// All ranks must make the same number of calls, one after another, but a rank may have several
-// connections open at the same time. A call that fails before it reaches the store does not count,
-// so after an error all ranks should leave and start again.
+// All ranks must make the same number of calls, one after another, because each rank numbers
+// its calls. A rank need not close one connection before it opens the next. A call that fails
+// before it reaches the store does not count, so all ranks should leave and start again after
+// an error.
 //
-// Every call of Connect uses keys of its own, different from those of other jobs and of earlier
-// attempts of this job. Attempts can be told apart only if the launcher counts its restarts.
+// Every call of Connect uses different keys, which also differ from those of other jobs and of
+// earlier attempts of this job. Attempts have different keys only if the launcher counts its
+// restarts.
 //
-// The Member represents this rank in the job. The caller must close it to leave the job.
+// The returned Member represents this rank in the job. The caller must close it to leave the
+// job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -58,12 +61,13 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps bounds the retries after a store closes a new connection immediately. A store that is
-// shutting down does so only once, but a store that requires a different token does so every time.
+// maxHangUps bounds the retries after a store closed a new connection immediately. A store that
+// is shutting down does so only once, but a store that requires a different token does so every
+// time.
 const maxHangUps = 3
 
 // connect implements Connect. It retries if the store is lost, because the lost store may have
-// belonged to an earlier Connect at the same address.
+// belonged to an earlier call of Connect with the same address.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -100,9 +104,9 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. Unless the
-// host is the loopback address, the server listens on all interfaces, because the host name need
-// not resolve to an interface of this machine (in Kubernetes, for example). The token keeps other
+// listenAddress returns the address to listen on for clients that connect to address. Unless
+// the host is the loopback address, the server listens on all interfaces. The host name need
+// not resolve to an interface of this machine, for example in Kubernetes. The token keeps other
 // clients out.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
@@ -119,6 +123,6 @@ func listenAddress(address string) string {
 // to leave.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout bounds exchanges with the store that may continue after the caller's deadline, such
-// as announcing that this rank leaves.
+// leaveTimeout bounds requests to the store that may continue after the caller's deadline, such
+// as the announcement that this rank leaves.
 const leaveTimeout = 2 * time.Second

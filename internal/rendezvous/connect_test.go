@@ -44,8 +44,7 @@ func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 
 func exchangeValues(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
-		// Rank 0 may already be closing its store by now, so the other ranks only add and do not
-		// wait.
+		// Do not wait for the sum, because rank 0 may already be closing its store.
 		if _, err := s.Add(ctx, "others", 1); err != nil {
 			return err
 		}
@@ -104,7 +103,8 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 }
 
 // TestConnectRetriesIfStoreIsClosing connects while the store of an earlier attempt is still
-// closing. Like a store that requires a token, it closes each connection at the first query.
+// closing. Like a store that requires a token, that store closes each connection at the first
+// query.
 func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
 	address := privateName()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
@@ -197,8 +197,9 @@ func TestConnectReportsAbsentRanks(t *testing.T) {
 	}
 }
 
-// cutConn cancels a context while the answer to a join is in transit. It then delays reading the
-// answer, by at most 20 ms, until the cancellation has aborted the connection's I/O.
+// cutConn calls cancel, which cancels a context, while the answer to a join is in transit. It
+// reads the answer only after the cancellation has aborted the connection's I/O, or after 20
+// ms.
 type cutConn struct {
 	net.Conn
 	cancel func()
@@ -234,8 +235,8 @@ func (c *cutConn) Read(b []byte) (int, error) {
 }
 
 // TestDeadlineDuringJoinReportsAbsentRanks checks that joinAll looks up the absent ranks over a
-// connection that it already has. It might not get a new one, because rank 0 closes the store as
-// soon as no client is connected.
+// connection that it already has. It might not get a new connection, because rank 0 closes the
+// store as soon as no client is connected.
 func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "")
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -300,7 +301,7 @@ func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := member.service.server; len(s.sessions) != 0 {
-		t.Fatalf("%d sessions remain", len(s.sessions))
+		t.Fatalf("%d sessions remain after Close, want 0", len(s.sessions))
 	}
 }
 
@@ -356,8 +357,8 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 	}
 }
 
-// TestRankMayLeaveWhileOthersReturnFromConnect connects and closes twice, so that one rank can
-// leave while another is still in Connect. Neither may return an error.
+// TestRankMayLeaveWhileOthersReturnFromConnect connects and closes twice. A rank can thus leave
+// while another is still in Connect. Neither Connect nor Close may return an error.
 func TestRankMayLeaveWhileOthersReturnFromConnect(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(3, Route{
@@ -367,8 +368,8 @@ func TestRankMayLeaveWhileOthersReturnFromConnect(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestGuardedContextEndsWithRank calls Guard a second time after stopping the first guard. The
-// second context must end when the launcher reports that rank 1 has ended.
+// TestGuardedContextEndsWithRank calls Guard a second time after it has stopped the first
+// guard. The second context must be canceled when the launcher reports that rank 1 has ended.
 func TestGuardedContextEndsWithRank(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(2, Route{

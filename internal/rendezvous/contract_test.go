@@ -45,15 +45,15 @@ func TestStoreContract(t *testing.T) {
 }
 
 var contract = map[string]func(t *testing.T, s *Client){
-	"Get returns the value of Set":                       testSetGet,
-	"Add starts from zero":                               testAdd,
-	"CompareSet stores only if the value is as expected": testCompareSet,
-	"Get waits for a missing key":                        testGetWaits,
-	"the error of a canceled Wait mentions the keys":     testWaitNames,
-	"the store is usable after a canceled wait":          testCanceled,
-	"concurrent Adds are all counted":                    testConcurrent,
-	"a waiting call does not block another":              testWaitDoesNotBlock,
-	"requests that are too large are refused":            testTooLarge,
+	"Get returns the value of Set":                             testSetGet,
+	"Add starts from zero":                                     testAdd,
+	"CompareSet stores only if the key has the expected value": testCompareSet,
+	"Get waits for a missing key":                              testGetWaits,
+	"the error of a canceled Wait mentions the keys":           testWaitNames,
+	"the store is usable after a canceled wait":                testCanceled,
+	"concurrent Adds are all counted":                          testConcurrent,
+	"a waiting call does not block another":                    testWaitDoesNotBlock,
+	"requests that are too large are refused":                  testTooLarge,
 }
 
 func mustSet(t *testing.T, s *Client, key, value string) {

@@ -8,14 +8,15 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It allocates little more memory than has actually arrived, so
-// that a forged length cannot exhaust memory. It is not safe for concurrent use.
+// decoder reads requests and replies. It allocates little more memory than the bytes that have
+// arrived need, so that a forged length cannot exhaust memory. It is not safe for concurrent
+// use.
 type decoder struct {
 	r *bufio.Reader
 	// peer identifies the other side in errors.
 	peer string
 	// budget is the number of bytes that the remaining keys and values of the current request may
-	// take.
+	// have.
 	budget int
 }
 
@@ -119,13 +120,14 @@ func (d *decoder) length(name string, limit uint64) (uint64, error) {
 	return n, err
 }
 
-// field reads a length and then as many bytes, which the caller owns.
+// field reads a length and then that number of bytes, which the caller owns.
 func (d *decoder) field(name string, limit uint64) ([]byte, error) {
 	n, err := d.length("length of a "+name, limit)
 	if err != nil {
 		return nil, err
 	}
-	// Charging eight extra bytes per field also bounds the number of empty fields.
+	// Each field costs eight bytes more than its length, which also bounds the number of empty
+	// fields.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.errorf("the request is too long")
 	}

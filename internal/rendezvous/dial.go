@@ -25,10 +25,11 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Dial connects to the store at an endpoint. It retries until the server accepts the connection or
-// the context ends (after DefaultTimeout if it has no deadline). It fails without retrying if the
-// token is wrong (ErrToken), the server does not speak the TCPStore protocol (ErrProtocol), or the
-// socket belongs to another user (PeerError). The caller must close the client.
+// Dial connects to the store at an endpoint. It retries until the server accepts the connection
+// or ctx is canceled. If ctx has no deadline, Dial fails after DefaultTimeout. It fails without
+// retrying if the token is wrong (ErrToken), the server does not speak the TCPStore protocol
+// (ErrProtocol), or the socket belongs to another user (PeerError). The caller must close the
+// client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
@@ -72,7 +73,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether err may go away once the server has started.
+// isTransient reports whether err may go away when the server has started.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
@@ -81,8 +82,8 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for its
-// error, or the context ends.
+// retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for the
+// error of try, or ctx is canceled.
 func retryUntil[T any](
 	ctx context.Context,
 	try func(context.Context) (*T, error),
@@ -99,8 +100,8 @@ func retryUntil[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time around pause, so that ranks that start together do not
-// all connect at the same moment. It returns false if the context ends first.
+// sleepWithJitter sleeps for a random time around pause, so that ranks that start together do
+// not all connect at the same moment. It returns false if ctx is canceled first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -21,7 +21,7 @@ func (e *environment) value(name string) string {
 	return value
 }
 
-// secret returns the value of a variable that holds a token, which errors do not show.
+// secret returns the value of a variable that holds a token. Errors do not show that value.
 func (e *environment) secret(name string) Token {
 	value, _ := e.lookup(name)
 	shown := Variable{Name: name}
@@ -49,8 +49,8 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family lists the four variables in which one launcher passes rank, size, local rank and local
-// size to a process. A launcher sets either all of them or none.
+// family lists the four variables in which a launcher passes rank, size, local rank and local
+// size to a process. A launcher sets either all four or none.
 type family struct {
 	source Source
 	names  [4]string
@@ -79,9 +79,9 @@ var families = []family{
 	},
 }
 
-// Discover determines this process's rank and how to reach the store from options and the
-// environment. lookup is usually os.LookupEnv. Discover opens no files and does not communicate.
-// Its error is an EnvironmentError or describes an invalid option.
+// Discover determines this process's rank, and how to reach the store, from options and the
+// environment. lookup is usually os.LookupEnv. Discover opens no files and does not
+// communicate. Its error is an EnvironmentError or describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
 	if err != nil {

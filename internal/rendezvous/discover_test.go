@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// environmentOf returns a lookup function for text such as "RANK=0 WORLD_SIZE=2".
+// environmentOf returns a lookup function for the variables in text, for example "RANK=0
+// WORLD_SIZE=2".
 func environmentOf(text string) func(string) (string, bool) {
 	all := map[string]string{}
 	for word := range strings.FieldsSeq(text) {

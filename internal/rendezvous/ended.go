@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// endsKey prefixes the numbered keys under which the Server stores which ranks have ended. The keys
-// do not depend on the world, so that every rank can wait for the next one from the start. A rank
-// counts as ended when the launcher that serves the store calls Ended for its process, or when the
-// connection over which it sent its greeting is closed.
+// endsKey is the prefix of the numbered keys under which the Server stores which ranks have
+// ended. The keys do not depend on the world, so that every rank can wait for the next key from
+// the start. A rank counts as ended when the launcher that serves the store calls Ended for its
+// process, or when the connection over which it sent its greeting is closed.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
 // A rank sends its greeting in a COMPARE_SET of greetKey. The Server records which rank the
-// connection represents and returns greetAnswer without storing a value. Any other server finds no
-// value under greetKey, so it returns the expected value and does not store anything either.
+// connection represents and returns greetAnswer without storing a value. Any other server finds
+// no value under greetKey, so it returns the expected value and also stores nothing.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
@@ -28,9 +28,9 @@ const (
 const maxGreetingBytes = 4 << 10
 
 // greeting identifies the rank that a connection represents. World is the prefix of the rank's
-// keys, or "" while the prefix is still unknown. Job, Process and Place let the server detect a
-// second process that claims the same rank. If Probe is set, the server only answers whether it
-// would refuse the claim.
+// keys, or "" while the prefix is still unknown. From Job, Process and Place, the server
+// detects a second process that claims the same rank. If Probe is set, the server records
+// nothing and only answers whether it would refuse the claim.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -41,27 +41,28 @@ type greeting struct {
 }
 
 // rankEnd is the value stored under endKey. It describes how a rank ended. World is empty if a
-// launcher reported the end of a process, because a process has the same rank in every world.
+// launcher reported that the rank's process exited, because a process has the same rank in
+// every world.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank announced beforehand that it would leave. Why holds its reason.
+	// Left is set if the rank announced that it would leave. Why holds its reason.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing announces that the store is about to close normally; all other fields are then zero.
-	// Ranks that have already joined a later Connect retry with the next store.
+	// Closing announces that the store is about to close normally. All other fields are then zero.
+	// Ranks that are already in a later call of Connect retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
 // EndedError means that a rank has ended or left, according to its launcher or the store's server.
 type EndedError struct {
 	Rank int
-	// How describes how the rank ended, including its number.
+	// How describes how the rank ended. It includes the rank's number.
 	How string
-	// Left is set if the rank left the job by Leave or Close.
+	// Left is set if the rank called Leave or Close.
 	Left bool
-	// Why holds the reason that the rank passed to Leave, or "" if it simply finished.
+	// Why is the reason that the rank passed to Leave, or "" if it simply finished.
 	Why string
 }
 
@@ -78,7 +79,7 @@ func (s *Server) Ended(rank int, how string) {
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
-		return // impossible, because Marshal does not fail for strings and numbers
+		return // never happens, because Marshal does not fail for strings and numbers
 	}
 	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
@@ -129,8 +130,8 @@ func (s *Server) connectedRanks(world string) (ranks []int) {
 	return ranks
 }
 
-// recordSessionEnd records that the rank of a session that has ended is gone. The caller must hold
-// s.mu.
+// recordSessionEnd records that the rank of a closed session has ended or left. The caller must
+// hold s.mu.
 func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting
 	if g == nil || s.closed {
@@ -153,8 +154,9 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether the end of a rank makes this Connect fail. It does while ranks are
-// still missing, unless the rank left by itself, as every rank does at its own deadline.
+// fatalToConnect reports whether the end of a rank makes this call of Connect fail. That is the
+// case as long as ranks are missing. A rank that leaves, as every rank does at its own
+// deadline, does not make the call fail.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -167,18 +169,19 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay bounds the time from the end of a connection until the launcher reports how the
-	// process exited.
+	// launcherDelay bounds the time from when a connection is closed until the launcher reports
+	// how the process exited.
 	launcherDelay = 200 * time.Millisecond
-	// rankEndGrace is how long a guarded context outlives a rank, because data that the rank sent
-	// before it ended may still arrive and suffice.
+	// rankEndGrace is the time from the end of a rank until a guarded context is canceled. The
+	// data that the rank sent before it ended may still arrive in that time and be sufficient.
 	rankEndGrace = time.Second
 )
 
-// Guard returns a context for a call that needs the given ranks of the world, such as the creation
-// of a group. The context ends soon after any of these ranks has ended or left, or after the store
-// is lost together with rank 0; its cause is then an EndedError. Stores that symmem does not serve,
-// such as torchrun's, do not record which ranks have ended. The caller must call stop.
+// Guard returns a context for a call that needs the given ranks of the world, such as the
+// creation of a group. The context is canceled soon after any of these ranks has ended or left,
+// or after the store is lost together with rank 0. Its cause is then an EndedError. If symmem
+// does not serve the store, for example under torchrun, the context is not canceled for these
+// reasons. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
@@ -197,8 +200,8 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 	}
 }
 
-// guard returns a context that ends once the end of a rank for which fatal returns true has been
-// known for the duration after.
+// guard returns a context that is canceled when a rank has ended for which fatal returns true.
+// The delay between these two events is after.
 func (m *Member) guard(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -216,8 +219,9 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns those of the given ranks that have ended, ordered by rank, and also rank 0 if the
-// store is lost. It first waits until enough returns true for this result or the context ends.
+// Ended returns the errors of those given ranks that have ended, and of rank 0 if the store is
+// lost, ordered by rank. It first waits until enough returns true for this result or ctx is
+// canceled.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -244,9 +248,9 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait if it was caused by a rank that has ended: either a rank that
-// rank 0 reported as absent, or rank 0 itself if the store is lost. It waits briefly, because the
-// store may record the rank's end a moment after the wait fails.
+// addEnd replaces the error of a wait that failed because a rank has ended: either a rank that
+// rank 0 reported as absent, or rank 0 itself if the store is lost. It waits briefly, because
+// the store may record the rank's end a moment after the wait fails.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxReportTime bounds the time until the end of a rank is reported.
+// maxReportTime bounds the time from the end of a rank until other ranks report it.
 const maxReportTime = 3 * time.Second
 
 // closeLinks closes all connections of a member, as the kernel does when a process is killed.
@@ -53,8 +53,8 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	return members
 }
 
-// TestEndOfRankCancelsDependentWaits ends a rank. Contexts returned by Guard must then end if they
-// need that rank or if it served the store, and otherwise continue.
+// TestEndOfRankCancelsDependentWaits ends a rank. Contexts returned by Guard must be canceled
+// if they need that rank or if it served the store. Other contexts must not be canceled.
 func TestEndOfRankCancelsDependentWaits(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
@@ -102,7 +102,7 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	}
 	var e *EndedError
 	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
-		t.Errorf("rank %d: the wait for ranks %v ended with %v, want the end of rank %d",
+		t.Errorf("rank %d: cause of the context for ranks %v = %v, want the end of rank %d",
 			m.world.Rank, ranks, context.Cause(guarded), victim)
 	}
 	atLeastOne := func(known []*EndedError) bool { return len(known) > 0 }
@@ -160,8 +160,8 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	}
 }
 
-// TestTimeoutDoesNotCountAsEnd lets rank 1 time out before rank 0 while both wait for rank 2. Rank
-// 0 must nevertheless report only rank 2 as absent.
+// In TestTimeoutDoesNotCountAsEnd, rank 1 times out before rank 0 while both wait for rank 2.
+// Rank 0 must nevertheless report only rank 2 as absent.
 func TestTimeoutDoesNotCountAsEnd(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
@@ -208,8 +208,8 @@ func checkAbsent(t *testing.T, err error, ranks ...int) {
 	}
 }
 
-// TestLeaveReturnsAtDeadline calls Leave on rank 0 while rank 1 keeps its connections open, as a
-// stopped process does.
+// TestLeaveReturnsAtDeadline calls Leave on rank 0, which serves the store, while rank 1 keeps
+// its connections open, as a stopped process does.
 func TestLeaveReturnsAtDeadline(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
@@ -227,9 +227,9 @@ func TestLeaveReturnsAtDeadline(t *testing.T) {
 	}
 }
 
-// TestStoreWithoutEndsIsSupported sends a greeting too long for the server to recognize, so that
-// the server behaves like torchrun's store. No watch may start, and no rank may be reported as
-// ended.
+// TestStoreWithoutEndsIsSupported sends a greeting that is too long for the server to
+// recognize. The server then behaves like torchrun's store. No watch may start, and no rank may
+// be reported as ended.
 func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("value"), []byte("value"))
@@ -245,7 +245,7 @@ func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()
 	if guarded.Err() != nil || len(m.Ended(testContext(t), []int{0}, nil)) != 0 {
-		t.Error("an end was reported")
+		t.Error("a rank was reported as ended, want none")
 	}
 	_ = server
 }
@@ -277,8 +277,9 @@ func TestReasonForLeavingIsReported(t *testing.T) {
 	}
 }
 
-// TestReasonIsSentOverWatchConnection closes all of rank 1's connections except that of its watch,
-// while rank 0 is leaving and accepts no new ones. Rank 2 must still receive rank 1's reason.
+// TestReasonIsSentOverWatchConnection closes all of rank 1's connections except that of its
+// watch. Rank 0 is leaving and accepts no new connections. Rank 2 must still receive rank 1's
+// reason.
 func TestReasonIsSentOverWatchConnection(t *testing.T) {
 	ctx := testContext(t)
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}

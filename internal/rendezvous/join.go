@@ -34,8 +34,8 @@ func (m *Member) open(ctx context.Context) (err error) {
 	return err
 }
 
-// joinAll joins the world and waits for the other ranks. If the context ends first, the error lists
-// the absent ranks. On rank 0, joinAll then publishes the result for the other ranks.
+// joinAll joins the world and waits for the other ranks. If ctx is canceled first, the error
+// lists the absent ranks. On rank 0, joinAll finally publishes the result for the other ranks.
 func (m *Member) joinAll(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
@@ -80,10 +80,10 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return m.addEnd(err)
 }
 
-// join determines the keys of this call and announces this rank. An exchange that has begun may
-// continue for leaveTimeout after the deadline, because aborting it would lose the connection: rank
-// 0 closes the store as soon as no rank is connected, but this rank still has to look up there
-// which ranks are absent.
+// join determines the keys of this call and announces this rank. A request to the store that
+// has begun may continue for leaveTimeout after the deadline, because aborting it would close
+// the connection. Rank 0 closes the store as soon as no rank is connected, but this rank still
+// has to look up there which ranks are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -98,7 +98,8 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// Each rank counts its own calls. All ranks make the same number of calls, so the counts agree.
+	// Each rank counts its own calls. All ranks make the same number of calls, so they get the
+	// same count.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -186,9 +187,9 @@ func ranksIn(list string) (ranks []int) {
 // maxMachines is the maximum number of machines that an error lists.
 const maxMachines = 16
 
-// arrivedMachines returns a suffix for an error about absent ranks, which lists the ranks that have
-// joined by machine. It returns "" if the world has only one machine. It works even after the
-// deadline of ctx.
+// arrivedMachines returns a suffix for an error about absent ranks. The suffix lists the ranks
+// that have joined, by machine. It is "" if the world has only one machine. arrivedMachines
+// works even after the deadline of ctx.
 func (m *Member) arrivedMachines(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

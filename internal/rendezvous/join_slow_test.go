@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestJoinWithSlowStore keeps a store from answering for longer than leaveTimeout. The last steps
-// of joining a world must not fail, because the ranks' own deadline is later.
+// In TestJoinWithSlowStore, a store does not answer for longer than leaveTimeout. The last
+// steps of joining a world must not fail, because the ranks' own deadline is later.
 func TestJoinWithSlowStore(t *testing.T) {
 	t.Parallel()
 	server := newServer("this process", "")

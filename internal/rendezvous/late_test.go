@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLateRanksAreReported starts rank 1 first and rank 0, which serves the store, later. Rank 1
-// must report rank 0 as missing, and then rank 2.
+// TestLateRanksAreReported first starts rank 1, which must report rank 0 as missing. It then
+// starts rank 0, which serves the store, and rank 1 must report rank 2.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	reported := make(chan []int)

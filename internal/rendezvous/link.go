@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// link sends requests over one of a Client's connections, one at a time. A link whose last reply is
-// incomplete must be closed.
+// link is one of a Client's connections. It sends one request at a time. If its last reply is
+// incomplete, it must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
 	// incomplete is set from the start of a request until its reply has been read completely. If a
-	// WAIT is canceled, that includes the reply to CANCEL_WAIT.
+	// WAIT is canceled, incomplete remains set until the reply to CANCEL_WAIT has been read.
 	incomplete bool
-	// authenticated is set once the server has answered a query that may require a token.
+	// authenticated is set when the server has answered a query that may require a token.
 	authenticated bool
 }
 
 // pastDeadline makes every read and write of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout bounds how long cancel waits after the caller's deadline for the server to confirm
-// the cancellation.
+// cancelTimeout bounds how long cancel waits for the server to confirm the cancellation. That
+// wait begins after the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
-// guard aborts all I/O of the link when the context ends, until release is called.
+// guard makes all I/O of the link fail when ctx is canceled, until release is called.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -46,8 +46,8 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends b and calls read to read the reply. It returns the context's cause if the context
-// has ended, ErrLost if the connection was lost, and otherwise the error of read.
+// exchange sends b and calls read to read the reply. It returns the cause of ctx if ctx was
+// canceled, ErrLost if the connection was lost, and otherwise the error of read.
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
@@ -81,8 +81,8 @@ func (l *link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed the connection at the first query, because it
-// requires a different token or is about to close.
+// errClosedEarly means that the server closed the connection at the first query: either it
+// requires a different token, or it is about to close.
 var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
@@ -92,7 +92,7 @@ func hungUp(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// handshake performs the handshake on a new connection, which it closes on failure.
+// handshake performs the handshake on a new connection. It closes the connection on failure.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), authenticated: true}
 	err := l.greet(ctx)
@@ -115,8 +115,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing appends a PING to b. It also returns a function that reads the answer, which confirms
-// all earlier queries, because a server handles the queries of a connection in order.
+// appendPing appends a PING to b. It also returns a function that reads the answer. The answer
+// confirms all earlier queries on the connection, because a server handles them in order.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)
@@ -144,8 +144,8 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait sends a WAIT and blocks until the keys are set. If the context ends first, wait cancels the
-// WAIT and returns the context's cause.
+// wait sends a WAIT and blocks until the keys are set. If ctx is canceled first, wait cancels
+// the WAIT and returns the cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	answered := false
@@ -168,8 +168,8 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel cancels a WAIT whose context has ended and returns the context's cause, or nil if the keys
-// were set before the cancellation.
+// cancel cancels a WAIT whose context was canceled. It returns the cause of ctx, or nil if the
+// keys were set before the server received the cancellation.
 func (l *link) cancel(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

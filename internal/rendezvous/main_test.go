@@ -20,7 +20,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// closeLater closes c at the end of the test, which fails if Close returns an error.
+// closeLater closes c at the end of the test. If Close returns an error, the test fails.
 func closeLater(t testing.TB, c interface{ Close() error }) {
 	t.Helper()
 	t.Cleanup(func() {

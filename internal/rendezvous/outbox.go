@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// outboxLimit is the number of bytes of pending replies to a client beyond which the server stops
-// reading that client's requests. A single reply may be larger.
+// While more than outboxLimit bytes of replies to a client are pending, the server does not
+// read that client's requests. A single reply may be larger.
 const outboxLimit = 1 << 20
 
 // outbox buffers the replies to a client, so that a slow client does not delay others.
@@ -34,7 +34,7 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// awaitSpace blocks while more than outboxLimit bytes wait for the client.
+// awaitSpace blocks while more than outboxLimit bytes are pending.
 func (o *outbox) awaitSpace() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -43,8 +43,8 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close closes the outbox. From then on awaitSpace returns immediately, and drain returns once it
-// has written all pending replies.
+// close closes the outbox. After that, awaitSpace returns immediately, and drain returns when
+// it has written all pending replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +67,7 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// next waits for replies and returns them, or nil once the outbox is closed and empty.
+// next waits for replies and returns them. It returns nil if the outbox is closed and empty.
 func (o *outbox) next() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

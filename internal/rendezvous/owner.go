@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// addressInUse finds out who uses an address that is already in use. It returns an error if that is
-// another user, because then waiting would not help, and otherwise advice for an error message.
+// addressInUse finds out which user has taken an address. If it is another user, addressInUse
+// returns an error, because waiting would not help. Otherwise it returns advice for an error
+// message.
 func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -76,8 +77,8 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 	return 0, false
 }
 
-// listenerUID returns the user that listens on a port according to table, which has the format of
-// /proc/net/tcp.
+// listenerUID returns the user whose process listens on a port. It looks for the port in table,
+// which has the format of /proc/net/tcp.
 func listenerUID(table string, port uint64) (uid uint32, found bool) {
 	const listening = "0A"
 	suffix := fmt.Sprintf(":%04X", port)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused calls addressInUse for its own servers' addresses with the ID
-// of another user.
+// TestAddressOfAnotherUserIsRefused calls addressInUse with the addresses of its own servers,
+// but with the ID of another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")
@@ -31,9 +31,9 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// TestPyTorchStoreIsSuggestedOnlyForPorts tries to serve at a port and at a Unix socket that are in
-// use. Only the error for the port may suggest joining PyTorch's store, because PyTorch's stores
-// never use Unix sockets.
+// TestPyTorchStoreIsSuggestedOnlyForPorts tries to serve a store at a port and at a Unix socket
+// that are in use. Only the error for the port may suggest joining PyTorch's store, because
+// PyTorch's stores never use Unix sockets.
 func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
 		network, addr, err := splitAddress(address)

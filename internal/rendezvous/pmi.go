@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// pmi is a client of PMI-1, the protocol between MPICH's process manager and the processes that it
-// starts. Each message is a line of "name=value" fields, the first of which is the command; see
-// src/pmi/src/pmi_v1.c in MPICH. An exchange consists of init, get_maxes, get_my_kvsname, put (on
-// rank 0), barrier_in, get and finalize.
+// pmi is a client of PMI-1, the protocol between MPICH's process manager and the processes that
+// it starts. Each message is a line of "name=value" fields, and the first field is the command;
+// see src/pmi/src/pmi_v1.c in MPICH. An exchange consists of the commands init, get_maxes,
+// get_my_kvsname, put (on rank 0), barrier_in, get and finalize.
 type pmi struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -29,13 +29,14 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	// pmiNeededBytes is enough for the key and for its value, and every process manager allows as
-	// much.
+	// pmiNeededBytes is the length that the process manager must allow for keys and values. Every
+	// process manager does.
 	pmiNeededBytes = 60
 )
 
-// pmiResult caches the endpoint obtained over one descriptor. A program may connect several times,
-// but a descriptor allows only one exchange, because finalize ends the session.
+// pmiResult caches the endpoint that was obtained over one descriptor. A program may call
+// Connect several times, but a descriptor allows only one exchange, because finalize ends the
+// session.
 type pmiResult struct {
 	sync.Mutex
 	known    bool
@@ -67,7 +68,7 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// pmiExchange performs a whole exchange, and fails if the context ends first.
+// pmiExchange performs a whole exchange. It fails if ctx is canceled first.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
@@ -114,7 +115,7 @@ func (p *pmi) exchange(leader bool) (Endpoint, error) {
 	}
 	name, token, ok := strings.Cut(got["value"], "-")
 	if !ok || name == "" || token == "" {
-		return Endpoint{}, fmt.Errorf("%w: rank 0 has stored %q", errPMI, got["value"])
+		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, got["value"])
 	}
 	_, err = p.request("finalize", "finalize_ack")
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
@@ -130,7 +131,7 @@ func (p *pmi) begin() (kvs string, err error) {
 	}
 	for _, name := range []string{"keylen_max", "vallen_max"} {
 		if n, err := strconv.Atoi(maxes[name]); err != nil || n < pmiNeededBytes {
-			return "", fmt.Errorf("%w: %s is %q, not at least %d",
+			return "", fmt.Errorf("%w: %s is %q, want at least %d",
 				errPMI, name, maxes[name], pmiNeededBytes)
 		}
 	}
@@ -139,7 +140,7 @@ func (p *pmi) begin() (kvs string, err error) {
 		return "", err
 	}
 	if space["kvsname"] == "" {
-		return "", fmt.Errorf("%w: the process manager names no key-value space", errPMI)
+		return "", fmt.Errorf("%w: the process manager returned no key-value space", errPMI)
 	}
 	return space["kvsname"], nil
 }

@@ -20,7 +20,8 @@ type manager struct {
 	barrier sync.WaitGroup
 }
 
-// serve answers one rank until its connection is closed, and returns the commands that it sent.
+// serve answers one rank until the rank's connection is closed, and returns the commands that
+// the rank sent.
 func (m *manager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
@@ -127,7 +128,7 @@ func TestPMIProtocolViolations(t *testing.T) {
 		"sends a word twice":          {"cmd=response_to_init rc=0 rc=0\n", `word "rc=0"`},
 		"allows only short keys":      {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
 		"omits the limits":            {good + "cmd=maxes\n", `keylen_max is ""`},
-		"sends an huge line":          {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
+		"sends a huge line":           {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -149,9 +150,9 @@ func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	cause := errors.New("enough")
+	cause := errors.New("canceled by the test")
 	go func() {
-		// Once it has sent the first line, the client waits for the answer.
+		// After the client has sent its first line, it waits for the answer.
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()

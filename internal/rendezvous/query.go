@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// query is the first byte of a request, which identifies the request's type. The protocol is
-// defined by PyTorch's torch/csrc/distributed/c10d/TCPStoreBackend.hpp and LibUV server.
+// query is the first byte of a request and identifies the request's type. PyTorch's
+// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server define the protocol.
 type query byte
 
-// The client sends only queries up to queryPing, except queryAppend, because every server since
-// PyTorch 2.4 supports these.
+// The client sends only queries up to queryPing, without queryAppend, because every server
+// since PyTorch 2.4 supports these.
 const (
 	queryValidate query = iota
 	querySet
@@ -50,11 +50,12 @@ const (
 	replyReady    = 0 // CHECK: all keys are set.
 	replyNotReady = 1 // CHECK: some key is missing.
 	replyStop     = 0 // WAIT, BARRIER: the wait is over.
-	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or was answered before.
+	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or had already been answered.
 )
 
-// shape describes the fields that follow the query byte: a nonce, the number of keys, each key with
-// its values, and a number, in this order.
+// shape describes the fields that follow the query byte. In this order, they are a nonce, the
+// number of keys, each key with its values, and a number. Most queries have only some of these
+// fields.
 type shape struct {
 	name    string
 	nonce   bool // u32
@@ -103,7 +104,7 @@ type request struct {
 	number int64    // for ADD the delta, for BARRIER the number of ranks
 }
 
-// append appends the encoded request to b. The request must have as many keys and values as its
+// append appends the encoded request to b. The request must have the keys and values that its
 // shape requires.
 func (r *request) append(b []byte) []byte {
 	s := &shapes[r.query]
@@ -129,25 +130,25 @@ func (r *request) append(b []byte) []byte {
 // check returns ErrTooLarge if the request would make a server close the connection.
 func (r *request) check() error {
 	if len(r.keys) > maxKeys {
-		return fmt.Errorf("%d keys, at most %d: %w", len(r.keys), maxKeys, ErrTooLarge)
+		return fmt.Errorf("%d keys (at most %d): %w", len(r.keys), maxKeys, ErrTooLarge)
 	}
 	total := 0
 	for _, key := range r.keys {
 		if len(key) > maxKeyBytes {
-			return fmt.Errorf("key of %d bytes, at most %d: %w",
+			return fmt.Errorf("key of %d bytes (at most %d): %w",
 				len(key), maxKeyBytes, ErrTooLarge)
 		}
 		total += len(key)
 	}
 	for _, value := range r.values {
 		if len(value) > maxValueBytes {
-			return fmt.Errorf("value of %d bytes, at most %d: %w",
+			return fmt.Errorf("value of %d bytes (at most %d): %w",
 				len(value), maxValueBytes, ErrTooLarge)
 		}
 		total += len(value)
 	}
 	if total > maxRequestBytes {
-		return fmt.Errorf("request of %d bytes, at most %d: %w",
+		return fmt.Errorf("request of %d bytes (at most %d): %w",
 			total, maxRequestBytes, ErrTooLarge)
 	}
 	return nil

@@ -17,8 +17,9 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks make the same choice, because it depends only on
-// variables that the launcher sets for all ranks and on whether all ranks run on one machine.
+// route chooses how to reach the store. All ranks make the same choice, because it depends only
+// on variables that the launcher sets to the same values for all ranks, and on whether all
+// ranks run on one machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -64,9 +65,9 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token. All
-// ranks derive the socket's name from the name of their job, except under MPICH, which gives jobs
-// no name, so that the ranks must exchange the socket's name by PMI.
+// routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token.
+// All ranks derive the socket's name from the name of their job. MPICH gives jobs no name, so
+// under MPICH the ranks exchange the socket's name by PMI.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -98,8 +99,8 @@ func privateSocket(source Source, uid int, identity []string) string {
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))
 }
 
-// routeAcrossMachines sets the route to an address that all ranks can reach. It requires a token,
-// because processes of other jobs can reach the address as well.
+// routeAcrossMachines sets the route to an address that all ranks can reach. It requires a
+// token, because processes of other jobs can also reach the address.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {

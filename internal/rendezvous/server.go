@@ -15,7 +15,7 @@ import (
 // Server serves one store, over the protocol of PyTorch's TCPStore, to clients of this package and
 // of PyTorch. It accepts clients until Drain or Close is called. It is safe for concurrent use.
 type Server struct {
-	// listener, address, token and uid are immutable. listener is nil for a server that only this
+	// listener, address, token and uid do not change. listener is nil for a server that only this
 	// process can reach.
 	listener net.Listener
 	address  string
@@ -35,15 +35,16 @@ type Server struct {
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
 	remoteLeft      chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
-	// onAcceptError, if set, is called once, with the reason why no connection can be accepted.
+	// onAcceptError, if set, is called with the reason when a connection cannot be accepted for
+	// the first time.
 	onAcceptError func(error)
 	// authTimeout bounds how long a remote connection may remain unauthenticated.
 	authTimeout time.Duration
 }
 
 // Listen serves a new store at address, which is "host:port" (with port 0 for any free port) or
-// "unix:@name". On TCP a token is required. On a Unix socket the token may be empty, because the
-// server refuses other users' clients. The caller must Close the server.
+// "unix:@name". On TCP, a token is required. On a Unix socket, the token may be empty, because
+// the server refuses other users' clients. The caller must close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := splitAddress(address)
 	if err != nil {
@@ -88,8 +89,8 @@ func newServer(address string, token Token) *Server {
 // Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in the server's process, which needs no token and does not delay Drain.
-// Its calls return ErrLost once the server is closed.
+// Client returns a client in the server's process. The client needs no token and does not delay
+// Drain. After the server is closed, the client's calls return ErrLost.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -120,10 +121,11 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause keeps a server that has no free descriptors from spinning.
+// acceptPause is the pause after an error of Accept. Without it, a server that has no free
+// descriptors would spin.
 const acceptPause = 10 * time.Millisecond
 
-// startSession returns false if the server is closed.
+// startSession starts a session on a new connection. It returns false if the server is closed.
 func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,9 +159,9 @@ func (s *Server) endSession(n *session) {
 	}
 }
 
-// endSilentSessions closes the connections to machines that no longer answer. If it did not, the
-// ends of the clients on such a machine would be detected only one after another, because sending
-// the news of each end delays the detection of the next.
+// endSilentSessions closes the connections to machines that no longer answer. Otherwise, the
+// server would find the clients on such a machine to be lost only one after another: sending
+// the report about one client delays the detection of the next.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,8 +192,8 @@ func (s *Server) apply(from clientID, r *request) error {
 }
 
 // Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected. It returns an error if the context ends first. The server continues to serve
-// connected clients until Close.
+// disconnected. It returns an error if ctx is canceled first. The server continues to serve
+// connected clients until Close is called.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

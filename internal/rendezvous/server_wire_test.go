@@ -35,8 +35,8 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges lists the bytes of every query and of its answer, in the order in which one server
-// receives them.
+// exchanges lists the bytes of every query and of its answer. One server receives the queries
+// in this order, so earlier ones determine the answers to later ones.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -75,7 +75,7 @@ var exchanges = []struct{ name, send, want string }{
 	{"CANCEL_WAIT at a barrier", "0c", "01"},
 }
 
-// rawConn returns a bare connection to a server, which treats it as remote.
+// rawConn returns a bare connection to a server. The server treats it as remote.
 func rawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -102,8 +102,8 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswerBytes compares the answer to every query with the expected bytes. Each query is
-// followed by a PING, whose answer must follow the query's answer immediately.
+// TestServerAnswerBytes compares the answer to every query with the expected bytes. It sends a
+// PING after each query. The answer to the PING must follow the query's answer immediately.
 func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
@@ -148,7 +148,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 		"VALIDATE twice":        hello + hello,
 		"a key over 8 KiB":      hello + "03 0120000000000000",
 		"a value over 8 MiB":    hello + "01" + one64 + "'k' 0100800000000000",
-		"an huge key":           hello + "03 ffffffffffffffff",
+		"a huge key":            hello + "03 ffffffffffffffff",
 		"more than 128 Ki keys": hello + "05 0100020000000000",
 		"ADD to a value that is not a number": hello +
 			"01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint among all members in this process that use it, because
-// a rank may be in several worlds of a job at the same time, all of which use the same address. The
-// last member to leave closes the server.
+// service shares the server at one endpoint among all members in this process that use the
+// endpoint. A rank may be in several worlds of a job at the same time, and all of them use the
+// same address. The last member to leave closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
 	// members is guarded by services.mu.
 	members int
-	// left lists, for each world that all ranks have joined, the keys that the other ranks set when
-	// they leave. Guarded by services.mu.
+	// left holds a list for each world that all ranks have joined: the keys that the other ranks
+	// set when they leave. left is guarded by services.mu.
 	left [][]string
 }
 
@@ -31,11 +31,11 @@ var services = struct {
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// serve adds a member to the service at an endpoint, which it opens if necessary. If the address is
-// in use, serve logs a warning and retries, because the address may belong to rank 0 of an earlier
-// attempt that is still waiting for its last clients. If the address belongs to a second rank 0 of
-// the same job, serve returns an error. It repeats this check, because a rank 0 that has only just
-// started may not have claimed its rank yet.
+// serve adds a member to the service at an endpoint. If there is no such service, serve opens
+// it. If the address is in use, serve logs a warning and retries, because rank 0 of an earlier
+// attempt may still use the address while it waits for its last clients. If another rank 0 of
+// the same job uses the address, serve returns an error. It repeats this check, because a rank
+// 0 that has only just started may not have claimed its rank yet.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time
@@ -90,8 +90,8 @@ func (s *service) addWorld(left []string) {
 	s.left = append(s.left, left)
 }
 
-// leave removes a member. If that was the last one, leave returns true and the keys for which the
-// member must wait.
+// leave removes a member. If it was the last member, leave returns true and the keys that the
+// member must wait for.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

@@ -47,12 +47,12 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 		t.Errorf("got %v, want an error about the token", err)
 	}
 	if last, _ := s.leave(); !last {
-		t.Error("a refused call added a member")
+		t.Error("the refused call of serve added a member")
 	}
 }
 
-// TestServerOutlivesFirstWorld lets rank 0 leave two worlds. Rank 2, which is only in the larger
-// one, must be able to use the store even after rank 0 has left that world.
+// In TestServerOutlivesFirstWorld, rank 0 leaves two worlds. Rank 2, which is only in the
+// larger world, must be able to use the store even after rank 0 has left that world.
 func TestServerOutlivesFirstWorld(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	large, small := worldsOf(3, route), worldsOf(2, route)
@@ -96,9 +96,9 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave calls Connect twice, and the second call fails because rank 2
-// does not join. Even so, rank 0 must be able to leave the first world, although another client is
-// still connected.
+// In TestFailedConnectDoesNotDelayLeave, ranks call Connect twice, and the second call fails
+// because rank 2 does not join. Rank 0 must nevertheless be able to leave the first world, even
+// though another client is still connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
@@ -114,7 +114,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	closeLater(t, guest)
 	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// Connect can list the absent ranks only once both ranks have joined.
+		// Cancel Connect only after both ranks have joined, because it must list the absent ranks.
 		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()

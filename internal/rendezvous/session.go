@@ -8,10 +8,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is new until it receives VALIDATE, then
-// unauthenticated until it receives the token (if one is required), and then open. A query that is
-// not allowed in the current state ends the session. A session has two goroutines: run reads
-// requests, and out.drain writes replies.
+// session serves one connection of a Server. It is new until it receives VALIDATE. If a token
+// is required, it is then unauthenticated until it receives the token. After that, it is open.
+// A query that is not allowed in the current state ends the session. A session has two
+// goroutines: run reads requests, and out.drain writes replies.
 type session struct {
 	server *Server
 	id     clientID
@@ -28,7 +28,8 @@ const (
 	authTimeout = 5 * time.Second
 	// flushTimeout bounds the time spent writing a session's last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes bounds each request until the session is open. The largest one holds the token.
+	// maxAuthBytes bounds each request until the session is open. The largest such request holds
+	// the token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -46,9 +47,9 @@ func (s *session) run() {
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// Flushing the outbox needs a deadline, because the client may never read, and Server.Close
-	// cannot interrupt the flush: endSession has already removed the session, but Close still waits
-	// for this session's goroutines.
+	// Flushing the outbox needs a deadline, because the client may never read. Server.Close waits
+	// for this session's goroutines but cannot interrupt the flush, because endSession has already
+	// removed the session.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.out.close()
 }

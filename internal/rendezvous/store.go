@@ -16,7 +16,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// extend returns a context that ends with the same cause as ctx, but later by extension.
+// extend returns a context that is canceled with the same cause as ctx, but later by extension.
 func extend(ctx context.Context, extension time.Duration) (context.Context, context.CancelFunc) {
 	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata. Requests have the form "<client> <QUERY> <fields>"
-// and replies the form "<client>: <bytes>".
+// TestTable runs the transcripts in testdata. Requests have the form "<client> <QUERY>
+// <fields>", and replies have the form "<client>: <bytes>".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()
@@ -42,8 +42,8 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// parseRequest parses a request, whose fields are keys and values followed by a number if the query
-// has one.
+// parseRequest parses a request. fields holds its keys and values, followed by a number if the
+// query has one.
 func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
@@ -155,15 +155,15 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
 			})
 			if waits && !before && stopped == (table.waiting[from] != nil) {
-				t.Fatalf("%s: answered = waiting = %v, want exactly one of them", r.query, stopped)
+				t.Fatalf("%s: answered and waiting are both %v, want exactly one of them", r.query, stopped)
 			}
 			checkTable(t, table)
 		}
 	})
 }
 
-// FuzzServer sends arbitrary bytes to a server, which must not panic and must end the session once
-// the client has disconnected.
+// FuzzServer sends arbitrary bytes to a server. The server must not panic, and must end the
+// session when the client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, hello+x.send))

@@ -30,7 +30,8 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissing removes key from the missing keys of w. If it was the last, the wait is answered.
+// removeMissing removes key from the missing keys of w. If it was the last key, removeMissing
+// answers the wait.
 func (t *table) removeMissing(w *waiter, key string) {
 	if delete(w.missing, key); len(w.missing) == 0 {
 		delete(t.waiting, w.client)

@@ -26,8 +26,8 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds an unauthenticated session. If there are then too many, it closes the
-// connection of the oldest. The caller must hold s.mu.
+// addUnauthenticated adds an unauthenticated session. If there are too many of them, it closes
+// the connection of the oldest. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -55,8 +55,9 @@ func (s *Server) openSession(n *session) error {
 	return n.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets a function that the server calls, on one of its own goroutines, the first time
-// it cannot accept a connection. Without it, the server logs a warning.
+// OnAcceptError sets a function that the server calls when it cannot accept a connection for
+// the first time. The server calls it on one of its own goroutines. If OnAcceptError is not
+// called, the server logs a warning.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -99,7 +99,7 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := dialSilent(t, s)
-	// Once the PING is answered, the session has started.
+	// When the PING has been answered, the session has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: magic}).append(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)

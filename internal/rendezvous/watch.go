@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// endWatcher tracks which other ranks of a member's world have ended, over a separate connection to
-// the store. When that connection is closed, the server records that this rank has ended.
+// endWatcher tracks which other ranks of a member's world have ended. It uses a separate
+// connection to the store. When that connection is closed, the server records that this rank
+// has ended.
 type endWatcher struct {
 	client *Client
 	world  string
@@ -39,8 +40,8 @@ type knownEnd struct {
 	fromLauncher bool
 }
 
-// startWatch sends this rank's greeting over the connection and starts watching. If the server does
-// not record which ranks have ended, startWatch closes the connection and returns nil.
+// startWatch sends this rank's greeting over the connection of c and starts to watch. If the
+// server does not record which ranks have ended, startWatch closes c and returns nil.
 func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
 		client: c, world: m.base, rank: m.world.Rank,
@@ -60,13 +61,13 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	return w, nil
 }
 
-// noDeadline is longer than any job. A deadline this far away keeps calls from adding the default
-// one.
+// noDeadline is longer than any job. A context with a deadline this far away keeps the client's
+// calls from adding the default deadline.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
-// run processes the store's reports of ended ranks until waitCtx is canceled or the connection is
-// lost. It uses waitCtx only for waits, because canceling a WAIT keeps the connection, whereas
-// canceling any other request loses it.
+// run processes the store's reports of ended ranks until waitCtx is canceled or the connection
+// is lost. It uses waitCtx only for waits, because canceling a WAIT keeps the connection open,
+// whereas canceling any other request closes it.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.release()
@@ -153,8 +154,8 @@ func (w *endWatcher) storeLost() bool {
 	return w.lost
 }
 
-// knownEnds returns the known ends, ordered by rank, and a channel that is closed at the next
-// change.
+// knownEnds returns the ranks that are known to have ended, in order, and a channel that is
+// closed at the next change.
 func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,8 +167,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits until fatal returns true for a rank that has ended, and until that end has been known
-// for the duration after. It returns nil when the context ends.
+// await waits until a rank has ended for which fatal returns true, and until that end has been
+// known for the duration after. If ctx is canceled first, await returns nil.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -192,7 +193,7 @@ func (w *endWatcher) latest(rank int) *EndedError {
 	return w.ends[rank].EndedError
 }
 
-// sleep sleeps for d. It returns false if the context ends first.
+// sleep sleeps for d. It returns false if ctx is canceled first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

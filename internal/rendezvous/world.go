@@ -13,19 +13,20 @@ type World struct {
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
-	// Source is where Rank and the other numbers come from, for use in messages.
+	// Source names the origin of Rank and the other numbers, for use in messages.
 	Source Source
 	// RunID is the launcher's name for the job, or "". Restart is the number of times that the
-	// launcher has restarted the ranks. Connect uses both to keep the keys of different jobs and
-	// attempts apart.
+	// launcher has restarted the ranks. Both are in the keys that Connect uses, so that the keys
+	// of different jobs and attempts differ.
 	RunID   string
 	Restart int
 	// Route describes how to reach the store.
 	Route Route
-	// Late, if set, is called during Connect with the ranks that have not joined yet, in ascending
-	// order, and the time for which this rank has waited. It returns the time until the next call,
-	// or a negative time to stop further calls. The first call is made before the wait begins, with
-	// no ranks and a time of 0. Calls do not overlap, and none is made after Connect has returned.
+	// Late, if set, is called repeatedly during Connect. Its arguments are the ranks that have not
+	// joined yet, in ascending order, and the time for which this rank has waited. It returns the
+	// time until the next call, or a negative time to stop further calls. The first call, with no
+	// ranks and a time of 0, is made before the wait begins. Calls do not overlap, and none is
+	// made after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
 	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
 	// other ranks to leave. Its argument lists the ranks of this world that have not left.
@@ -47,16 +48,16 @@ const (
 	SourceLaunch Source = "symmem launch"
 )
 
-// LaunchStore prefixes the addresses of stores that symmem launch serves.
+// LaunchStore is the prefix of the addresses of stores that symmem launch serves.
 const LaunchStore = unixScheme + "@symmem-run-"
 
 // Route describes how to reach the store.
 type Route struct {
 	Kind RouteKind
-	// Endpoint is the store's endpoint. It is used for RouteJoin and RouteServe.
+	// Endpoint is the store's endpoint. It is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is a descriptor connected to the process manager. It is used for RoutePMI and never
-	// closed.
+	// FD is a descriptor that is connected to MPICH's process manager. It is set for RoutePMI, and
+	// never closed.
 	FD int
 }
 
@@ -64,7 +65,7 @@ type Route struct {
 type RouteKind int
 
 const (
-	// RouteLocal is a store inside this process, which is the only rank.
+	// RouteLocal is a store inside this process, for a job with a single rank.
 	RouteLocal RouteKind = iota
 	// RouteJoin is a store that a launcher or PyTorch serves.
 	RouteJoin
@@ -92,28 +93,28 @@ func (k RouteKind) String() string {
 
 // Options describes the ranks and overrides the environment. The zero value overrides nothing.
 type Options struct {
-	// Rank and Size are used if Size is not 0. If Size is 0, they are read from the environment,
-	// and Rank, LocalRank and LocalSize must be 0 as well.
+	// Rank and Size are used if Size is not 0. If Size is 0, Discover reads them from the
+	// environment, and Rank, LocalRank and LocalSize must also be 0.
 	Rank, Size int
-	// LocalRank and LocalSize are used if LocalSize is not 0. If LocalSize is 0, LocalRank must be
-	// 0 too, and all ranks are taken to run on this machine.
+	// LocalRank and LocalSize are used if LocalSize is not 0. If LocalSize is 0, LocalRank must
+	// also be 0, and all ranks are assumed to run on this machine.
 	LocalRank, LocalSize int
-	// Address is where rank 0 serves the store: "host:port", which requires a Token, or
-	// "unix:@name". If it is empty, the environment determines the route.
+	// Address is the address at which rank 0 serves the store: "host:port", which requires a
+	// Token, or "unix:@name". If it is empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
 }
 
-// Variable records an environment variable as Discover read it.
+// Variable records an environment variable that Discover has read.
 type Variable struct {
 	Name string
 	// Value is empty if the variable is empty or absent.
 	Value string
 }
 
-// EnvironmentError means that the environment does not determine this process's rank, or does not
-// determine how to reach the store.
+// EnvironmentError means that Discover cannot determine this process's rank, or how to reach
+// the store, from the environment.
 type EnvironmentError struct {
 	// Source identifies the launcher whose variables were read.
 	Source Source

@@ -80,8 +80,8 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
 	if !errors.Is(err, ErrProtocol) {
-		advice = "; every machine must reach the others at these addresses, on any port: open " +
-			"firewalls, and do not use NAT"
+		advice = "; all machines must be able to connect to each other directly on every port: " +
+			"check for firewalls or NAT between them"
 	}
 	return fmt.Errorf("connecting from %s to %s at %q: %w%s", control.HostName(),
 		d.describe(d.rank), addresses, err, advice)

@@ -179,4 +179,4 @@ func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 
 // errTranslated means that a connection passes through NAT.
 var errTranslated = errors.New("the network between the machines translates addresses (NAT or a " +
-	"proxy); use a network in which every machine reaches the others at their own addresses")
+	"proxy); use a network in which machines can reach each other at their own addresses")

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// statusInterval is the time between status messages. Apart from the transfer time, it bounds
-	// the age of a rank's status on other ranks.
+	// statusInterval is the time between status messages. A rank's status on other ranks is thus
+	// never older than statusInterval plus the time that the message takes.
 	statusInterval = 100 * time.Millisecond
 	// ackTimeout bounds how long a failed rank waits for acknowledgements, and how long Join waits
 	// for the error of a rank that failed first.
@@ -34,7 +34,7 @@ type Plane struct {
 	tasks      sync.WaitGroup
 	exchangeMu [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
 
-	// lastTicket is the smallest last ticket of any peer that has left the group.
+	// lastTicket is the last ticket that all peers that have left the group have submitted.
 	lastTicket atomic.Uint64
 
 	silent []int // ranks that markSilent will mark as lost; guarded by mu
@@ -65,15 +65,15 @@ func newPlane(cfg Config, links []*link) *Plane {
 	return p
 }
 
-// Submit allocates the next ticket. The other ranks receive it within statusDelay.
+// Submit allocates the next ticket. The other ranks learn of it within statusDelay.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
 	return ticket
 }
 
-// TrySubmit allocates the next ticket. It returns false instead if this rank or a peer has failed,
-// a peer is lost, or a peer has left without submitting that ticket.
+// TrySubmit allocates the next ticket. If this rank or a peer has failed, a peer is lost, or a
+// peer has left without submitting that ticket, TrySubmit allocates none and returns false.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -87,7 +87,7 @@ func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
 // Failed returns a channel that is closed when the plane fails.
 func (p *Plane) Failed() <-chan struct{} { return p.failed }
 
-// Abort fails the plane for all its ranks.
+// Abort makes the plane fail on all ranks.
 func (p *Plane) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
@@ -150,16 +150,16 @@ func (p *Plane) read(l *link) {
 	_ = l.conn.Close() // after markSilent, which inspects all connections
 }
 
-// markSilent records that a rank is lost because its machine does not answer. It first waits until
-// it is known which other machines do not answer either, so that the errors list all of their
-// ranks.
+// markSilent records that a rank is lost because its machine does not answer. It first waits
+// until it knows which other machines do not answer either, so that the errors list the ranks
+// of all these machines.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
 	first := len(p.silent) == 0
 	p.silent = append(p.silent, rank)
 	p.mu.Unlock()
 	if !first {
-		return // The goroutine of the first silent rank also marks this one.
+		return // The goroutine of the first silent rank also marks this rank.
 	}
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -183,8 +183,8 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anySuspect reports whether there is a link of which it is not yet known whether its other end is
-// silent.
+// anySuspect reports whether some link may or may not be silent: its machine has not answered
+// for a while, but not long enough to be lost.
 func anySuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
@@ -250,8 +250,9 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw revokes those of this rank's tickets that not all ranks are known to have submitted, so
-// that the status in kindLeave does not count them. It returns false if there are none.
+// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
+// submitted. The status in kindLeave then does not count the revoked tickets. Withdraw returns
+// false if it revokes none.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

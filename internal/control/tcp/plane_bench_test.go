@@ -23,8 +23,9 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkScale measures the CPU time that groups of several sizes need. All ranks run in this
-// process and connect over the loopback interface. "join" and "death" are times per rank when all
-// ranks join and when one rank is lost; "exchange" is the time per message.
+// process and connect over the loopback interface. "join" is the time per rank when all ranks
+// join, "death" is the time per rank when one rank is lost, and "exchange" is the time per
+// message.
 func BenchmarkScale(b *testing.B) {
 	for _, n := range []int{16, 32, 64, 128} {
 		b.Run(fmt.Sprintf("ranks=%d", n), func(b *testing.B) {

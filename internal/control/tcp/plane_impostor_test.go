@@ -17,8 +17,8 @@ import (
 // patience bounds waits that should be short. It expires only if the code under test hangs.
 const patience = 60 * time.Second
 
-// impostor poses as group rank 1 of a group of two. It has the group's token, but follows the
-// protocol only as far as a test requires.
+// impostor pretends to be group rank 1 of a group of two. It has the group's token, but follows
+// the protocol only as far as a test requires.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context
@@ -54,7 +54,8 @@ func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: patience}
 }
 
-// joinVictim joins as rank 0, to which the impostor connects as rank 1, and returns rank 0's plane.
+// joinVictim joins the group as rank 0 and connects the impostor to it as rank 1. It returns
+// rank 0's plane.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -213,7 +214,7 @@ func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 			<-p.Failed()
 			if err := p.Cause(); !errors.Is(err, ErrProtocol) ||
 				!strings.Contains(err.Error(), "rank 7") {
-				t.Errorf("got %v, want ErrProtocol with rank 7", err)
+				t.Errorf("got %v, want ErrProtocol and a mention of rank 7", err)
 			}
 		})
 	}
@@ -248,8 +249,8 @@ func anyStatus() []byte {
 	return b.encode(time.Now())
 }
 
-// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post, because in
-// larger groups a third rank's post may arrive after the fault.
+// In TestFaultDoesNotEndStepThatPeerCompleted, the impostor's post arrives after its fault, as
+// a third rank's post may do in larger groups.
 func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	for row, c := range map[string]struct {
 		completed uint64
@@ -370,8 +371,8 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	}
 }
 
-// TestStoppedRankReadsMessagesBeforeReportingTimeouts calls verdict and tick with times that follow
-// a pause of an hour.
+// TestStoppedRankReadsMessagesBeforeReportingTimeouts calls verdict and tick with the times of
+// a rank that was stopped for an hour.
 func TestStoppedRankReadsMessagesBeforeReportingTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
@@ -405,7 +406,7 @@ func TestUnreadMessagesDoNotDelayClose(t *testing.T) {
 		}
 	}
 	if _, err := p.Exchange(ctx, driver.LaneFault, large); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("got %v, want ErrClosed because the log is full", err)
+		t.Errorf("got %v, want ErrClosed, because the log is full", err)
 	}
 	check(t, p.Close())
 }

@@ -30,15 +30,16 @@ var (
 	}
 )
 
-// detectionLimit bounds the time from a network fault until all survivors have agreed on the cause
-// and left, which may take 10 s more than detecting a silent machine.
+// detectionLimit bounds the time from a network fault until all survivors have agreed on the
+// cause and left. After a machine has been found to be silent, this may take another 10 s.
 const detectionLimit = sys.SilenceLimit + 10*time.Second
 
-// longestStall is how long the simulated network may stand still before a test no longer judges the
-// ranks.
+// longestStall is the longest time for which the simulated network may stand still in a test.
+// If it stalls for longer, the test is skipped instead of failed.
 const longestStall = time.Second
 
-// clusterTest skips a test instead of failing it if the simulated network stalled.
+// clusterTest wraps a test. When the test fails, clusterTest skips it instead if the simulated
+// network has stalled.
 type clusterTest struct {
 	testing.TB
 	lab *netlab.Lab
@@ -60,7 +61,7 @@ func (t *clusterTest) Fatalf(format string, args ...any) {
 	t.FailNow()
 }
 
-// cluster runs ranks on simulated machines and numbers them machine by machine.
+// cluster runs ranks on simulated machines. It numbers the ranks machine by machine.
 type cluster struct {
 	t     testing.TB
 	lab   *netlab.Lab
@@ -82,7 +83,7 @@ type machineProcess struct {
 	exited bool           // guarded by mu
 }
 
-// newCluster creates a lab in which all links are like link, and starts the ranks.
+// newCluster creates a lab in which all links behave as link describes, and starts the ranks.
 func newCluster(
 	t testing.TB, cfg netlab.Config, local int, link netlab.Link, r machineRank,
 ) *cluster {
@@ -160,8 +161,8 @@ func (p *machineProcess) add(e machineEvent, exited bool) {
 	p.more = make(chan struct{})
 }
 
-// await waits for an event that matches. It returns false if the rank exits or the deadline passes
-// without one.
+// await waits for an event for which match returns true. It returns false if the rank exits or
+// the deadline passes without such an event.
 func (p *machineProcess) await(
 	deadline time.Time, match func(machineEvent) bool,
 ) (e machineEvent, at time.Time, ok bool) {
@@ -198,7 +199,7 @@ func (p *machineProcess) history() string {
 	return text
 }
 
-// awaitAll waits until all ranks have an event that matches.
+// awaitAll waits until every rank has reported an event for which match returns true.
 func (c *cluster) awaitAll(match func(machineEvent) bool) {
 	c.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -212,7 +213,8 @@ func (c *cluster) awaitAll(match func(machineEvent) bool) {
 	}
 }
 
-// awaitRounds waits until all ranks have completed more rounds than any rank has now.
+// awaitRounds waits until every rank has completed more rounds than the fastest rank has
+// completed now.
 func (c *cluster) awaitRounds() {
 	c.t.Helper()
 	reached := 0
@@ -249,8 +251,9 @@ func (c *cluster) kill(machine int) {
 	}
 }
 
-// checkLost checks that within detectionLimit after begin, all ranks on a machine report exactly
-// the ranks on the lost machines as lost, with the names of these machines.
+// checkLost checks that all ranks on a machine report the ranks on the lost machines as lost,
+// and no others, within detectionLimit after begin. The reports must contain the names of the
+// lost machines.
 func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 	c.t.Helper()
 	for _, r := range c.ranksOf(machine) {
@@ -261,8 +264,9 @@ func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 	}
 }
 
-// checkReport checks that within detectionLimit after begin, a rank reports only ranks on the lost
-// machines as lost, and at least one, with the names of their machines.
+// checkReport checks that within detectionLimit after begin, a rank reports at least one lost
+// rank, and only ranks on the lost machines. The report must contain the names of their
+// machines.
 func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEvent, ok bool) {
 	c.t.Helper()
 	p := c.ranks[r]

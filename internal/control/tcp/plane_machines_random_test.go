@@ -31,13 +31,15 @@ func (f *faultCounts) add(kind string) {
 	f.counts[kind]++
 }
 
-// These kinds count clusters rather than faults. A cluster is not judged if the host was too busy.
+// These two kinds count clusters instead of faults. A cluster is not judged if the host was too
+// busy.
 const (
 	notJudged = "clusters not judged"
 	failed    = "clusters failed"
 )
 
-// check fails the test if so many clusters were not judged that defects could go unnoticed.
+// check makes the test fail if too many clusters were not judged, because defects could then go
+// unnoticed.
 func (f *faultCounts) check(t *testing.T, clusters int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,8 +65,8 @@ func (f *faultCounts) total() string {
 	return fmt.Sprintf("%d faults%s", sum, text)
 }
 
-// TestRandomNetworkFaults runs random clusters. Each suffers several faults that heal and then one
-// that does not.
+// TestRandomNetworkFaults runs random clusters. Each cluster suffers several faults that heal,
+// and then one that does not heal.
 func TestRandomNetworkFaults(t *testing.T) {
 	counts := &faultCounts{counts: map[string]int{}}
 	planned, clusters := 0, 0
@@ -85,7 +87,7 @@ func TestRandomNetworkFaults(t *testing.T) {
 	}
 }
 
-// runRandomCluster runs one cluster, drawing all random choices from r.
+// runRandomCluster runs one cluster. It draws all random choices from r.
 func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCounts) {
 	cfg := netlab.Config{
 		Machines: 2 + r.IntN(7), Interfaces: 1 + r.IntN(2), IPv6: r.IntN(2) == 0, Seed: r.Uint64(),

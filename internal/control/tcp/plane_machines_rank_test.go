@@ -25,7 +25,7 @@ const machineRankVariable = "SYMMEM_TCP_TEST_RANK"
 type machineRank struct {
 	Rank, Size, LocalRank, LocalSize int
 	Store, Token                     string
-	Timeout                          time.Duration // for Connect, Join and each wait
+	Timeout                          time.Duration // of Connect, Join and each wait
 	Pause                            time.Duration // between rounds
 }
 
@@ -63,7 +63,7 @@ func runMachineRank() {
 	os.Exit(0)
 }
 
-// run returns the last event.
+// run runs the rank and returns its last event.
 func (r *machineRank) run() machineEvent {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Timeout)
 	defer cancel()
@@ -118,11 +118,11 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 	return e
 }
 
-// roundsPerEvent is the number of rounds between two events.
+// roundsPerEvent is the number of rounds after which a rank reports eventRounds again.
 const roundsPerEvent = 2
 
-// work runs rounds until one fails or a rank proposes to finish, which this rank does once it reads
-// a line from standard input.
+// work runs rounds until one fails or a rank proposes to finish. This rank proposes it when it
+// has read a line from standard input.
 func (r *machineRank) work(p *Plane) (rounds int, err error) {
 	var finish atomic.Bool
 	go func() {
@@ -182,8 +182,8 @@ func (r *machineRank) round(
 	return done, p.Compare(p.Submit(), &driver.Call{Digest: uint64(round)})
 }
 
-// report exchanges the ranks' reports on a fault and returns the last event, which lists the lost
-// ranks in all reports if there are any.
+// report exchanges the ranks' reports on a fault and returns this rank's last event. If any
+// report contains lost ranks, the event lists the lost ranks of all reports.
 func (r *machineRank) report(p *Plane, err error) machineEvent {
 	machineEvent{Event: eventFailed, Text: err.Error()}.write()
 	e := machineEvent{Event: eventEnded, Text: err.Error()}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestSilentMachineIsReported cuts a machine off from the network before it kills the machine's
-// processes, so that the network cannot report that they exited.
+// processes, so that the other machines do not learn that the processes exited.
 func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -64,8 +64,8 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 	}
 }
 
-// healedPartition is shorter than sys.SilenceLimit by more than the time between two transmissions
-// of the same data, so that connections survive a partition of that length.
+// Connections survive a partition of length healedPartition. It is shorter than
+// sys.SilenceLimit, so that data is sent again after the partition and before the limit.
 const healedPartition = 2500 * time.Millisecond
 
 // TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join.
@@ -79,8 +79,8 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 	c.finish()
 }
 
-// TestOtherInterfaceIsUsed gives each machine two interfaces and disconnects one machine's first
-// interface.
+// In TestOtherInterfaceIsUsed, each machine has two interfaces, and one machine's first
+// interface is disconnected.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, 2)
@@ -112,7 +112,7 @@ func TestMissingStoreIsReported(t *testing.T) {
 				c.ranks[r].history())
 		}
 		if want := `ranks [0 1] on "node-a"`; !strings.Contains(e.Text, want) {
-			c.t.Errorf("rank %d does not report which ranks arrived on which machine (%s): %s", r, want,
+			c.t.Errorf("error of rank %d does not list the ranks on each machine (%s): %s", r, want,
 				e.Text)
 		}
 	}
@@ -130,13 +130,13 @@ func TestNATIsRefused(t *testing.T) {
 		}
 		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
 			if !strings.Contains(e.Text, want) {
-				c.t.Errorf("rank %d does not mention %q: %s", p.rank, want, e.Text)
+				c.t.Errorf("error of rank %d does not mention %q: %s", p.rank, want, e.Text)
 			}
 		}
 	}
 }
 
-// TestAttackOnStoreIsIgnored makes a machine without ranks attack the store while ranks join and
+// In TestAttackOnStoreIsIgnored, a machine without ranks attacks the store while ranks join and
 // run. The attacker sends garbage, guesses tokens and opens idle connections.
 func TestAttackOnStoreIsIgnored(t *testing.T) {
 	t.Parallel()
@@ -156,7 +156,7 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 	<-done
 }
 
-// attack keeps connecting to an address until stop is closed. It closes attacked after 200
+// attack repeatedly connects to an address until stop is closed. It closes attacked after 200
 // connections.
 func attack(from *netlab.Machine, address string, attacked, stop chan struct{}) {
 	connections := 0
@@ -168,7 +168,7 @@ func attack(from *netlab.Machine, address string, attacked, stop chan struct{}) 
 	}()
 	texts := []string{
 		"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096), helloWord + strings.Repeat("x", 200),
-		"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE, but a wrong token
+		"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE with a wrong token
 	}
 	for {
 		select {

@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// maxPosts is the maximum number of posts of a track that have arrived from a rank but have not
+	// maxPosts is the maximum number of a rank's posts on a track that have arrived and have not
 	// been consumed: one for the step in which this rank is waiting, and one for the next step,
 	// which the other rank may already have begun.
 	maxPosts = 2
 	// maxReports and maxReportBytes bound the reports that a rank can send on the fault lane. They
-	// allow for the largest payload and a hundred small ones.
+	// are enough for the largest payload and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord derives the state of one rank from its messages. It does no I/O.
+// rankRecord derives the state of one rank from the rank's messages. It does no I/O.
 //
-// A rank may fail. Once it has sent kindLeave, it has left, and no further messages are read from
-// it. If its connection is closed before that, it is lost.
+// A rank that has sent kindLeave has left, and no further messages are read from it. If its
+// connection is closed before that, it is lost. A rank that has failed may still leave or be
+// lost.
 type rankRecord struct {
 	status
 	tracks map[track]*steps
@@ -31,10 +32,10 @@ type rankRecord struct {
 	names int
 	// reports holds the rank's reports on the fault lane.
 	reports [][]byte
-	// reportBytes is the total size of the reports, and readReports the number of them that this
-	// rank has read.
+	// reportBytes is the total size of the reports, and readReports is the number of reports that
+	// this rank has read.
 	reportBytes, readReports int
-	// absent is set once no more reports are expected from the rank.
+	// absent is set when no more reports are expected from the rank.
 	absent bool
 
 	failed     control.Reason // why the rank has failed, if it has
@@ -49,8 +50,8 @@ type steps struct {
 	received uint64
 	// posts holds the payloads that have not been consumed yet.
 	posts [][]byte
-	// completed is the number of steps that the rank has seen complete. It is always current in
-	// this rank's own record, but is set in another rank's record only when that rank fails.
+	// completed is the number of steps that the rank has seen complete. It is up to date in this
+	// rank's own record. In another rank's record, it is set only when that rank fails.
 	completed uint64
 	// ordered is set if this rank launches no collective while it waits on the track. It is used
 	// only in this rank's own record.
@@ -76,8 +77,8 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-// lookup returns a copy of the rank's steps on a track, which is zero if the rank has not used the
-// track.
+// lookup returns a copy of the rank's steps on a track. If the rank has not used the track, the
+// result is zero.
 func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s

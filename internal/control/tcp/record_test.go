@@ -47,7 +47,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	}
 }
 
-// checkAccepted checks that a record accepts the first messages, as many as good, and rejects the
+// checkAccepted checks that a record accepts the first good messages (a count) and rejects the
 // rest.
 func checkAccepted(t *testing.T, messages []message, good int) {
 	t.Helper()
@@ -96,7 +96,7 @@ func TestFaultLogIsBounded(t *testing.T) {
 			}
 			for range c.room {
 				if _, ok := r.nextReport(); !ok {
-					t.Fatal("nextReport() = false, want all reports that were sent")
+					t.Fatal("nextReport() = false before all reports were read, want true")
 				}
 			}
 			if _, ok := r.nextReport(); ok {
@@ -124,8 +124,8 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 	}
 }
 
-// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, which lets ranks keep
-// waiting for messages in transit.
+// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, which makes other
+// ranks continue to wait for messages in transit.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{

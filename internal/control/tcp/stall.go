@@ -6,14 +6,14 @@ const (
 	// stallThreshold is the longest normal time between two ticks. If more time passes, the process
 	// is assumed to have been stopped or starved of CPU time.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks after a stall by which this process has read its backlog
-	// of messages.
+	// catchUpTicks is the number of ticks that this process needs after a stall to read its
+	// backlog of messages.
 	catchUpTicks = 3
 )
 
-// stallDetector detects from the times of ticks whether this process has been running. During a
-// stall, messages from other ranks may arrive without being read, so that these ranks seem late.
-// The zero value represents a process that has never run.
+// stallDetector detects whether this process was stopped or starved, from the times of regular
+// ticks. During such a stall, messages from other ranks arrive but are not read, so these ranks
+// may seem late. The zero value represents a process that has never run.
 //
 // If a process is stopped again and again, all its ticks may be late. It still counts as caught up
 // at every fourth tick, so that it cannot postpone a timeout forever.

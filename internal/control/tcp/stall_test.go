@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestStallDetector specifies for each tick how much time has passed since the previous one and
-// whether messages may be stale after it.
+// In TestStallDetector, each step is a tick. It holds the time since the previous tick, and
+// whether messages may be stale after the tick.
 func TestStallDetector(t *testing.T) {
 	const on, stop = statusInterval, 5 * statusInterval
 	type step struct {

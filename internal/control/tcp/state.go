@@ -94,10 +94,10 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeFor wakes those waits of this rank that may be over because of a message from another rank. A
-// post wakes a wait only if it is the last post that the wait needs, and statuses wake waits only
-// at the next tick, so that large groups need not examine every rank for every message. The caller
-// must hold s.mu.
+// wakeFor wakes the waits of this rank that a message from another rank may have ended. A post
+// wakes a wait only if it is the last post that the wait needs, and statuses wake waits only at
+// the next tick. In large groups, this rank therefore need not examine all ranks for every
+// message. The caller must hold s.mu.
 func (s *groupState) wakeFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -128,9 +128,10 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changed
 }
 
-// tick ticks the stall detector. It wakes the waits once this process has caught up on messages
-// after a stall, so that waits whose timeout has passed end before the process can be stopped
-// again. It also wakes them if statuses have arrived, because these may reveal a deadlock.
+// tick calls the stall detector. When this process has caught up on messages after a stall,
+// tick wakes the waits, so that those whose timeout has passed end before the process can be
+// stopped again. It also wakes them if statuses have arrived, because statuses may reveal a
+// deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,9 +141,9 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// status returns the current status of this rank. If this rank is waiting for several collectives,
-// the status contains the last one; see publishLatest in package shm for the reason. The caller
-// must hold s.mu.
+// status returns the current status of this rank. If this rank is waiting for several
+// collectives, the status contains the one with the highest ticket; publishLatest in package
+// shm explains why. The caller must hold s.mu.
 func (s *groupState) status() status {
 	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -175,8 +176,8 @@ func unacknowledged(s *groupState) bool {
 	return false
 }
 
-// unreported lists the ranks whose next report has not arrived. It marks ranks that can no longer
-// send a report as absent.
+// unreported lists the ranks whose next report may still arrive but has not. It marks ranks
+// that can no longer send a report as absent.
 func (s *groupState) unreported() []int {
 	var ranks []int
 	for r := range s.records {
@@ -196,8 +197,8 @@ func (s *groupState) unreported() []int {
 // decideTimeout bounds each request to the store.
 const decideTimeout = 3 * time.Second
 
-// Decide proposes a cause for the group's failure and returns the cause on which the ranks agreed,
-// which is kept in the store. A rank that cannot reach the store uses its own proposal.
+// Decide proposes a cause for the group's failure and returns the first proposal of any rank,
+// which it keeps in the store. If this rank cannot reach the store, Decide returns proposal.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal

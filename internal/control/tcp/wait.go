@@ -21,8 +21,8 @@ type waitState struct {
 	remaining int
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step is on the control lane. Other ranks use exchange and collective
-	// to detect ranks that wait for each other.
+	// exchange is set if the step is on the control lane. From exchange and collective, other
+	// ranks detect ranks that wait for each other.
 	exchange bool
 	// collective is the ticket of the waiting collective, or 0.
 	collective uint64
@@ -53,8 +53,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. The wait is bounded by the deadline of the context or, if it
-// has none, by the timeout. The caller must hold s.mu, which wait releases while it waits.
+// wait waits until no rank is missing. The deadline of ctx bounds the wait or, if ctx has none,
+// the timeout. The caller must hold s.mu, which wait releases while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -86,8 +86,9 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	}
 }
 
-// pause waits until a record changes, done is closed, or the shortest of the nonnegative times has
-// passed. The caller must hold s.mu, which pause releases while it waits.
+// pause waits until a record changes, done is closed, or the shortest of the given times has
+// passed. It ignores negative times. The caller must hold s.mu, which pause releases while it
+// waits.
 func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := s.recordsChanged()
 	var expired <-chan time.Time
@@ -132,8 +133,8 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return q
 }
 
-// rankStates returns the states of all ranks for a wait. What they say about a rank's activity may
-// be out of date, but Missing is not. The caller must hold s.mu.
+// rankStates returns the states of all ranks for a wait. The activity of other ranks in them
+// may be out of date, but Missing is current. The caller must hold s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
@@ -165,8 +166,8 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, because this
-// rank learns of other ranks' submissions with that delay.
+// newWorkWait returns the state of a wait for work. The timeout includes statusDelay, because
+// this rank learns of other ranks' submissions with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
@@ -197,8 +198,8 @@ func (s *groupState) checkWait(w *waitState) error {
 	return s.verdict(w, time.Now())
 }
 
-// verdict warns of late ranks, and returns the reason why the work may never complete, or nil. The
-// caller must hold s.mu, which verdict releases during a warning.
+// verdict warns of late ranks, and returns an error if the work may never complete. The caller
+// must hold s.mu, which verdict releases during a warning.
 func (s *groupState) verdict(w *waitState, now time.Time) error {
 	q := s.waitStatus(w, now)
 	v := control.Judge(&q, s.rankStates(w))
