@@ -7,16 +7,16 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first differing event. The classification is a heuristic, which is only
-// meant to help the reader of a report.
+// Difference classifies the first event that differs between ranks. The classification is a
+// heuristic that only helps the reader of a report.
 type Difference uint8
 
 const (
 	// DifferenceUnknown marks a difference that could not be classified.
 	DifferenceUnknown Difference = iota
-	// DifferenceExtra marks an event of the deviant ranks that the other ranks lack.
+	// DifferenceExtra marks an event that only the deviant ranks have.
 	DifferenceExtra
-	// DifferenceMissing marks an event of the other ranks that the deviant ranks lack.
+	// DifferenceMissing marks an event that only the other ranks have.
 	DifferenceMissing
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
@@ -29,7 +29,7 @@ const (
 	DifferenceStream
 	// DifferenceEvent marks an unrelated event.
 	DifferenceEvent
-	// DifferenceHeld marks a block that all ranks freed, but that only some of them could reuse
+	// DifferenceHeld marks a block that all ranks freed, but that only some ranks could reuse
 	// immediately.
 	DifferenceHeld
 )
@@ -47,7 +47,8 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence describes, for a report, how the deviant ranks differ from the usual ones.
+// sentence returns a sentence for a report about how the deviant ranks differ from the usual
+// ranks.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
@@ -79,8 +80,9 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify classifies the difference between the usual variant and the first deviating one, whose
-// notes hold the digests of the requests from the differing event on.
+// classify classifies the difference between the usual variant and the first variant that
+// deviates from it. The notes in events hold the digests of the requests that start with the
+// differing event.
 func classify(d *DivergenceError, events variants) Difference {
 	if d.sameFree() {
 		return DifferenceHeld
@@ -116,9 +118,10 @@ func (d *DivergenceError) sameFree() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyAligned aligns the lists of requests in four ways, one for each kind of mistake, and
-// returns the difference whose alignment makes the most requests match. On a tie it prefers a
-// substitution, which is the simplest explanation.
+// classifyAligned aligns the lists of requests in four ways, one for each kind of mistake: a
+// changed, an extra or a missing event, or two events in reverse order. It returns the
+// difference whose alignment makes the most requests match. On a tie, it prefers a changed
+// event, which is the simplest explanation.
 func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {

@@ -15,11 +15,11 @@ type Kind uint8
 
 // The kinds of divergence, in the order in which they are checked.
 const (
-	// KindTag means that ranks are executing different operations.
+	// KindTag means that the ranks are executing different operations.
 	KindTag Kind = iota + 1
-	// KindLedgers means that ranks compare different pools.
+	// KindLedgers means that the ranks compare different pools.
 	KindLedgers
-	// KindPlacement means that a pool has different histories.
+	// KindPlacement means that a pool has different histories on the ranks.
 	KindPlacement
 	// KindPending means that ranks with identical histories are about to register different
 	// segments.
@@ -38,9 +38,10 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant describes an observation, such as an event, that some ranks have in common.
+// Variant describes one of the different observations of the ranks, such as an event, and the
+// ranks that made it.
 type Variant struct {
-	// Ranks lists the ranks that share the observation.
+	// Ranks lists the ranks that made the observation.
 	Ranks []int
 	// What describes the observation. For an event it is [event.Event.String].
 	What string
@@ -60,23 +61,25 @@ type DivergenceError struct {
 	Kind Kind
 	// Ledger is the pool's id. It is set for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is the position of the first differing event, and is set for KindPlacement. If Last
-	// is greater, the event is somewhere between Position and Last, in a part of the history that
-	// is no longer kept.
+	// Position is the position of the first differing event. It is set for KindPlacement. If Last
+	// is greater than Position, the event is somewhere between the two, in a part of the history
+	// that is no longer kept.
 	Position, Last uint64
-	// Variants lists up to 16 different observations, ordered by their lowest rank.
+	// Variants lists up to 16 different observations, in the order of the lowest rank that made
+	// each.
 	Variants []Variant
 	// Others lists the ranks whose observations do not fit into Variants.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. It is empty
-	// if there is no majority, because then no rank is more likely to be right than another. Ranks
-	// that report no call are ignored if other ranks report different calls.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. If there is
+	// no majority, it is empty, because no rank is then more likely to be right than another. If
+	// other ranks report different calls, ranks that report no call are ignored.
 	Deviant []int
-	// Difference is the likely kind of difference, and is set for KindPlacement.
+	// Difference is the likely kind of difference. It is set for KindPlacement.
 	Difference Difference
-	// Absent lists the ranks that did not take part in every round.
+	// Absent lists the ranks that missed at least one round.
 	Absent []int
-	// Names determines how the report names ranks and pools. The other fields hold group ranks.
+	// Names determines how the report names ranks and pools. The ranks in the other fields are
+	// group ranks.
 	Names Names
 }
 
@@ -128,8 +131,8 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing returns the end of the report, which consists of the deviating ranks or, if it is known,
-// the kind of difference, followed by hints and the absent ranks.
+// closing returns the end of the report. It describes the difference or, if its kind is
+// unknown, lists the deviant ranks. Hints and the absent ranks follow.
 func (d *DivergenceError) closing() string {
 	out := ""
 	usual, deviant := d.usualAndDeviant()
@@ -173,9 +176,9 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the indexes of the most frequent variant and of the first variant that
-// differs from it, or -1 if there is none. On a tie, the variant with the lowest rank counts as
-// usual, which affects only the wording.
+// usualAndDeviant returns the indexes of the most frequent variant and of the first variant
+// that differs from it, or -1 if there is none. On a tie, the variant with the lowest rank
+// counts as usual. That affects only the wording of the report.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	maxRanks := 0
@@ -192,8 +195,9 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether v contains no call while other variants contain different calls. The
-// ranks of v then do not count, because another rank's fault can stop a rank before its call.
+// abstains reports whether v contains no call while other variants contain different calls. In
+// that case, the ranks of v do not count: another rank's fault may have stopped them before
+// their calls.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
@@ -223,8 +227,8 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement with a divergence whose variants are v. text returns the description
-// of a variant's value.
+// diverge ends the agreement with a divergence whose variants are v. text converts the value of
+// a variant to its description.
 func (m *Machine) diverge(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

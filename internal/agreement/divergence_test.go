@@ -12,17 +12,17 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// TestReports checks the text of every kind of report. Each case describes a group, with one line
-// per rank:
+// TestReports checks the text of every kind of report. The input of each case describes a
+// group, with one line per rank:
 //
 //	agree mode=exact
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
-// An event consists of a kind and size@segment+offset, optionally followed by /stream and #site. A
-// line may begin with tag=..., pending=n, pool=n, call=count or cast=root. repeat=n repeats the
-// next event. The line "absent" stands for a rank that does not take part. The argument
-// members=(...) lists the group's world ranks.
+// An event has the form "kind size@segment+offset", optionally followed by /stream and #site. A
+// line may begin with tag=..., pending=n, pool=n, call=count or cast=root, which set fields of
+// the rank's Config. repeat=n repeats the next event. The line "absent" stands for a rank that
+// does not take part. The argument members=(...) lists the group's world ranks.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := Exact
@@ -57,7 +57,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 		case first == nil:
 			first = v
 		case fmt.Sprint(v.Divergence) != fmt.Sprint(first.Divergence):
-			t.Fatalf("two ranks have different texts:\n%v\n%v", first.Divergence, v.Divergence)
+			t.Fatalf("texts differ between ranks:\n%v\n%v", first.Divergence, v.Divergence)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)

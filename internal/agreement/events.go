@@ -8,8 +8,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the number of events, starting with the differing one, that are compared to
-// classify a difference.
+// maxFollowing is the number of events that are compared to classify a difference, starting
+// with the differing event.
 const maxFollowing = 9
 
 // maxNote is the maximum size in bytes of a note, which holds either the digests of some requests
@@ -20,13 +20,13 @@ const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 const (
 	answerEvent     byte = iota + 1 // the event at the position, with its site
 	answerEnd                       // the history ends at or before the position
-	answerDigest                    // only the digest is still kept
-	answerForgotten                 // neither the event nor the digest is still kept
+	answerDigest                    // the digest at the position; the event is no longer kept
+	answerForgotten                 // neither the event nor the digest is kept
 )
 
-// askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
-// a range of positions is known, the ranks instead send their digests at the end of the range,
-// which show which ranks agree with each other.
+// askEvents starts phaseEvents, in which each rank sends its event at the first difference. If
+// only a range of positions is known, each rank instead sends its digest at the end of the
+// range. These digests show which ranks agree with each other.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]

@@ -14,17 +14,17 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires that the position, digest and pending segments of every ledger are the same on
-	// all ranks. It suits calls that all ranks make at the same point in their program, such as
-	// registrations.
+	// Exact requires that the position, digest and pending segments of every ledger are the same
+	// on all ranks. It is for calls that all ranks make at the same point in their program, such
+	// as registrations.
 	Exact Mode = iota
-	// Prefix compares histories up to the smallest of the ranks' positions. It suits comparisons
+	// Prefix compares histories up to the smallest position of any rank. It is for comparisons
 	// that run concurrently with the program, or after a collective whose digests differ.
 	Prefix
 )
 
-// Source provides a history, as a [ledger.Ledger] does. If the pool may allocate during the
-// agreement, the Source must acquire the pool's lock in each call.
+// Source provides the history of a pool, as a [ledger.Ledger] does. If the pool may allocate
+// during the agreement, each method must acquire the pool's lock.
 type Source interface {
 	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
@@ -34,8 +34,8 @@ type Source interface {
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events added after the agreement has started, so that a rank's answers are
-// consistent with its vote.
+// snapshotSource hides events that are added after the agreement has started, so that a rank's
+// answers are consistent with its vote in the first round.
 type snapshotSource struct {
 	Source
 	end uint64
@@ -48,14 +48,14 @@ func (f snapshotSource) EventAt(position uint64) (event.Event, bool) {
 	return f.Source.EventAt(position)
 }
 
-// Pending describes the segments of a pool that a rank is about to register by their number and a
-// digest. The zero value stands for no segments.
+// Pending describes the segments of a pool that a rank is about to register, by their count and
+// a digest. The zero value means that there are no such segments.
 type Pending struct {
 	Count  uint32
 	Digest uint64
 }
 
-// Add returns p extended by one segment. The digest depends on the order in which segments are
+// Add returns p with one more segment. The digest depends on the order in which segments are
 // added, because the order of registrations matters.
 func (p Pending) Add(ordinal int32, bytes int64) Pending {
 	return Pending{
@@ -68,13 +68,14 @@ type Ledger struct {
 	// ID identifies the pool. It is the same on all ranks.
 	ID     uint64
 	Source Source
-	// Pending describes the segments to be registered. It is compared only in [Exact] mode.
+	// Pending describes the segments that are about to be registered. It is compared only in
+	// [Exact] mode.
 	Pending Pending
 }
 
-// Config configures an agreement on one rank. Rank, Flags, Site and the contents of Ledgers may
-// differ between ranks, and Group and Names affect only the text of the report. The agreement
-// detects and reports differences in all other fields.
+// Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks.
+// Group and Names affect only the text of the report. In the other fields, and in the
+// histories, the agreement detects and reports differences.
 type Config struct {
 	// Rank is this rank's number, from 0 to Ranks-1.
 	Rank, Ranks int
@@ -84,15 +85,15 @@ type Config struct {
 	Group string
 	// Names determines how reports name ranks and pools.
 	Names Names
-	// Tag identifies the operation that needs the agreement in at most [MaxTag] bytes. Ranks with
-	// different tags are at different points in their program.
+	// Tag identifies the operation that needs the agreement. Its length is at most [MaxTag] bytes.
+	// Ranks with different tags are at different points in their program.
 	Tag string
 	// Flags are combined over all ranks. If any rank sets a flag, only tags are compared, and the
-	// agreement ends with the combined flags.
+	// Outcome contains the combined flags.
 	Flags uint64
-	// Ledgers lists the histories, which are compared in the order of their ids.
+	// Ledgers lists the histories. They are compared in the order of their IDs.
 	Ledgers []Ledger
-	// Call, if set, is compared once the ledgers are known to be identical.
+	// Call, if set, is compared after the ledgers have been found to be identical.
 	Call *event.Call
 	// Site is the call site of Call, or "" if it is unknown. It is not compared.
 	Site string
@@ -109,7 +110,7 @@ func (c Config) note() []byte {
 func (c Config) validate() error {
 	switch {
 	case c.Ranks < 1 || c.Rank < 0 || c.Rank >= c.Ranks:
-		return fmt.Errorf("starting an agreement as rank %d of %d: out of range", c.Rank, c.Ranks)
+		return fmt.Errorf("starting an agreement as rank %d of %d ranks: out of range", c.Rank, c.Ranks)
 	case c.Mode != Exact && c.Mode != Prefix:
 		return fmt.Errorf("starting an agreement in mode %d: unknown", c.Mode)
 	case len(c.Names.Members) > 0 && len(c.Names.Members) != c.Ranks:
@@ -126,7 +127,7 @@ func (c Config) validate() error {
 }
 
 // Machine runs an agreement on one rank. Its phases are vote, probe, events and done (see the
-// package comment). It may skip phases but never returns to an earlier one. It is not safe for
+// package comment). It may skip a phase but never returns to an earlier one. It is not safe for
 // concurrent use.
 type Machine struct {
 	config  Config
@@ -136,7 +137,7 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers that may differ, ordered by id. Only its last element may be
+	// undecided holds the ledgers that may differ, ordered by ID. Only the last of them may be
 	// known to differ.
 	undecided []interval
 	answers   []answer       // this rank's answers in the current round
@@ -145,7 +146,7 @@ type Machine struct {
 	agreed    []AgreedPrefix // ledgers known to be identical
 }
 
-// New returns a machine in its first round.
+// New returns a machine that has not been started.
 func New(c Config) (*Machine, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -160,8 +161,8 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload for the first round. The agreement compares the histories as they are
-// during this call, so they may grow afterwards.
+// Start returns the payload for the first round. The agreement compares the histories as they
+// are when Start is called. They may grow afterwards.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -244,8 +245,8 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance records ledgers that need no more probes as agreed and starts the next round for the
-// remaining ones. If none remain, it ends the agreement.
+// advance records the ledgers that are now known to be identical as agreed, and starts the next
+// round for the remaining ledgers. If none remain, it ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -305,8 +306,8 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree compares the pending segments and the calls once all ledgers are known to be identical, and
-// ends the agreement.
+// agree ends the agreement. It is called when all ledgers are known to be identical, and
+// compares the pending segments and the calls.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {

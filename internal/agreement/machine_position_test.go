@@ -12,8 +12,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxRounds returns the maximum number of rounds for a history of n events: one for the votes, as
-// many as it takes to search n+1 outcomes, and one for the events.
+// maxRounds returns the maximum number of rounds for a history of n events: one round for the
+// votes, the rounds that it takes to search n+1 outcomes, and one round for the events.
 func maxRounds(n int) int {
 	k := 0
 	for remaining := n + 1; remaining > 1; remaining = (remaining + maxProbes) / (maxProbes + 1) {
@@ -34,7 +34,7 @@ var changes = map[string]func([]event.Event, int) []event.Event{
 	"a missing event": func(h []event.Event, p int) []event.Event {
 		return slices.Delete(h, p, p+1)
 	},
-	"no further events": func(h []event.Event, p int) []event.Event { return h[:p] },
+	"an earlier end": func(h []event.Event, p int) []event.Event { return h[:p] },
 }
 
 func firstDifference(a, b []event.Event) int {
@@ -179,8 +179,8 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 }
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 have agreed with each other, and so have ranks 2 and 3, but although the agreed
-	// position is the same, the two histories differ before it.
+	// Ranks 0 and 1 have agreed with each other, and ranks 2 and 3 have agreed with each other.
+	// Both pairs have agreed up to the same position, but their histories differ before it.
 	base := randomHistory(newRand(7), 500)
 	other := slices.Clone(base)
 	other[10].Size++

@@ -34,7 +34,8 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	}
 }
 
-// growingLedger appends an event in each call of DigestAt, like a pool that allocates concurrently.
+// growingLedger appends an event in each call of DigestAt, as if the pool allocated
+// concurrently.
 type growingLedger struct{ *ledger.Ledger }
 
 func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
@@ -59,12 +60,12 @@ func TestEventsAfterStartAreIgnored(t *testing.T) {
 		d := outcomes[0].Divergence
 		if d == nil || d.Position != uint64(at) || len(d.Variants) != 3 ||
 			d.Variants[1].HasEvent {
-			t.Fatalf("got %+v, want three variants at event %d, the second without an event", d, at)
+			t.Fatalf("got %+v, want three variants at event %d, with no event in the second", d, at)
 		}
 	}
 }
 
-// forgetfulLedger no longer knows any digest when the search begins.
+// forgetfulLedger knows no digests, as if they had been dropped when the search begins.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
@@ -134,8 +135,8 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	}
 }
 
-// runAll runs an agreement with the given machines, and returns their outcomes and the number of
-// rounds. Ranks in absent do not take part.
+// runAll runs an agreement with the given machines, and returns their outcomes and the number
+// of rounds. The ranks in absent do not take part.
 func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -182,7 +183,7 @@ func mustNew(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// newGroup returns one machine per ledger. The machines compare a single pool, whose id is 1.
+// newGroup returns one machine per ledger. The machines compare a single pool, whose ID is 1.
 func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	out := make([]*Machine, len(ledgers))

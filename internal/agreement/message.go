@@ -19,9 +19,9 @@ const (
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value holds the mode and the tag, call the encoded call, and note the call's
-	// site. In phaseEvents, value holds the rank's answer for a position in a ledger, and note the
-	// digests of the requests from that position on.
+	// In phaseVote, value holds the mode and the tag, call holds the encoded call, and note holds
+	// the call's site. In phaseEvents, value holds the rank's answer for a position in a ledger,
+	// and note holds the digests of the requests that start at that position.
 	value, call, note []byte
 	ledger, position  uint64
 	flags             uint64 // in phaseVote: Config.Flags
@@ -85,8 +85,8 @@ type Summary struct {
 	events           variants      // in phaseEvents
 }
 
-// Merge combines the payloads of a round, of which payloads[i] is that of rank i, or nil if rank i
-// did not take part. Errors wrap [ErrProtocol].
+// Merge combines the payloads of a round. payloads[i] is the payload of rank i, or nil if rank
+// i did not take part. Errors wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {

@@ -1,7 +1,7 @@
 package agreement
 
-// maxProbes is the maximum number of positions in a ledger that one round probes. 15 positions
-// divide the interval by 16 with a payload of a few hundred bytes.
+// maxProbes is the maximum number of positions in a ledger that one round probes. Probing 15
+// positions reduces the interval to a sixteenth, with a payload of a few hundred bytes.
 const maxProbes = 15
 
 // answer is a rank's digest at one position of a ledger. Digest is 0 if Known is false.
@@ -29,9 +29,8 @@ func (r *probeResult) add(a answer) {
 	}
 }
 
-// probePositions returns up to maxProbes positions that divide the interval into parts of similar
-// size. It considers only positions whose digest every rank knows (see candidates), and returns
-// none if there are no such positions.
+// probePositions returns up to maxProbes positions that divide the interval into parts of
+// similar size. It returns only positions whose digest every rank knows (see candidates).
 func (in interval) probePositions() []uint64 {
 	coarse, dense, fine := in.candidates()
 	n := coarse + fine
@@ -68,9 +67,9 @@ func fractionUp(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow narrows the interval according to the result at one position. If a rank no longer knows a
-// digest that it knew when the agreement began, the search ends, because it could not rely on the
-// digests in further rounds either.
+// narrow narrows the interval according to the result at one position. If a rank no longer
+// knows a digest that it knew when the agreement began, the search ends, because other digests
+// may also be missing in further rounds.
 func (in *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:

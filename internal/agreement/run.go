@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank. The
-// entry for a rank that did not take part is nil, but this rank's own entry is never nil. When ctx
-// ends, an Exchange returns an error that lists the missing ranks. The caller must not modify the
-// payloads, which are valid until the next call.
+// Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank.
+// The entry for a rank that did not take part is nil, but this rank's own entry is never nil.
+// When ctx is done, an Exchange returns an error that lists the missing ranks. The payloads are
+// valid until the next call, and the caller must not modify them.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run runs all rounds of m using exchange. Differences between ranks are reported in the Outcome;
-// an error means that an exchange failed or a payload was invalid.
+// Run runs all rounds of m and calls exchange in each. The Outcome reports differences between
+// ranks. An error means that an exchange failed or a payload was invalid.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

@@ -8,15 +8,15 @@ import (
 // maxVariants is the maximum number of distinct contributions that a report lists.
 const maxVariants = 16
 
-// variant holds one contribution and, in ascending order, the ranks that made it. note is that of
-// the lowest rank; notes are not compared.
+// variant holds one contribution and, in ascending order, the ranks that made it. note is the
+// lowest rank's note, because notes are not compared.
 type variant struct {
 	value, note []byte
 	ranks       []int
 }
 
-// variants holds distinct contributions, ordered by their lowest rank. Of contributions beyond the
-// first maxVariants, it keeps only the ranks.
+// variants holds distinct contributions, ordered by their lowest rank. After the first
+// maxVariants contributions, it keeps only the ranks of further ones.
 type variants struct {
 	list   []variant
 	others []int

@@ -16,8 +16,8 @@ func (v vote) valid() bool {
 
 // tally combines all ranks' votes on one ledger.
 type tally struct {
-	// vote is the first rank's vote, except that Floor and Stride are the greatest of any rank and
-	// thus describe the part of the history that every rank still keeps.
+	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank. They
+	// describe the part of the history that every rank still keeps.
 	vote
 	low, high  uint64 // smallest and greatest positions
 	same       bool   // whether position and digest are the same on all ranks
@@ -37,8 +37,8 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger, which is from lo to top
-// inclusive. While differs is false, no difference has been found, and the compared parts are
+// interval bounds the position of the first difference in a ledger: it is at least lo and at
+// most top. While differs is false, no difference has been found, and the compared parts are
 // identical if their digests at top are the same.
 type interval struct {
 	id, lo, loDigest, top uint64

@@ -7,9 +7,9 @@ import (
 	"symmem/event"
 )
 
-// TestRanksWithoutCallDoNotCount checks that ranks without a call neither count nor are deviant
-// while other ranks report different calls, because another rank's fault can stop a rank before its
-// call.
+// TestRanksWithoutCallDoNotCount checks that ranks without a call are ignored if other ranks
+// report different calls. Another rank's fault may have stopped the ranks without a call before
+// they made it.
 func TestRanksWithoutCallDoNotCount(t *testing.T) {
 	sum, maxOp := &event.Call{ReduceOp: "Sum"}, &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {

@@ -20,8 +20,8 @@ const (
 	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition keeps arithmetic on positions from overflowing. A ledger that absorbs an event
-	// every nanosecond takes more than a century to reach it.
+	// maxPosition bounds positions, so that arithmetic on them cannot overflow. A ledger that
+	// absorbs an event every nanosecond takes more than a century to reach it.
 	maxPosition = 1 << 62
 
 	// maxValue is the maximum size in bytes of an encoded tag, call, or event with its site.
@@ -32,7 +32,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. After an error, which it keeps, it returns only zero values.
+// reader decodes a payload. It keeps the first error and returns only zero values after it.
 type reader struct {
 	b   []byte
 	err error

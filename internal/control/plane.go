@@ -55,7 +55,7 @@ type Plane interface {
 	// submitted it, the wait continues for Grace: the work can often still complete, because the
 	// peer mostly failed in a later call.
 	//
-	// If ctx is canceled first, Await returns the cancellation's cause and the plane stays open.
+	// If ctx is done first, Await returns the cause of ctx and the plane stays open.
 	// Any other error makes the plane fail, and is a RankLostError, TimeoutError, DeadlockError or
 	// ErrFault of package driver, or the plane's Cause.
 	Await(ctx context.Context, w Wait) error

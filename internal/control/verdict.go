@@ -332,7 +332,7 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context was canceled. The error lists the ranks
+// Interrupted returns the error of a wait whose context is done. The error lists the ranks
 // that had not arrived, and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, (*RankState).isMissing)

@@ -51,7 +51,7 @@ func TestNamespacesOfDifferentNamesDiffer(t *testing.T) {
 		seen[NamespaceOf(name)] = name
 	}
 	if first, second := NamespaceOf("pool"), NamespaceOf("pool"); first != second {
-		t.Errorf("NamespaceOf(\"pool\") = %#x, then %#x", first, second)
+		t.Errorf("NamespaceOf(\"pool\") = %#x, then %#x; want the same value", first, second)
 	}
 }
 
@@ -71,7 +71,7 @@ func FuzzDecodeRequest(f *testing.F) {
 			return
 		}
 		if string(encodeRequest(token, key)) != string(frame) {
-			t.Fatalf("%x decodes to a request whose encoding is different", frame)
+			t.Fatalf("%x was decoded to a request with a different encoding", frame)
 		}
 	})
 }

@@ -11,16 +11,16 @@ const (
 	// model causes about a thousand events, so 3 MiB hold the last few dozen steps.
 	DefaultKept = 1 << 16
 
-	// upkeepInterval is the number of events between checks whether to grow the ring or add a
-	// checkpoint. It is also the ring's minimum capacity and the first stride.
+	// upkeepInterval is the number of events after which a ledger checks again whether to grow the
+	// ring or add a checkpoint. It is also the ring's minimum capacity and the first stride.
 	upkeepInterval = 64
 
-	// maxCheckpoints limits the table of older digests to 8 KiB. Because the table is half full
-	// after the stride doubles, a long history has between 512 and 1024 checkpoints.
+	// maxCheckpoints limits the table of older digests to 8 KiB. When the stride doubles, half of
+	// the table becomes free, so a long history has between 512 and 1024 checkpoints.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool. What it keeps about a position depends on where that is:
+// Ledger is the history of one pool. What it keeps about a position depends on the position:
 //
 //	position in [Floor, Position]    event and digest are kept exactly
 //	multiples of Stride below Floor  the digest is kept
@@ -31,10 +31,10 @@ const (
 type Ledger struct {
 	position uint64
 	digest   uint64
-	// start is the position of the latest Restart, before which nothing is known.
+	// start is the position of the latest Restart. Nothing is known about earlier events.
 	start uint64
-	// ring holds event p in ring[p mod len]. Its length is a power of two, which doubles until it
-	// reaches kept, so that small pools need little memory.
+	// ring holds event p in ring[p mod len]. Its length is a power of two, and doubles until it
+	// reaches kept. Small pools thus need little memory.
 	ring []entry
 	kept uint64
 
@@ -74,7 +74,8 @@ func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note is like Absorb for an event with an unknown call site. Its arguments fit into registers.
+// Note is like Absorb, but for an event with an unknown call site. Its arguments fit into
+// registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -135,13 +136,14 @@ func (l *Ledger) Floor() uint64 {
 	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
 }
 
-// NextStart returns the smallest position after all events at which a restarted history may begin.
+// NextStart returns the smallest position at which a restarted history may begin. It is after
+// all events.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
-// Restart replaces the history with an agreed one, of which only the length and digest are known.
-// position is the NextStart of the rank with the longest history. No rank that has yet to restart
-// has reached that position, so comparing its history with a restarted one never reports a
-// difference.
+// Restart replaces the history with an agreed history, of which only the length and digest are
+// known. position is the NextStart of the rank with the longest history. A rank that has not
+// restarted yet has not reached that position, so a comparison of its history with a restarted
+// one never reports a difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.start = position, digest, position
 	l.agreed, l.agreedDigest = position, digest
@@ -175,8 +177,9 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	return e, true
 }
 
-// Load stores the event at position in e and returns the index of its call site. position must be
-// between Floor and Position-1. Fields that the ledger does not keep remain unchanged.
+// Load stores the event at position in e and returns the index of its call site. position must
+// be between Floor and Position-1. Load does not change fields of e that the ledger does not
+// keep.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	p := l.At(position)
 	e.Number = position
@@ -190,10 +193,10 @@ func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.ring[position&uint64(len(l.ring)-1)].Placement
 }
 
-// Agree records that the first position events, which have the given digest, are the same on all
-// ranks that took part in an agreement, so that they need not be compared again. The agreed
-// position never decreases. If the digest does not match this history, Agree changes nothing and
-// returns false.
+// Agree records that the first events, up to position, are the same on all ranks that took part
+// in an agreement, so that they need not be compared again. digest is the digest of these
+// events. If it does not match this history, Agree changes nothing and returns false. The
+// agreed position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false

@@ -179,14 +179,14 @@ func TestDigestDependsOnOrder(t *testing.T) {
 			return
 		}
 		if absorb(absorb(Empty, &a), &b) == absorb(absorb(Empty, &b), &a) {
-			t.Fatalf("the digest does not depend on the order of %v and %v", a, b)
+			t.Fatalf("the digests of %v and %v in both orders are the same", a, b)
 		}
 	})
 }
 
-// TestDigestsSpread absorbs events that differ as little as those of a real pool, and counts
-// collisions in the low and high 32 bits. 2^17 digests make 2^33 pairs, so about 2 collisions are
-// expected in each half, and more than 20 would indicate a defect.
+// TestDigestsSpread absorbs events that differ as little as those of a real pool. It counts
+// collisions in the low and in the high 32 bits of the digests. 2^17 digests form 2^33 pairs,
+// so about 2 collisions are expected in each half. More than 20 would indicate a defect.
 func TestDigestsSpread(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17

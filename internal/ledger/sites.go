@@ -2,15 +2,15 @@ package ledger
 
 import "symmem/event"
 
-// MaxSites bounds the size of a [Sites] table in case callers make up names. A program has at most
-// a few thousand places that allocate.
+// MaxSites bounds the size of a [Sites] table, because callers may pass any number of names. A
+// program has at most a few thousand places that allocate.
 const MaxSites = 1 << 16
 
 // Sites interns the call sites of events. Index 0 is the unknown site.
 //
-// The caller obtains a program counter with runtime.Callers and resolves it once; from then on,
-// [Sites.Index] returns its index without allocating. The owner of a Sites must guard it with a
-// lock.
+// The caller obtains a program counter with runtime.Callers, resolves it and calls
+// [Sites.Intern]. After that, [Sites.Index] returns its index without allocating. The owner of
+// a Sites must guard it with a lock.
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
 	byName map[string]uint32 // lets program counters of the same line share an index
@@ -28,9 +28,9 @@ func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	return i, ok
 }
 
-// Intern records that pc is at site (file:line, cut to [event.MaxSiteBytes]) and returns the site's
-// index. If pc is 0, it interns only the name, for callers with frames outside of Go. If the table
-// is full, Intern returns 0, the unknown site.
+// Intern records that pc is at site and returns the site's index. site has the form file:line
+// and is cut to [event.MaxSiteBytes]. Callers with frames outside of Go pass a pc of 0, for
+// which Intern records only the name. If the table is full, Intern returns 0, the unknown site.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	i := s.name(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {

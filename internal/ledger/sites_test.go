@@ -11,7 +11,7 @@ func TestSitesAreInternedOnce(t *testing.T) {
 	s := NewSites()
 	a := s.Intern(0x10, "a.go:1")
 	if b := s.Intern(0x20, "a.go:1"); b != a {
-		t.Errorf("Intern of the same line = %d, then %d", a, b)
+		t.Errorf("Intern of the same line = %d, then %d; want the same index", a, b)
 	}
 	if c := s.Intern(0, "b.go:2"); c == a || s.At(c) != "b.go:2" {
 		t.Errorf("At(%d) = %q; want b.go:2 at another index than %d", c, s.At(c), a)

@@ -26,7 +26,7 @@ const (
 )
 
 // Dial connects to the store at an endpoint. It retries until the server accepts the connection
-// or ctx is canceled. If ctx has no deadline, Dial fails after DefaultTimeout. It fails without
+// or ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. It fails without
 // retrying if the token is wrong (ErrToken), the server does not speak the TCPStore protocol
 // (ErrProtocol), or the socket belongs to another user (PeerError). The caller must close the
 // client.
@@ -83,7 +83,7 @@ func isTransient(err error) bool {
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
 // retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for the
-// error of try, or ctx is canceled.
+// error of try, or ctx is done.
 func retryUntil[T any](
 	ctx context.Context,
 	try func(context.Context) (*T, error),
@@ -101,7 +101,7 @@ func retryUntil[T any](
 }
 
 // sleepWithJitter sleeps for a random time around pause, so that ranks that start together do
-// not all connect at the same moment. It returns false if ctx is canceled first.
+// not all connect at the same moment. It returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -31,7 +31,7 @@ var pastDeadline = time.Unix(1, 0)
 // wait begins after the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
-// guard makes all I/O of the link fail when ctx is canceled, until release is called.
+// guard makes all I/O of the link fail when ctx is done, until release is called.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -144,7 +144,7 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait sends a WAIT and blocks until the keys are set. If ctx is canceled first, wait cancels
+// wait sends a WAIT and blocks until the keys are set. If ctx is done first, wait cancels
 // the WAIT and returns the cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
@@ -168,7 +168,7 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel cancels a WAIT whose context was canceled. It returns the cause of ctx, or nil if the
+// cancel cancels a WAIT whose context is done. It returns the cause of ctx, or nil if the
 // keys were set before the server received the cancellation.
 func (l *link) cancel(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)

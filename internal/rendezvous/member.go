@@ -45,7 +45,7 @@ func (m *Member) Close() error {
 const MaxWhy = 64 << 10
 
 // Leave leaves the job. In the process that serves the store, the last Member to leave waits
-// until the other ranks have left or ctx is canceled, and then closes the store. Only the first
+// until the other ranks have left or ctx is done, and then closes the store. Only the first
 // call of Leave has an effect.
 //
 // A rank that leaves because of a failure passes the reason as why. The other ranks receive it
@@ -84,7 +84,7 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 }
 
 // serveUntilLeft removes this member from its service. The last member closes the server when
-// every other rank has announced that it leaves or has disconnected, or when ctx is canceled. A
+// every other rank has announced that it leaves or has disconnected, or when ctx is done. A
 // rank that has left may already be connected again for its next call of Connect. That call
 // then retries.
 func (m *Member) serveUntilLeft(ctx context.Context) error {

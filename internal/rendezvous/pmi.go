@@ -68,7 +68,7 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// pmiExchange performs a whole exchange. It fails if ctx is canceled first.
+// pmiExchange performs a whole exchange. It fails if ctx is done first.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}

@@ -192,7 +192,7 @@ func (s *Server) apply(from clientID, r *request) error {
 }
 
 // Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected. It returns an error if ctx is canceled first. The server continues to serve
+// disconnected. It returns an error if ctx is done first. The server continues to serve
 // connected clients until Close is called.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {

@@ -56,7 +56,7 @@ func (s *Server) openSession(n *session) error {
 }
 
 // OnAcceptError sets a function that the server calls when it cannot accept a connection for
-// the first time. The server calls it on one of its own goroutines. If OnAcceptError is not
+// the first time. The call is made on one of the server's goroutines. If OnAcceptError is not
 // called, the server logs a warning.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()

@@ -168,7 +168,7 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 }
 
 // await waits until a rank has ended for which fatal returns true, and until that end has been
-// known for the duration after. If ctx is canceled first, await returns nil.
+// known for the duration after. If ctx is done first, await returns nil.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -193,7 +193,7 @@ func (w *endWatcher) latest(rank int) *EndedError {
 	return w.ends[rank].EndedError
 }
 
-// sleep sleeps for d. It returns false if ctx is canceled first.
+// sleep sleeps for d. It returns false if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

@@ -12,7 +12,7 @@ import (
 )
 
 // TestJoinReportsAbsentRankBeforeContextEnds calls explain with the error of a wait that
-// reached its context's deadline a moment before the context was canceled.
+// reached its context's deadline a moment before the context was done.
 func TestJoinReportsAbsentRankBeforeContextEnds(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()

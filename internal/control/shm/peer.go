@@ -59,7 +59,7 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process exits, unless ctx is canceled first. If the process
+// onEnd calls a function when the process exits, unless ctx is done first. If the process
 // is already known to have exited, onEnd calls it before it returns, and otherwise on another
 // goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {

@@ -77,7 +77,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 }
 
 // connectAll waits until this rank is connected to all other ranks or a connection fails. The
-// goroutines that it starts run until ctx is canceled.
+// goroutines that it starts run until ctx is done.
 func (j *joiner) connectAll(ctx context.Context) error {
 	errCtx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
