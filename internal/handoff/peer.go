@@ -15,9 +15,9 @@ import (
 
 // Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// If a request gets no response, for example before its deadline, the Peer closes the connection,
-// because a late response could be mistaken for the response to the next request. The next request
-// then reconnects.
+// If a request gets no response before its deadline, or fails for another reason, the Peer
+// closes the connection. Otherwise, a late response could be mistaken for the response to the
+// next request. The next request then reconnects.
 type Peer struct {
 	address string
 	token   Token
@@ -31,13 +31,13 @@ type Peer struct {
 	closed bool          // guarded by mu
 }
 
-// Dial connects to a Server of the same user.
+// Dial connects to a Server run by the same user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	conn, pid, err := connect(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	// Because the connection is open, the process is alive and its id has not been reused.
+	// Because the connection is open, the process is alive and its ID has not been reused.
 	watch, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
@@ -46,17 +46,18 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-// connect opens a connection to a process of the same user. It also returns that process's id.
+// connect opens a connection to a process owned by the same user. It also returns the ID of
+// that process.
 func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
-		return nil, 0, fmt.Errorf("connecting to a rank of this machine: %w", err)
+		return nil, 0, fmt.Errorf("connecting to a rank on this machine: %w", err)
 	}
 	sys.CloseInForks(c)
 	conn := c.(*net.UnixConn)
 	peer, err := sys.PeerOf(conn)
 	if err == nil && peer.UID != os.Getuid() {
-		err = fmt.Errorf("a process of user %d listens on a rank's socket: %w", peer.UID, ErrRefused)
+		err = fmt.Errorf("a rank's socket belongs to a process of user %d: %w", peer.UID, ErrRefused)
 	}
 	if err != nil {
 		conn.Close()
@@ -65,7 +66,7 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	return conn, peer.PID, nil
 }
 
-// PID returns the id of the peer's process as reported by the kernel.
+// PID returns the ID of the peer's process, as reported by the kernel.
 func (p *Peer) PID() int { return p.pid }
 
 // Watch returns a descriptor that becomes readable when the process exits. The Peer owns it.
@@ -88,8 +89,8 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.accept(f, response)
 }
 
-// connection returns the current connection, or reconnects to the same process if there is none.
-// The caller must hold p.requests.
+// connection returns the current connection. If there is none, it reconnects to the same
+// process. The caller must hold p.requests.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -112,7 +113,7 @@ func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	}
 	if pid != p.pid {
 		conn.Close()
-		return nil, fmt.Errorf("process %d listens on its address now: %w", pid, ErrRefused)
+		return nil, fmt.Errorf("process %d is now listening on that address: %w", pid, ErrRefused)
 	}
 	p.conn = conn
 	return conn, nil
@@ -129,9 +130,9 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request, reads the response into a buffer and returns the file that came with
-// it, or nil if there was none. The caller owns the file. After ctx has ended, requestFile returns
-// the error of ctx, even if the connection reaches its deadline first.
+// requestFile sends a request, reads the response into a buffer and returns the file that came
+// with it, or nil if there was none. The caller owns the file. If requestFile fails because ctx
+// is done, it returns the error of ctx, even if the connection reaches its deadline first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -153,7 +154,7 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns f if the response is successful, and otherwise closes f.
+// accept returns f if the response is successful. Otherwise it closes f and returns an error.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {

@@ -15,10 +15,12 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout bounds the time from the first byte of a request to the end of its response.
+// requestTimeout bounds the time from the first byte of a request to the last byte of its
+// response.
 const requestTimeout = 10 * time.Second
 
-// acceptPause is the time between attempts to accept a connection when no descriptors are free.
+// acceptPause is the pause after a failed attempt to accept a connection, for example because
+// no descriptors are free.
 const acceptPause = 10 * time.Millisecond
 
 // Server sends exported files to other processes. It is safe for concurrent use.
@@ -54,8 +56,8 @@ func Listen(token Token) (*Server, error) {
 // Address returns the address that peers pass to Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file under a key until Withdraw. The caller owns the file and must keep it open
-// until then.
+// Export offers a file under a key until Withdraw is called. The caller owns the file and must
+// keep it open until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +118,7 @@ func (s *Server) serve(c *net.UnixConn) {
 	defer s.forget(c)
 	request := make([]byte, requestSize)
 	for {
-		// Set a deadline only once the first byte of a request has arrived, because a peer may keep
+		// Set a deadline only after the first byte of a request has arrived, because a peer may keep
 		// its connection open for hours between requests.
 		c.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
@@ -142,8 +144,8 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// Hold the lock while sending, so that Withdraw returns only after the kernel has its own
-	// reference to the file, which the caller of Withdraw may then close.
+	// Hold the lock while sending. When Withdraw returns, the kernel then has its own reference to
+	// the file, and the caller of Withdraw may close the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

@@ -36,7 +36,7 @@ func newPeer(t *testing.T, s *Server, token Token) *Peer {
 	return p
 }
 
-// newMemory returns a file of shared memory, which tests identify by its size.
+// newMemory returns a file of shared memory. Tests identify the file by its size.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := sys.Memfd("test", bytes)
@@ -123,7 +123,7 @@ func TestWrongTokenIsRefused(t *testing.T) {
 		t.Errorf("Fetch with a wrong token = %v; want ErrRefused", err)
 	}
 	if _, err := fetchSize(p, Key{}); err == nil {
-		t.Error("second Fetch with a wrong token succeeded")
+		t.Error("second Fetch with a wrong token succeeded, want an error")
 	}
 	if size, err := fetchSize(newPeer(t, s, token), Key{}); err != nil || size != 4096 {
 		t.Errorf("Fetch by the next peer = file of %d bytes, %v; want 4096 bytes", size, err)
@@ -256,7 +256,8 @@ func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 }
 
 // TestLateResponseIsDiscarded checks that a Peer does not mistake the response to an abandoned
-// request for the response to its next request, which would give a window the wrong memory.
+// request for the response to its next request. Such a mistake would give a window the wrong
+// memory.
 func TestLateResponseIsDiscarded(t *testing.T) {
 	server, err := net.ListenUnix("unix", socketName("late"))
 	check(t, err)
@@ -269,7 +270,8 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	if _, err := p.Fetch(canceled, Key{Number: 1}); err == nil {
 		t.Fatal("Fetch with a cancelled context succeeded")
 	}
-	// If the peer has wrongly kept its connection, this response arrives before its next request.
+	// If the peer has wrongly kept its connection, this response arrives before the peer sends its
+	// next request.
 	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
 	expected := newMemory(t, 8192)
 	var answering sync.WaitGroup

@@ -8,8 +8,8 @@ import (
 // Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher claims messages for the receives of one rank, which are represented by values of type R.
-// The zero value is ready to use.
+// Matcher claims messages for the receives of one rank. Values of type R represent the
+// receives. The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
 	claims []Claim[R] // result of the latest call
@@ -20,7 +20,7 @@ type Claim[R any] struct {
 	Receive R
 	// Source is the message's sender.
 	Source int
-	// Number is the message's number among those with the same source and tag.
+	// Number is the message's number among the messages with the same source and tag.
 	Number uint64
 }
 
@@ -37,8 +37,8 @@ type Arrival struct {
 type queue[R any] struct {
 	claimed map[int]uint64 // number of claimed messages by source
 	waiting []waiting[R]   // receives without a claim, in the order of calls
-	// arrived holds messages in the order of arrival. Claimed messages are removed once they
-	// outnumber the unclaimed ones, whose IDs are in present.
+	// arrived holds messages in the order of arrival. present holds the IDs of the unclaimed ones.
+	// Claimed messages are removed from arrived when they outnumber the unclaimed ones.
 	arrived []Arrival
 	present map[messageID]struct{}
 }
@@ -67,17 +67,18 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive in a segment from a source, which may be Any. A receive from Any accepts
-// only messages in the same segment, because a faster rank may already have sent messages in a
-// later one. Post returns the resulting claims in order. The slice is valid until the next call.
+// Post records a receive from a source, which may be Any. segment is the receive's segment (see
+// Arrival). A receive from Any accepts only messages in the same segment, because a faster rank
+// may already have sent messages in a later segment. Post returns the resulting claims in
+// order. The slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
 	return m.claim(q)
 }
 
-// Arrive records that a message has arrived or begun to arrive, and returns the resulting claims.
-// It ignores messages that have already arrived or been claimed.
+// Arrive records that a message has arrived or begun to arrive, and returns the resulting
+// claims. It ignores a message that has already arrived or been claimed.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	id := messageID{a.Source, a.Number}
@@ -120,8 +121,8 @@ func (q *queue[R]) drop(id messageID) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
-// nextSource returns, among the sources whose next message has arrived and is in the given segment,
-// the one whose message arrived first. It returns Any if there is none.
+// nextSource considers the sources whose next message has arrived and is in the given segment.
+// It returns the source whose message arrived first, or Any if there is none.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrived {
 		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {

@@ -88,7 +88,7 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 	}
 }
 
-// model is a simple matcher that keeps all events and scans all of them after each one.
+// model is a simple matcher that keeps all events and scans all of them after each event.
 type model struct {
 	posts   []Claim[int] // Number holds the tag
 	arrived []Arrival
@@ -119,8 +119,8 @@ func (m *model) claims() (claims []Claim[int]) {
 	return claims
 }
 
-// TestMatcherMatchesModel compares all claims made so far with those of the model after each event,
-// and thus also checks that a later event never changes a claim.
+// After each event, TestMatcherMatchesModel compares all claims made so far with the model's
+// claims. It thus also checks that a later event never changes a claim.
 func TestMatcherMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Matcher[int]
@@ -143,7 +143,7 @@ func TestMatcherMatchesModel(t *testing.T) {
 			}
 			for _, c := range claims {
 				if _, twice := final[c.Receive]; twice {
-					t.Fatalf("receive %d claims twice", c.Receive)
+					t.Fatalf("receive %d has two claims", c.Receive)
 				}
 				final[c.Receive] = c
 			}
@@ -168,22 +168,22 @@ func BenchmarkPostAndArrive(b *testing.B) {
 	}
 }
 
-// TestAnySourceClaimsOnlyMessagesInItsSegment makes rank 2 send after a collective that rank 1 has
-// not reached yet.
+// In TestAnySourceClaimsOnlyMessagesInItsSegment, rank 2 sends a message after a collective
+// that rank 1 has not reached yet.
 func TestAnySourceClaimsOnlyMessagesInItsSegment(t *testing.T) {
 	var m Matcher[string]
 	if claims := m.Post("first", 0, Any, 1); len(claims) != 0 {
-		t.Fatalf("claimed %v before any arrival", claims)
+		t.Fatalf("got claims %v before any arrival, want none", claims)
 	}
 	later := Arrival{Source: 2, Number: 1, Segment: 2}
 	if claims := m.Arrive(later); len(claims) != 0 {
-		t.Fatalf("claimed %v, which includes a message in a later segment", claims)
+		t.Fatalf("got claims %v after a message in a later segment, want none", claims)
 	}
 	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
 	if got := text(claims); got != "first=1:1 " {
-		t.Fatalf("claimed %q, want message 1 from rank 1", got)
+		t.Fatalf("got claims %q, want message 1 from rank 1", got)
 	}
 	if got := text(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
-		t.Fatalf("claimed %q, want message 1 from rank 2", got)
+		t.Fatalf("got claims %q, want message 1 from rank 2", got)
 	}
 }

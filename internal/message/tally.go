@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Tally counts a rank's calls by peer and tag. The zero value is ready to use.
+// Tally counts a rank's calls of Send or Recv by peer and tag. The zero value is ready to use.
 type Tally struct{ records map[Key]*record }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
@@ -13,10 +13,10 @@ type Key struct{ Peer, Tag int }
 
 type record struct {
 	count uint64 // number of calls so far
-	// earlier holds, for each number of collectives after which there were calls, the count at the
-	// last of these calls.
+	// earlier holds the count after the last call in each segment, that is, between two
+	// collectives. It has no entry for segments without calls.
 	earlier []earlierCount
-	// limit is the length of earlier at which it is pruned.
+	// limit is the length of earlier at which earlier is pruned.
 	limit int
 }
 
@@ -25,9 +25,9 @@ type earlierCount struct{ after, count uint64 }
 // minLimit is the smallest value of record.limit.
 const minLimit = 32
 
-// Count counts a call made after the given number of collectives and returns the call's number,
-// starting from 1. The first done collectives have completed, so Before will not be called for them
-// again.
+// Count counts a call that was made after the given number of collectives, and returns the
+// call's number, starting from 1. done is the number of completed collectives. Before must not
+// be called for these again.
 func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	r := t.records[k]
 	if r == nil {
@@ -49,7 +49,7 @@ func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	return r.count
 }
 
-// prune drops counts that Before no longer needs, given the number of completed collectives.
+// prune drops counts that Before no longer needs. done is the number of completed collectives.
 func (r *record) prune(done uint64) {
 	keep := 0
 	for keep+1 < len(r.earlier) && r.earlier[keep+1].after <= done {
@@ -59,14 +59,15 @@ func (r *record) prune(done uint64) {
 	r.limit = max(minLimit, 2*len(r.earlier))
 }
 
-// Counted is the number of calls counted for a key.
+// Counted is the number of calls for a key.
 type Counted struct {
 	Key
 	Calls uint64
 }
 
-// Before returns the number of calls before a collective for each key with any, ordered by peer and
-// tag. Collectives are numbered from 1, and the given one must not have completed.
+// Before returns the number of calls that were made before a collective, for each key that has
+// such calls, ordered by peer and tag. Collectives are numbered from 1, and the given
+// collective must not have completed.
 func (t *Tally) Before(collective uint64) []Counted {
 	var all []Counted
 	for k, r := range t.records {
@@ -86,9 +87,10 @@ func (t *Tally) Before(collective uint64) []Counted {
 	return all
 }
 
-// Weight returns the value that a message to a receiver with a tag adds to its sender's balance and
-// subtracts from its receiver's. If all balances add up to 0, each rank has received as many
-// messages with each tag as were sent to it, with an error probability of 2^-64.
+// Weight returns the weight of a message, given its receiver and tag. A message adds its weight
+// to the sender's balance and subtracts it from the receiver's. If all balances add up to 0,
+// each rank has received as many messages with each tag as were sent to it, with an error
+// probability of 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -66,6 +66,6 @@ func TestWeightsDifferByRankAndTag(t *testing.T) {
 		}
 	}
 	if len(seen) != 6400 || seen[0] {
-		t.Errorf("got %d different weights, want 6400, none of them 0", len(seen))
+		t.Errorf("got %d different weights (0 among them: %v), want 6400 without 0", len(seen), seen[0])
 	}
 }

@@ -17,26 +17,27 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable is the environment variable that names the folder in which a daemon listens. If no
-// daemon listens in that folder, CUDA does not use the service. logVariable names the folder for
-// the daemon's logs.
+// PipeVariable is the environment variable that names the folder in which a daemon of the
+// Multi-Process Service (MPS) listens. If no daemon listens in that folder, CUDA runs without
+// MPS. logVariable names the folder for the daemon's logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
 )
 
-// devicesVariable is the environment variable that selects the GPUs visible to CUDA. A daemon
-// started with it offers only these GPUs to its clients and numbers them from 0.
+// devicesVariable is the environment variable that selects the GPUs visible to CUDA. If it is
+// set when a daemon starts, the daemon offers only these GPUs to its clients and numbers them
+// from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
 // program is the name of NVIDIA's control program, which comes with the driver.
 const program = "nvidia-cuda-mps-control"
 
-// patience bounds the time it may take to start or stop a daemon.
+// patience bounds the time that it takes to start or stop a daemon.
 const patience = 20 * time.Second
 
-// Running reports whether a process with this environment may become a client of a daemon. It may
-// also return true if the daemon has been killed.
+// Running reports whether CUDA in a process with this environment would try to use a daemon. It
+// also returns true after a daemon was killed, because the daemon's control file remains.
 func Running(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
@@ -51,7 +52,7 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon is a running daemon, owned by the caller of Start. It is not safe for concurrent use.
+// Daemon is a running daemon. The caller of Start owns it. It is not safe for concurrent use.
 type Daemon struct {
 	path     string   // control program
 	folder   string   // folder in which the daemon listens and writes its logs
@@ -59,8 +60,8 @@ type Daemon struct {
 	selected bool     // whether env selects the visible GPUs
 }
 
-// Start starts a daemon in a new folder for the GPUs that the environment makes visible. ctx bounds
-// only the start.
+// Start starts a daemon that listens in a new folder and serves the GPUs that are visible in
+// env. ctx bounds only the start.
 func Start(ctx context.Context, env []string) (*Daemon, error) {
 	path, err := Find()
 	if err != nil {
@@ -86,8 +87,9 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// control runs the control program once. It redirects the program's output to a file, because the
-// daemon inherits the output and keeps it open, so that a pipe would never reach end of file.
+// control runs the control program once and redirects its output to a file. A pipe would not
+// work: the daemon inherits the output and keeps it open, so a reader of the pipe would never
+// reach end of file.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -107,8 +109,8 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	return nil
 }
 
-// Variables returns the environment variables that make a process a client of the daemon. gpus is
-// the number of GPUs that the process uses.
+// Variables returns the environment variables that make CUDA in a process use the daemon. gpus
+// is the number of GPUs that the process uses.
 func (d *Daemon) Variables(gpus int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.selected {

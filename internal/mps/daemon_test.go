@@ -67,7 +67,7 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 func TestStartFailsWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := mps.Start(t.Context(), os.Environ()); err == nil {
-		t.Error("Start without the control program succeeded")
+		t.Error("Start without the control program succeeded, want an error")
 	}
 	getenvEmpty := func(string) string { return filepath.Join(t.TempDir(), "none") }
 	if mps.Running(getenvEmpty) {

@@ -15,7 +15,7 @@ import (
 
 func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve serves one client as NCCL does, with answer as the response to the last request.
+// serve serves one client as NCCL does. It sends answer as the response to the last request.
 func serve(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

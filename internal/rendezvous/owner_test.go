@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused calls addressInUse with the addresses of its own servers,
-// but with the ID of another user.
+// TestAddressOfAnotherUserIsRefused starts two servers and calls addressInUse with their
+// addresses, but with the ID of another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")

@@ -37,11 +37,11 @@ func Repeat(history []event.Event, position int) []event.Event {
 // Stop cuts off the history at position.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
-// Deviation is a difference between some ranks and the others.
+// Deviation is a difference between some ranks' history and the common history.
 type Deviation struct {
-	// Ranks lists the deviating ranks, which share one ledger.
+	// Ranks lists the deviating ranks. They share one ledger.
 	Ranks []int
-	// Position is the index in the history at which these ranks deviate.
+	// Position is the index of the event at which these ranks deviate.
 	Position int
 	Change   Change
 }
@@ -52,7 +52,7 @@ type Scenario struct {
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
 	History []event.Event
-	// Deviations lists the differences, each of which is applied to the common history.
+	// Deviations lists the differences. Each is applied to a copy of the common history.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
@@ -63,11 +63,11 @@ type Scenario struct {
 
 type Result struct {
 	Ranks, Events, Rounds int
-	// Bytes is the total size of all payloads, and Largest the size of the largest one.
+	// Bytes is the total size of all payloads, and Largest is the size of the largest payload.
 	Bytes, Largest int
 	// Outcome is the outcome on every rank that took part.
 	Outcome *agreement.Outcome
-	// Elapsed is the running time, which callers set because the package has no clock.
+	// Elapsed is the running time. Callers set it, because the package has no clock.
 	Elapsed time.Duration
 }
 
@@ -98,7 +98,7 @@ func Agreement(s Scenario) (Result, error) {
 	return r, nil
 }
 
-// machines returns one machine per rank, which is nil for missing ranks.
+// machines returns the machines by rank, with nil for missing ranks.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
 	common := s.ledger(s.History)
 	deviating := make(map[int]*ledger.Ledger)
@@ -147,8 +147,8 @@ type cluster struct {
 	outcome  *agreement.Outcome
 }
 
-// round exchanges the payloads and steps every rank. It returns ErrSplit unless either all ranks
-// continue or all reach the same outcome.
+// round exchanges the payloads and steps every rank. Either all ranks must continue, or all
+// must reach the same outcome. Otherwise round returns ErrSplit.
 func (c *cluster) round() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {

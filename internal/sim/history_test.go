@@ -15,9 +15,9 @@ const (
 	liveBlocks = 200
 )
 
-// History generates the events of a pool, which allocates consecutive blocks of 512 B to 1 MiB,
-// starts a new segment when the last one is full, and frees random live blocks. The same arguments
-// yield the same events.
+// History generates the events of a pool. The pool allocates consecutive blocks of 512 B to 1
+// MiB, starts a new segment when the last segment is full, and frees random live blocks. The
+// same arguments yield the same events.
 func History(events int, seed uint64) []event.Event {
 	h := generator{random: rand.New(rand.NewPCG(seed, 0)), segment: -1, used: segmentBytes}
 	for len(h.events) < events {

@@ -2,11 +2,11 @@
 // state machines that real ranks use. It shows how the rounds and bytes of an agreement grow with
 // the number of ranks and the length of the history.
 //
-// The package has no clock and starts no goroutines, so that a run depends only on its scenario.
+// The package has no clock and starts no goroutines, so a run depends only on its scenario.
 // Callers can measure how long a run takes.
 //
-// Ranks with the same history share one ledger, so that 4096 ranks with histories of 100,000 events
-// need only the memory of one history plus one for each deviation.
+// Ranks with the same history share one ledger. For example, 4096 ranks with histories of
+// 100,000 events need only the memory of one history, plus one for each deviation.
 package sim
 
 import (
@@ -31,8 +31,8 @@ func run(t testing.TB, s Scenario) Result {
 	return r
 }
 
-// maxRounds returns the maximum number of rounds for a history: one each for the votes and the
-// events, and as many as it takes to search events+1 outcomes.
+// maxRounds returns the maximum number of rounds for a history: one round for the votes, the
+// rounds that it takes to search events+1 outcomes, and one round for the events.
 func maxRounds(events int) int {
 	n := 2
 	for remaining := events + 1; remaining > 1; remaining = (remaining + 15) / 16 {
@@ -117,7 +117,7 @@ func TestInvalidScenarioIsRefused(t *testing.T) {
 }
 
 // TestAllRanksReachSameOutcome runs random scenarios. Agreement checks that all ranks reach the
-// same outcome, and the test that the outcome lists the absent ranks and that ranks without
+// same outcome. The test checks that the outcome lists the absent ranks, and that ranks without
 // deviations do not diverge.
 func TestAllRanksReachSameOutcome(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -165,7 +165,7 @@ func TestRoundsAreLogarithmicInEvents(t *testing.T) {
 func TestHistoryIsReproducible(t *testing.T) {
 	a, b := History(5000, 8), History(5000, 8)
 	if !slices.Equal(a, b) || slices.Equal(a, History(5000, 9)) {
-		t.Fatal("History depends on more or less than its arguments")
+		t.Fatal("History(5000, 8) differs between calls or is the same as History(5000, 9)")
 	}
 	count := map[event.Kind]int{}
 	for _, e := range a {

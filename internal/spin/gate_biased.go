@@ -11,10 +11,10 @@ import (
 // may enter. After Close, Enter refuses calls, and Empty reports whether all calls have left. The
 // zero Gate is open.
 //
-// A Gate is biased like a Lock. Its owner is the goroutine that enters most often, which counts its
-// calls with plain stores in a word that only the owner writes. Other goroutines count in an atomic
-// word. Close withdraws the bias and makes every processor execute a memory barrier, after which
-// either the owner has seen the withdrawal or its count is visible.
+// A Gate is biased like a Lock. Its owner is the goroutine that enters most often. The owner
+// counts its calls with plain stores in a word that only the owner writes. Other goroutines
+// count in an atomic word. Close withdraws the bias and makes every processor execute a memory
+// barrier. After the barrier, either the owner has seen the withdrawal or its count is visible.
 //
 // A Gate must not be copied after first use.
 type Gate struct {
@@ -33,8 +33,8 @@ type Pass struct{ bias *bias }
 const (
 	closed = 1 << 32
 	// moveThreshold is the number of consecutive calls after which another goroutine becomes the
-	// owner. With that many calls, owning the bias outweighs the cost of the barrier, which takes a
-	// few microseconds.
+	// owner. After that number of calls, the bias is likely to save more time than the barrier
+	// takes, which is a few microseconds.
 	moveThreshold = 1000
 )
 
@@ -47,9 +47,10 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterShared()
 }
 
-// EnterAs begins a call if me, which must be the running goroutine, owns the gate's bias. Otherwise
-// it returns the zero Pass, and the caller must call Enter. EnterAs is small enough for Go to
-// inline. As in Lock, the compiler keeps the store and the load in order.
+// EnterAs begins a call if me owns the gate's bias. me must be the running goroutine. If me
+// does not own the bias, EnterAs returns the zero Pass, and the caller must call Enter. EnterAs
+// is small enough for Go to inline. As in Lock, the compiler keeps the store and the load in
+// order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -93,7 +94,7 @@ func (g *Gate) enterShared() (Pass, bool) {
 	return Pass{}, true
 }
 
-// moveTo makes a goroutine the owner unless the current owner is inside.
+// moveTo makes a goroutine the owner, unless the current owner is in a call.
 func (g *Gate) moveTo(owner uintptr) {
 	if !canBarrier() || !g.moving.TryLock() {
 		return
@@ -108,7 +109,7 @@ func (g *Gate) moveTo(owner uintptr) {
 	g.bias.Store(g.owned)
 }
 
-// withdraw withdraws the bias. Afterwards owned.busy is exact. The caller must hold moving.
+// withdraw withdraws the bias. After that, owned.busy is exact. The caller must hold moving.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -116,7 +117,7 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close makes the gate refuse calls until every Close has been undone by an Open.
+// Close makes the gate refuse calls until Open has been called once for every Close.
 func (g *Gate) Close() {
 	g.shared.Add(closed)
 	g.moving.Lock()

@@ -37,7 +37,7 @@ func Self() Goroutine { return Goroutine{} }
 // Leave ends a call.
 func (g *Gate) Leave(Pass) { g.calls.Add(-1) }
 
-// Close makes the gate refuse calls until every Close has been undone by an Open.
+// Close makes the gate refuse calls until Open has been called once for every Close.
 func (g *Gate) Close() { g.calls.Add(closed) }
 
 // Open undoes one Close.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestClosedGateIsEmpty closes a gate while goroutines, one of which sometimes owns the bias,
-// repeatedly enter it. Once Empty returns true, no call may be inside.
+// TestClosedGateIsEmpty closes a gate while several goroutines repeatedly enter it. One of them
+// sometimes owns the bias. When Empty has returned true, no call may be inside.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
 	var open atomic.Bool // whether a call may be inside
@@ -82,7 +82,7 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				t.Error("Empty = false after all calls have left, want true")
 			}
 			if _, ok := gate.Enter(); ok || !gate.Closed() {
-				t.Error("a closed gate admitted a call")
+				t.Error("a closed gate admitted a call or reported Closed = false")
 			}
 			gate.Open()
 			gate.Leave(enter())
@@ -90,8 +90,8 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and reopens the gate while the owner is inside. After the
-// next Close, Empty must still take the owner's call into account.
+// TestNextCloseCountsEarlierCall closes and reopens the gate while the owner is in a call.
+// After the next Close, Empty must still count that call.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)

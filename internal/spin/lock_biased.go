@@ -10,33 +10,35 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock for critical sections that one goroutine enters often and others
-// enter rarely, such as those of an allocator or a stream. Most of them should be short, but during
-// a long one (which maps a segment, say, or waits for other ranks), waiters use little CPU.
+// Lock is a mutual exclusion lock for critical sections that one goroutine enters often and
+// others enter rarely, such as those of an allocator or a stream. Most critical sections should
+// be short. During a long one (which maps a segment, say, or waits for other ranks), waiters
+// use little CPU time.
 //
-// The lock is biased: a goroutine that has acquired it many times in a row becomes its owner, and
-// acquires it with a plain store and a load, because a locked instruction would also wait until
-// every earlier store has reached the caches.
+// The lock is biased: a goroutine that has acquired it many times in a row becomes its owner.
+// The owner acquires it with a plain store and a load. A locked instruction would take longer,
+// because it also waits until every earlier store has reached the caches.
 //
-// A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of held.
-// It becomes biased in an Unlock that follows biasAfter consecutive acquisitions by the same
-// goroutine, which becomes the owner. The owner of a biased Lock acquires it by setting busy.
+// A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of
+// held. When the same goroutine has acquired it biasAfter times in a row, Unlock makes the Lock
+// biased and the goroutine its owner. The owner of a biased Lock acquires it by setting busy.
 //
-// Any other goroutine makes the Lock plain again. It sets held, withdraws the bias, makes every
-// processor that runs a thread of this process execute a memory barrier (membarrier(2)), and waits
-// until the owner is not busy. Because the owner sets busy before it checks the bias, after the
-// barrier either the owner has seen the withdrawal or the other goroutine sees busy. A TryLock that
-// sees busy restores the bias before it clears held. Each bias is a new record, so that a former
-// owner cannot interfere with the next one.
+// Any other goroutine that acquires the Lock makes it plain again. It sets held, withdraws the
+// bias, makes every processor that runs a thread of this process execute a memory barrier
+// (membarrier(2)), and waits until the owner is not busy. The owner sets busy before it checks
+// the bias. After the barrier, either the owner has therefore seen the withdrawal, or the other
+// goroutine sees busy. A TryLock that sees busy restores the bias before it clears held. Each
+// bias is a new record, so that a former owner cannot interfere with the next owner.
 //
-// Without membarrier the Lock stays plain. Waiters yield and then sleep briefly, so that Unlock
-// need not wake them. A waiter acquires the lock within a few hundred acquisitions by other
-// goroutines, because by then the lock is biased and held is free. The zero Lock is unlocked. A
-// Lock must not be copied after first use, and its holder must not acquire it again.
+// If membarrier(2) is not available, the Lock stays plain. Waiters yield and then sleep
+// briefly, so that Unlock need not wake them. After a few hundred acquisitions by another
+// goroutine, the Lock is biased and held is free, so that a waiter can set held. The zero Lock
+// is unlocked. A Lock must not be copied after first use, and its holder must not acquire it
+// again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
 	current *bias   // bias through which the holder acquired the lock; nil if it acquired held
-	held    uint32  // 1 if the lock is held without a bias, or a goroutine is about to acquire it
+	held    uint32  // 1 if a goroutine holds the lock without a bias or is about to acquire it
 	streak  uint32  // number of consecutive acquisitions by last; guarded by held
 	last    uintptr // goroutine that acquired held last; guarded by held
 }
@@ -48,12 +50,12 @@ type bias struct {
 }
 
 const (
-	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. With
-	// that many, owning the bias outweighs the cost of withdrawing it, which takes a few
-	// microseconds.
+	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. After
+	// that number of acquisitions, the bias is likely to save more time than its withdrawal takes,
+	// which is a few microseconds.
 	biasAfter = 200
-	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. The sleeps double
-	// in length after every sleepsPerStep sleeps, up to maxDoublings times.
+	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. After every
+	// sleepsPerStep sleeps, the length of a sleep doubles, up to maxDoublings times.
 	yieldRounds   = 100
 	firstSleep    = 50 * time.Microsecond
 	sleepsPerStep = 20
@@ -77,10 +79,10 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It never waits, but may also
-// fail while another goroutine is trying to acquire the lock. If another goroutine owns the bias,
-// TryLock withdraws the bias, which takes a microsecond or two, and restores it if that goroutine
-// holds the lock.
+// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may
+// also fail while another goroutine is trying to acquire the lock. If another goroutine owns
+// the bias, TryLock withdraws the bias, which takes a microsecond or two. If that goroutine
+// holds the lock, TryLock restores the bias.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -98,7 +100,8 @@ func (l *Lock) TryLock() bool {
 		l.current = nil
 		return true
 	}
-	// The owner holds the lock through the bias, which the next goroutine to set held must see.
+	// The owner holds the lock through the bias. The next goroutine that sets held must see the
+	// bias.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
@@ -183,9 +186,9 @@ var canBarrier = sync.OnceValue(func() bool {
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. It must not be
-// called unless canBarrier has returned true. It panics on errors, because a silent failure would
-// break mutual exclusion.
+// barrier makes every running thread of this process execute a full memory barrier. It may be
+// called only if canBarrier has returned true. It panics on errors, because a silent failure
+// would break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
 	if errno != 0 {

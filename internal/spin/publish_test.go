@@ -20,7 +20,7 @@ func TestPublishOrdersStores(t *testing.T) {
 	for n := uint64(0); n < last; {
 		n = number.Load()
 		if found := *record.Load(); found < n {
-			t.Fatalf("record = %d after number %d was visible, want at least %d", found, n, n)
+			t.Fatalf("record = %d when number %d was visible, want at least %d", found, n, n)
 		}
 	}
 }

@@ -14,7 +14,7 @@ func StoreRelease64(p *uint64, v uint64)
 //go:noescape
 func StoreRelease32(p *uint32, v uint32)
 
-// LoadAcquire64 loads *p before all accesses that follow.
+// LoadAcquire64 loads *p. No later access is performed before the load.
 //
 //go:noescape
 func LoadAcquire64(p *uint64) uint64
@@ -24,12 +24,12 @@ func LoadAcquire64(p *uint64) uint64
 //go:noescape
 func LoadAcquire32(p *uint32) uint32
 
-// Pause executes n PAUSE instructions, each of which takes 40 to 140 cycles on current processors.
+// Pause executes n PAUSE instructions. Each takes 40 to 140 cycles on current processors.
 func Pause(n uint32)
 
-// Until64 polls p until it holds want, first tight times without a pause and then paused times with
-// a PAUSE after each poll. It returns false if no poll finds want. The load that finds want has
-// acquire order.
+// Until64 polls p until it holds want. It first polls up to tight times without a pause, and
+// then up to paused times with a PAUSE after each poll. It returns false if no poll finds want.
+// The load that finds want has acquire order.
 //
 //go:noescape
 func Until64(p *uint64, want uint64, tight, paused uint32) bool
@@ -44,19 +44,20 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool
 // sees the rest of the line. Payload bytes beyond n keep their values. If n is larger than
 // LinePayload, PutLine writes LinePayload bytes.
 //
-// Precondition: dst is aligned to 64.
+// dst must be aligned to 64 bytes.
 //
 //go:noescape
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 
-// PrefetchWrite hints that a line is about to be written, so that the processor acquires the line
-// while this thread continues. It changes no memory, and an unmapped address causes no fault. If
-// another thread is still polling the line, the prefetch costs both threads an additional transfer
-// of the line.
+// PrefetchWrite is a hint that a line is about to be written. The processor then acquires the
+// line while this thread continues. PrefetchWrite changes no memory, and an unmapped address
+// causes no fault. If another thread is still polling the line, the prefetch costs both threads
+// an additional transfer of the line.
 //
 //go:noescape
 func PrefetchWrite(line unsafe.Pointer)
 
-// Ticks returns the processor's time-stamp counter, whose frequency is unknown. If the counter is
-// not invariant or processors are not synchronized, it may change its speed or jump back.
+// Ticks returns the processor's time-stamp counter. Its frequency is unknown. If the counter is
+// not invariant, it may change its speed. If the processors' counters are not synchronized, it
+// may jump back.
 func Ticks() uint64

@@ -13,13 +13,13 @@ func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 // StoreRelease32 is the 32-bit version of StoreRelease64.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// LoadAcquire64 loads *p before all accesses that follow.
+// LoadAcquire64 loads *p. No later access is performed before the load.
 func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
 // LoadAcquire32 is the 32-bit version of LoadAcquire64.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
 
-// Pause delays for a short time in proportion to n, without accessing shared memory.
+// Pause waits for a short time that is proportional to n. It does not access shared memory.
 func Pause(n uint32) {
 	const roundsPerPause = 32
 	var local atomic.Uint32
@@ -28,9 +28,9 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls p until it holds want, first tight times without a pause and then paused times with
-// a pause after each poll. It returns false if no poll finds want. The load that finds want has
-// acquire order.
+// Until64 polls p until it holds want. It first polls up to tight times without a pause, and
+// then up to paused times with a pause after each poll. It returns false if no poll finds want.
+// The load that finds want has acquire order.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -67,7 +67,7 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 // sees the rest of the line. Payload bytes beyond n keep their values. If n is larger than
 // LinePayload, PutLine writes LinePayload bytes.
 //
-// Precondition: dst is aligned to 64.
+// dst must be aligned to 64 bytes.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	n = min(n, LinePayload)
 	if n > 0 {
@@ -77,8 +77,8 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) 
 	atomic.StoreUint64((*uint64)(dst), seq)
 }
 
-// PrefetchWrite hints that a line is about to be written. It does nothing on this processor.
+// PrefetchWrite is a hint that a line is about to be written. It does nothing in this build.
 func PrefetchWrite(unsafe.Pointer) {}
 
-// Ticks returns 0, because this processor's counter is not read.
+// Ticks returns 0 in this build.
 func Ticks() uint64 { return 0 }

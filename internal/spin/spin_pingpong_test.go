@@ -26,9 +26,9 @@ func (m *mailbox) await(sequence uint64) {
 	}
 }
 
-// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the digest and the
-// payload, which must match it. This file is not built with the race detector, which does not see
-// that the goroutines are ordered.
+// TestSequenceNumberPublishesDigestAndPayload reads a sequence number and then the digest and
+// the payload, which must match the number. This file is not built with the race detector,
+// because the detector does not see how this package orders the goroutines' accesses.
 func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 	const rounds = 20000
 	ping, pong := new(mailbox), new(mailbox)
@@ -53,6 +53,6 @@ func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 		pong.await(i)
 	}
 	if wrong := <-done; wrong != 0 {
-		t.Errorf("%d of %d messages were torn", wrong, rounds)
+		t.Errorf("%d of %d messages were torn, want 0", wrong, rounds)
 	}
 }

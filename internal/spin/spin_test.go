@@ -12,12 +12,12 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	StoreRelease64(&words[1], 0x1122334455667788)
 	if words != [3]uint64{1, 0x1122334455667788, 3} {
-		t.Errorf("StoreRelease64 changed other words: %#x", words)
+		t.Errorf("words after StoreRelease64 = %#x; want only the second changed", words)
 	}
 	halves := [3]uint32{1, 2, 3}
 	StoreRelease32(&halves[1], 0x99AABBCC)
 	if halves != [3]uint32{1, 0x99AABBCC, 3} {
-		t.Errorf("StoreRelease32 changed other words: %#x", halves)
+		t.Errorf("words after StoreRelease32 = %#x; want only the second changed", halves)
 	}
 	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
 		t.Error("a load returned a value other than the stored one")
@@ -125,7 +125,7 @@ func TestTicksGrow(t *testing.T) {
 	first := Ticks()
 	for range 100 {
 		if next := Ticks(); next < first {
-			t.Fatalf("Ticks() = %d after %d; want no less", next, first)
+			t.Fatalf("Ticks() = %d after %d; want at least %[2]d", next, first)
 		}
 	}
 }

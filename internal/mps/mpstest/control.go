@@ -1,5 +1,6 @@
-// Package mpstest provides a stand-in for nvidia-cuda-mps-control on machines without NVIDIA's
-// driver. It starts and stops a process that does nothing.
+// Package mpstest provides a replacement for the program nvidia-cuda-mps-control, for tests on
+// machines without NVIDIA's driver. The replacement starts and stops a process that does
+// nothing instead of a daemon.
 package mpstest
 
 import (
@@ -9,8 +10,8 @@ import (
 	"testing"
 )
 
-// Broken is an environment variable. If it is set, the program fails to start a daemon and prints
-// Complaint.
+// Broken is an environment variable. If it is set, the replacement fails to start a daemon and
+// prints Complaint.
 const (
 	Broken    = "SYMMEM_TEST_MPS_BROKEN"
 	Complaint = "An instance of this daemon is already running"
@@ -19,8 +20,8 @@ const (
 //go:embed control.sh
 var control []byte
 
-// Install puts the program first in PATH until the test ends. It returns the path of a file to
-// which the program appends a line in each invocation.
+// Install puts the replacement first in PATH until the test ends. It returns the path of a log
+// file, to which each invocation of the program appends a line.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()
