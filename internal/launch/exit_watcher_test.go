@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestExitIsReportedOnce duplicates the pidfd of a watched process, as a concurrent launch does
-// between fork and exec.
+// TestExitIsReportedOnce duplicates the pidfd of a watched process, because a child that
+// another goroutine forks also has a copy until it calls exec.
 func TestExitIsReportedOnce(t *testing.T) {
 	d, err := newExitWatcher()
 	if err != nil {

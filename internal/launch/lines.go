@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// maxPending is the maximum size of the buffered part of an unterminated line. Longer lines are
-	// written in parts, between which the output of other ranks may appear.
+	// maxPending is the maximum size of the buffered part of an unterminated line. Longer lines
+	// are written in parts, and the output of other ranks may appear between the parts.
 	maxPending = 1 << 20
-	// partialDelay is the time after which an unterminated line, such as a prompt or progress bar,
-	// is written. A program that prints a line in pieces usually writes the next piece sooner.
+	// An unterminated line, such as a prompt or progress bar, is written after partialDelay. A
+	// program that prints a line in pieces usually writes the next piece sooner.
 	partialDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After the first error, it discards all
-// output, so that ranks do not fail because their output cannot be written.
+// sink writes the output of all ranks to one destination. After the first error, it discards
+// all output, so that the ranks do not fail, too.
 type sink struct {
-	// mu is shared by the sinks of one Run, which may write to the same terminal.
+	// The sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
 	delay  time.Duration // time after which an unterminated line is written
 	failed chan<- error  // receives the first error
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// unfinished is the output whose unterminated line was written last, or nil if the written text
-	// ends with a newline; guarded by mu.
+	// If the written text does not end with a newline, unfinished is the output that wrote its
+	// end. Otherwise unfinished is nil. It is guarded by mu.
 	unfinished *lines
 }
 
@@ -54,9 +54,9 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// finishLine terminates the unfinished line of any other output before writer writes next. If both
-// outputs are progress bars, the leading \r of next replaces the newline. The caller must hold
-// s.mu.
+// finishLine is called before writer writes next. If another output has an unfinished line,
+// finishLine terminates that line with a newline. If both outputs are progress bars, no newline
+// is needed, because next begins with \r. The caller must hold s.mu.
 func (s *sink) finishLine(writer *lines, next []byte) {
 	last := s.unfinished
 	if last == nil || last == writer {
@@ -80,23 +80,24 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one output of a rank: complete lines immediately, and an unterminated line after a
-// delay. It is safe for concurrent use and never returns an error.
+// lines forwards one output of a rank, that is, its stdout or stderr. It forwards complete
+// lines immediately, and an unterminated line after a delay. It is safe for concurrent use and
+// never returns an error.
 type lines struct {
 	sink   *sink
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the part of the current line that has not been written. An earlier part has been
-	// written if sink.unfinished is this output.
+	// pending holds the part of the current line that has not been written. If sink.unfinished is
+	// this output, an earlier part has been written.
 	pending []byte
-	// progressBar is set once the current line contains a carriage return.
+	// progressBar is set if the current line contains a carriage return.
 	progressBar bool
 	timer       *time.Timer // runs while pending is not empty
 	piece       []byte      // collects the bytes of one write to the sink
 }
 
-// Write implements io.Writer. It writes all lines completed by b in a single write.
+// Write implements io.Writer. It writes all lines that b completes in a single write.
 func (l *lines) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -129,8 +130,8 @@ func (l *lines) writePartial() {
 	l.writePart()
 }
 
-// writePart writes the pending part of a line, without a trailing carriage return, which may belong
-// to a newline. The line stays unfinished. The caller must hold sink.mu.
+// writePart writes the pending part of a line. It keeps a trailing carriage return pending,
+// because a newline may follow. The line stays unfinished. The caller must hold sink.mu.
 func (l *lines) writePart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -142,7 +143,7 @@ func (l *lines) writePart() {
 	l.sink.unfinished = l
 }
 
-// completeLine moves the pending part of a line to the piece and terminates the line. The caller
+// completeLine moves the pending part of a line to l.piece and terminates the line. The caller
 // must hold sink.mu.
 func (l *lines) completeLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
@@ -156,7 +157,7 @@ func (l *lines) completeLine() {
 	}
 }
 
-// add adds a part of a line to the piece, with the prefix at the start of the line and after each
+// add adds a part of a line to l.piece, with the prefix at the start of the line and after each
 // carriage return. The caller must hold sink.mu.
 func (l *lines) add(text []byte) {
 	first, rest, returns := bytes.Cut(text, []byte{'\r'})

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// step is a write of text to an output or one of the events below.
+// step is a write of text to an output. Instead of a write, text may be one of the events
+// below.
 type step struct {
 	output int
 	text   string
@@ -97,7 +98,8 @@ func outputOf(steps []step) string {
 	return got.String()
 }
 
-// TestPromptIsWrittenBeforeAnswer answers a rank only after its prompt has been written.
+// TestPromptIsWrittenBeforeAnswer answers a rank's prompt only after the launcher has written
+// the prompt.
 func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	for name, plain := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
@@ -131,6 +133,6 @@ func TestSameFile(t *testing.T) {
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
 	if !sameFile(w, w) || sameFile(w, os.Stderr) || sameFile(discard, discard) {
-		t.Error("sameFile is wrong for one file, different files, or writers that are not files")
+		t.Error("got a wrong result for one file, for two files or for writers that are not files")
 	}
 }

@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles holds the programs that ranks run, by name. Each is called with its rank and returns its
-// exit code.
+// roles holds the programs that ranks run, by name. Each is called with the rank's number and
+// returns the exit code.
 var roles = map[string]func(rank string) int{
 	"environ":        roleEnviron,
 	"meet":           roleMeet,
@@ -55,7 +55,7 @@ var roles = map[string]func(rank string) int{
 	"lose rank":      roleLoseRank,
 }
 
-// patience is the time limit of waits in tests, which expires only if a test hangs.
+// patience is the time limit of waits in tests. It expires only if a test hangs.
 const patience = 60 * time.Second
 
 func forever() int { select {} }
@@ -97,7 +97,7 @@ func roleMeet(string) int {
 	return 0
 }
 
-// roleFailOne makes rank 1 fail once rank 0 has installed its signal handler. Rank 0 prints the
+// In roleFailOne, rank 1 fails after rank 0 has installed its signal handler. Rank 0 prints the
 // signal that it gets.
 func roleFailOne(rank string) int {
 	signals := make(chan os.Signal, 1)
@@ -113,7 +113,7 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient prints that it is ready, and then all signals up to SIGTERM.
+// rolePatient prints that it is ready, and then prints all signals that it gets, up to SIGTERM.
 func rolePatient(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
@@ -144,7 +144,7 @@ func roleParent(string) int {
 	return forever()
 }
 
-// roleQuitter exits and leaves its child running.
+// roleQuitter exits while its child is still running.
 func roleQuitter(string) int {
 	pid, err := startChild()
 	fmt.Println("ready", os.Getpid(), pid)
@@ -193,7 +193,7 @@ func roleAsk(rank string) int {
 	return 0
 }
 
-// roleLaunch runs a launcher that the test kills.
+// roleLaunch runs a launcher, which the test kills.
 func roleLaunch(string) int {
 	spec := newSpec("patient", 2, os.Stdout)
 	if _, err := Run(context.Background(), spec); err != nil {
@@ -213,7 +213,8 @@ func roleTalker(string) int {
 	}
 }
 
-// roleLaunchTalkers runs a launcher whose standard output loses its reader.
+// roleLaunchTalkers runs a launcher. The test closes the reader of the launcher's standard
+// output.
 func roleLaunchTalkers(string) int {
 	spec := newSpec("talker", 2, os.Stdout)
 	spec.Stderr = os.Stderr
@@ -232,7 +233,8 @@ func launchWith(descriptors uint64, role string, ranks int) int {
 		fmt.Println(err)
 		return 1
 	}
-	// Otherwise, the ranks would also be launchers, because the last of two values counts.
+	// Otherwise, the ranks would also be launchers, because their environment would contain two
+	// roles.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
@@ -257,7 +259,7 @@ func roleCrowd(string) int {
 	return forever()
 }
 
-// roleLoseRank prints on rank 0 that rank 1 was lost, as a real program would.
+// In roleLoseRank, rank 0 prints that rank 1 was lost, as a real program would.
 func roleLoseRank(rank string) int {
 	_, store, _, err := connectedRank()
 	if err != nil {
@@ -267,7 +269,8 @@ func roleLoseRank(rank string) int {
 	if rank == "1" {
 		return forever()
 	}
-	// In place of a real program's heartbeat, the test writes this line once it has killed rank 1.
+	// A real program would detect the loss itself. Here, the test writes this line after it has
+	// killed rank 1.
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || store == nil {
 		return 8
@@ -276,7 +279,7 @@ func roleLoseRank(rank string) int {
 	return 5
 }
 
-// newSpec returns a Spec for ranks in a role whose output goes to w.
+// newSpec returns a Spec for ranks in a role. Their output goes to w.
 func newSpec(role string, ranks int, w io.Writer) Spec {
 	// Remove this process's role, because Go programs use the first of two values.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// orphanWait is the maximum wait for output that processes outside the rank's group keep open.
+// orphanWait bounds how long the launcher waits for the end of a rank's output after the rank
+// has exited. Processes outside the rank's group may keep the output open.
 const orphanWait = 2 * time.Second
 
 type rank struct {
@@ -28,8 +29,8 @@ type rank struct {
 
 // start starts the process.
 //
-// The calling goroutine must be locked to a thread that outlives the process, because the kernel
-// sends SIGKILL to the process when that thread exits.
+// The calling goroutine must be locked to a thread, and the thread must outlive the process,
+// because the kernel sends SIGKILL to the process when the thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.WaitDelay = orphanWait
@@ -64,18 +65,18 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// cleanUp cleans up after a rank that has exited: it kills the rest of the rank's group, waits for
-// all output, and returns the rank's Exit. exitIndex is the rank's position in the order of exits.
-// The kill precedes the reaping of the rank, after which the process ID and the group ID may be
-// reused.
+// cleanUp cleans up after a rank that has exited: it kills the rest of the rank's group, reaps
+// the rank, waits for all output, and returns the rank's Exit. exitIndex is the rank's position
+// in the order of exits. The kill comes first, because the process ID and the group ID may be
+// reused after the rank has been reaped.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// The error of Wait either repeats the state, which is read below, or is an output error, which
-	// the sinks keep. After Wait, no goroutine copies output, even if a process outside the group
-	// keeps the pipe open.
+	// Ignore the error of Wait. It either repeats the process state, which is read below, or is an
+	// output error, which the sinks keep. After Wait, no goroutine copies output, even if a
+	// process outside the group keeps the pipe open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -84,12 +85,12 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	return e
 }
 
-// describe names the rank and its process, and says if the process is stopped, for example by
-// SIGSTOP, because a stopped process can neither work nor exit.
+// describe returns the rank's number and process ID, and mentions if the process is stopped,
+// for example by SIGSTOP. A stopped process can neither work nor exit.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The state follows the name in parentheses, which may contain any character.
+	// The state follows the process name, which is in parentheses and may contain any character.
 	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	if err == nil && strings.HasPrefix(state, "T") {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)

@@ -13,8 +13,8 @@ type Result struct {
 	First int `json:"first_failed"`
 	// Exits describes how each rank exited, by rank.
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal that the launcher received and forwarded, or 0. It is SIGPIPE if the
-	// reader of the launcher's output was closed.
+	// Signal is the first signal that the launcher received and forwarded, or 0. If the reader of
+	// the launcher's output was closed, Signal is SIGPIPE.
 	Signal syscall.Signal `json:"-"`
 }
 

@@ -19,13 +19,13 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all of them have exited. Failed ranks are reported in the
-// Result and are not an error of Run. If Run returns an error and a Result without ranks, no
+// Run starts the ranks and returns when all of them have exited. The Result reports failed
+// ranks, for which Run returns no error. If Run returns an error and a Result without ranks, no
 // process is running.
 //
-// When the context is done, Run kills all ranks and returns the context's cause with a complete
-// Result. Errors from writing the output also come with a complete Result. If the output is a pipe
-// whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
+// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. If
+// the output cannot be written, the error also comes with a complete Result. If the output is a
+// pipe whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.prepare()
 	if err != nil {
@@ -141,8 +141,9 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks or none. They are forked on a thread that lives until run returns, because
-// the kernel kills the ranks when that thread exits.
+// start starts all ranks. If one of them fails to start, start kills the others. The ranks are
+// forked on a thread that lives until run returns, because the kernel kills the ranks when that
+// thread exits.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -187,8 +188,8 @@ func (j *job) killStarted(n int) {
 	}
 }
 
-// reap reports all ranks as they exit. Each rank's output is drained in a separate goroutine,
-// because that may take longer than for a rank that exits later.
+// reap reports all ranks as they exit. It drains each rank's output in a separate goroutine,
+// because one rank may have more output to drain than a rank that exits later.
 func (j *job) reap(d *exitWatcher) {
 	defer d.close()
 	exitIndex := 0
@@ -197,8 +198,8 @@ func (j *job) reap(d *exitWatcher) {
 		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})
 	if err != nil {
-		// This happens only if the descriptor table is corrupt. The remaining ranks are killed,
-		// because they can no longer be watched.
+		// This happens only if the descriptor table is corrupt. Kill the remaining ranks, because
+		// they can no longer be watched.
 		for number := range d.watched {
 			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
 		}

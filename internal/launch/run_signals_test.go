@@ -76,8 +76,8 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out.await(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
-// TestLauncherReportsDescriptorLimit checks the launcher's message if it has too few descriptors to
-// accept its ranks' connections or to start the ranks.
+// TestLauncherReportsDescriptorLimit checks the message that the launcher prints if it has too
+// few descriptors to accept its ranks' connections or to start the ranks.
 func TestLauncherReportsDescriptorLimit(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	}
 }
 
-// TestStoppedRankIsNamedAndTerminated checks that a stopped rank gets SIGCONT with SIGTERM, so that
-// it exits before SIGKILL is due.
+// TestStoppedRankIsNamedAndTerminated checks that a stopped rank gets SIGCONT after SIGTERM.
+// Otherwise it would not exit before SIGKILL is due.
 func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 2, out)
@@ -210,7 +210,7 @@ func TestRunReturnsOutputError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if result.Code != 0 || len(result.Exits) != 2 {
-		t.Fatalf("the output error affected the ranks: %+v", result)
+		t.Fatalf("Run = %+v; want code 0 and two exits, in spite of the output error", result)
 	}
 }
 
@@ -219,8 +219,8 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // TestClosedOutputReaderTerminatesRanks closes the reader of the output. The ranks must exit,
-// because nothing reads their output, but SIGPIPE must not kill the launcher, because then the
-// ranks' children would keep running.
+// because nothing reads their output. SIGPIPE must not kill the launcher, because the ranks'
+// children would then keep running.
 func TestClosedOutputReaderTerminatesRanks(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

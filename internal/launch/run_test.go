@@ -34,7 +34,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// runJob runs a job, which must return no error, and returns the sorted lines of its output.
+// runJob runs a job and returns its result and the sorted lines of its output. The test fails
+// if Run returns an error.
 func runJob(t *testing.T, spec Spec) (Result, []string) {
 	t.Helper()
 	out := newTranscript()
@@ -180,7 +181,7 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 	}
 	spec := Spec{Ranks: 1, Command: []string{"true"}, MasterPort: 1 << 16}
 	if _, err := Run(testContext(t), spec); err == nil {
-		t.Fatalf("Run(%+v) returned no error", spec)
+		t.Fatalf("Run(%+v) succeeded, want an error", spec)
 	}
 }
 
@@ -197,7 +198,8 @@ func TestFailureTerminatesOtherRanks(t *testing.T) {
 	}
 }
 
-// TestRanksCanReportKilledRank checks that the grace period allows a rank to report a lost rank.
+// TestRanksCanReportKilledRank checks that the grace period leaves a rank enough time to report
+// a lost rank.
 func TestRanksCanReportKilledRank(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("lose rank", 2, out)

@@ -15,35 +15,37 @@ import (
 type Spec struct {
 	// Ranks is the number of processes to start, from 1 to 4096.
 	Ranks int
-	// Command is the program, which is looked up in PATH, and its arguments.
+	// Command is the program and its arguments. The program is looked up in PATH.
 	Command []string
-	// Env is the base of the ranks' environment; nil means this process's environment.
+	// Env is the base of the ranks' environment. If it is nil, the base is this process's
+	// environment.
 	Env []string
-	// Stdin is rank 0's standard input; nil means empty input, which the other ranks always have.
-	// If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input. If it is nil, rank 0 has empty input, as the other ranks
+	// always do. If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
-	// Stdout and Stderr receive the ranks' output; nil means this process's outputs. Writes are
-	// never concurrent, and each contains one or more lines, except that the beginning of a line that
-	// stays unterminated for 100 ms is written separately. Even then, other ranks' output begins on a
-	// new line.
+	// Stdout and Stderr receive the ranks' output. If they are nil, it goes to this process's
+	// outputs. Writes are never concurrent. Each write contains one or more complete lines, unless
+	// a line stays unterminated for 100 ms. In that case, its beginning is written separately, and
+	// other ranks' output still begins on a new line.
 	Stdout, Stderr io.Writer
 	// Plain forwards lines unchanged. Otherwise, each line gets the prefix "[rank] ".
 	Plain bool
-	// MasterPort is the value of MASTER_PORT; 0 picks a port that is currently free.
+	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a port that is currently free.
 	MasterPort int
-	// RunID names the job; empty picks a random name.
+	// RunID is the name of the job. If it is empty, Run picks a random name.
 	RunID string
-	// Grace is the time that the other ranks get to detect and report the failure of a rank. 0 means
-	// 10 s; a negative value means no time.
+	// Grace is the time that the other ranks have to detect and report the failure of a rank. 0
+	// means 10 s, and a negative value means no time.
 	Grace time.Duration
-	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means no time.
+	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
+	// time.
 	TermWait time.Duration
-	// KillAfter is the time after which a received SIGTERM, which is forwarded immediately, is
-	// followed by SIGKILL, because a batch system may send no second signal. 0 means 10 s; a negative
-	// value means no SIGKILL.
+	// When the launcher receives SIGTERM, it forwards the signal immediately and sends SIGKILL
+	// after KillAfter, because a batch system may send no second signal. 0 means 10 s, and a
+	// negative value means no SIGKILL.
 	KillAfter time.Duration
-	// Signals delivers signals to forward to all ranks. If it is nil, Run handles this process's
-	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
+	// Signals delivers the signals that Run forwards to all ranks. If it is nil, Run handles this
+	// process's SIGINT, SIGTERM, SIGHUP and SIGQUIT.
 	Signals <-chan os.Signal
 }
 
@@ -94,8 +96,8 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port returns want or, if want is 0, a free port. Another process may open that port before the
-// rank does, because there is no way to reserve it.
+// port returns want or, if want is 0, a free port. There is no way to reserve that port, so
+// another process may open it before the rank does.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

@@ -27,7 +27,8 @@ type supervisor struct {
 	phase    phase
 	grace    time.Duration
 	termWait time.Duration
-	// killAfter is the time from a received SIGTERM to SIGKILL, or not positive for no SIGKILL.
+	// killAfter is the time from a received SIGTERM to SIGKILL. If it is not positive, SIGKILL is
+	// not sent.
 	killAfter time.Duration
 
 	remaining      int            // number of running ranks
@@ -38,8 +39,8 @@ type supervisor struct {
 	first          int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message that lists the running ranks. Most failed
-// jobs end sooner.
+// announceDelay is the time from a failure to the message that lists the running ranks. Most
+// failed jobs end before that message.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -53,9 +54,9 @@ const (
 	done
 )
 
-// order instructs Run to send signal to all ranks unless it is 0, and to print message and a list
-// of the running ranks unless message is empty. If wait is positive, Run cancels any earlier wait
-// and calls expired after the new one.
+// order instructs Run what to do. If signal is not 0, Run sends it to all ranks. If message is
+// not empty, Run prints it and a list of the running ranks. If wait is positive, Run cancels
+// any earlier wait and calls expired after the new wait.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -119,7 +120,8 @@ func (s *supervisor) expired() order {
 	return order{}
 }
 
-// after returns an order to wait or, if wait is not positive, the order that follows the wait.
+// after returns an order to wait. If wait is not positive, it returns the order that would
+// follow the wait.
 func (s *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
 		return s.expired()
@@ -127,9 +129,9 @@ func (s *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal that the launcher received. SIGPIPE means that the launcher's output no
-// longer has a reader, which the ranks do not notice, because they write to the launcher's pipes.
-// Therefore, signaled sends them SIGTERM instead.
+// signaled handles a signal that the launcher received. SIGPIPE means that the launcher's
+// output no longer has a reader. The ranks do not notice that, because they write to the
+// launcher's pipes, so signaled sends them SIGTERM instead.
 func (s *supervisor) signaled(received syscall.Signal) order {
 	if s.externalSignal == 0 {
 		s.externalSignal = received

@@ -23,8 +23,8 @@ func (o order) String() string {
 }
 
 // TestSupervisor passes events to a supervisor: "e2=1" means that rank 2 exits with code 1, "x"
-// that a wait expires, "i" and "t" stand for an external SIGINT and SIGTERM, and "c" means that the
-// context is canceled.
+// means that a wait expires, "i" and "t" stand for an external SIGINT and SIGTERM, and "c"
+// means that the context is canceled.
 func TestSupervisor(t *testing.T) {
 	rows := []struct {
 		name, events string
@@ -145,8 +145,8 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestFirstExternalSignalIsRecorded checks that the result contains the first received signal, but
-// no signal that only the launcher itself sends.
+// TestFirstExternalSignalIsRecorded checks that the result contains the first signal that the
+// launcher received, and not a signal that it only sent.
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
@@ -162,8 +162,8 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDeterminesResult reports the second rank that failed before the first, as if its
-// output had been drained sooner.
+// In TestFirstFailureDeterminesResult, rank 0 fails after rank 1 but is reported first, as if
+// its output had been drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.exited(Exit{Rank: 0, Code: 1, exitIndex: 2})
@@ -189,7 +189,7 @@ func TestLinesKeepAllOutput(t *testing.T) {
 				rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"}).Draw(t, "end")
 			text += piece
 			if got, err := l.Write([]byte(piece)); got != len(piece) || err != nil {
-				t.Fatalf("Write = %d, %v", got, err)
+				t.Fatalf("Write = %d, %v; want %d bytes and no error", got, err, len(piece))
 			}
 		}
 		l.flush()

@@ -1,6 +1,6 @@
-// Package leaktest makes a package's tests fail if they leak file descriptors (of memory, sockets
-// and processes) or mappings of symmem's memory. In builds with the tag invariants, it also detects
-// leaked reservations of addresses and reports where each mapping was made.
+// Package leaktest makes a package's tests fail if they leak file descriptors (of memory,
+// sockets and processes) or mappings of symmem's memory. In builds with the tag invariants, it
+// also detects leaked reservations of addresses, and reports which code made each mapping.
 package leaktest
 
 import (
@@ -14,11 +14,12 @@ import (
 	"symmem/internal/sys"
 )
 
-// Tests runs the tests of a package. It is implemented by *testing.M.
+// Tests runs the tests of a package. *testing.M implements it.
 type Tests interface{ Run() int }
 
-// Watch returns Tests whose Run runs the given tests. If all tests pass, but leave resources open
-// that were not open when Watch was called, Run prints these resources and returns 1.
+// Watch returns Tests whose Run method runs the given tests. If all tests pass but leave
+// resources open that were not open when Watch was called, Run prints these resources and
+// returns 1.
 func Watch(tests Tests) Tests { return &watchedTests{tests: tests, before: openResources()} }
 
 type watchedTests struct {
@@ -41,14 +42,14 @@ func (w *watchedTests) Run() int {
 
 const (
 	// patience bounds the time until all resources are closed. Some are closed only after the
-	// tests, for example once a server notices that a connection was closed.
+	// tests, for example when a server notices that a connection was closed.
 	patience = 10 * time.Second
 	// pollInterval is the time between two checks.
 	pollInterval = 10 * time.Millisecond
 )
 
-// leaks returns the resources that are open now but were not open before. It waits until there are
-// none, for up to patience.
+// leaks returns the resources that are open now but were not open when Watch was called. It
+// waits for up to patience until there are none.
 func (w *watchedTests) leaks() []string {
 	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()

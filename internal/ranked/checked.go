@@ -9,7 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex with a class. Every Lock checks the order.
+// Mutex is a sync.Mutex with a class. Lock checks the order of acquisition.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
 // Lock acquires the lock.
@@ -24,7 +24,7 @@ func (m *Mutex[C]) Unlock() {
 	m.lock.Unlock()
 }
 
-// Spin is a spin.Lock with a class. Every Lock checks the order.
+// Spin is a spin.Lock with a class. Lock checks the order of acquisition.
 type Spin[C Class] struct{ lock spin.Lock }
 
 // Lock acquires the lock.
@@ -39,8 +39,9 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with a class. Every Lock and RLock checks the order. A second RLock by
-// the same goroutine also panics, because it would deadlock if a writer had begun to wait.
+// RWMutex is a sync.RWMutex with a class. Lock and RLock check the order of acquisition. A
+// second RLock by the same goroutine also panics, because it would deadlock if a writer had
+// begun to wait.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -75,7 +76,7 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	hold(rank, address, frames)
 }
 
-// tryLock records a lock that TryLock has acquired. It returns acquired.
+// tryLock records a lock that TryLock has acquired, and returns acquired.
 func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	if acquired {
 		var class C
@@ -88,6 +89,6 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 // rank. It must be called before every such wait.
 func Waiting() { checkWait() }
 
-// Unlocked panics if the goroutine holds any lock. It must be called before every call of a user's
-// callback, which may acquire any lock.
+// Unlocked panics if the goroutine holds any lock. It must be called before every call of a
+// user's callback, because the callback may acquire any lock.
 func Unlocked() { checkUnlocked() }

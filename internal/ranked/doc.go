@@ -1,18 +1,20 @@
 // Package ranked provides locks that check the order in which they are acquired.
 //
-// A lock is a Mutex, an RWMutex or a Spin with a Class. A Class is an empty type whose Rank method
-// returns the lock's name and its position in the order. Goroutines must acquire locks in ascending
-// order. Each package lists its classes in one file and, in the same order, in its documentation.
+// A lock is a Mutex, an RWMutex or a Spin with a Class. A Class is an empty type. Its Rank
+// method returns the lock's name and its position in the order. Goroutines must acquire locks
+// in ascending order. Each package lists its classes in one file and, in the same order, in its
+// documentation.
 //
-// In builds with the tag invariants, every Lock checks which locks its goroutine already holds. If
-// the order is violated, Lock panics, even if the lock is not contended. The panic message contains
-// the stack that acquired the first lock, the stack that requests the second, and, if any goroutine
-// has ever acquired the two locks in the right order, the stack that did so. Waiting panics if the
-// goroutine holds a lock that must not be held while ranks wait for each other. Because TryLock
-// never waits, it may be called in any order, but a lock that it has acquired counts as held.
+// In builds with the tag invariants, every Lock checks which locks its goroutine already holds.
+// If the order is violated, Lock panics, even if the lock is not contended. The panic message
+// contains the stack that acquired the first lock and the stack that requests the second lock.
+// If any goroutine has acquired the two locks in the right order before, the message also
+// contains the stack that did so. Waiting panics if the goroutine holds a lock that must not be
+// held while ranks wait for each other. TryLock never waits, so it may be called in any order,
+// but a lock that it has acquired counts as held.
 //
-// In other builds Mutex, RWMutex and Spin only wrap sync.Mutex, sync.RWMutex and spin.Lock, and
-// Waiting does nothing.
+// In other builds, Mutex, RWMutex and Spin only wrap sync.Mutex, sync.RWMutex and spin.Lock,
+// and Waiting does nothing.
 //
 // The zero value of each type is an unlocked lock. A lock must not be copied after its first use.
 package ranked
@@ -26,8 +28,8 @@ type Rank struct {
 	Name string
 	// Waits is set if the lock may be held while this process waits for another rank.
 	Waits bool
-	// Many is set if a goroutine may hold several locks of the class, in an order that the class's
-	// package defines.
+	// Many is set if a goroutine may hold several locks of the class. The class's package defines
+	// the order in which they are acquired.
 	Many bool
 }
 
@@ -38,7 +40,7 @@ const MaxOrder = 127
 // Orders.
 type Base int
 
-// The bases of packages. A package has a lower base than the packages that it calls.
+// The bases of the packages. A package has a lower base than the packages that it calls.
 const (
 	Root Base = 0
 	NCCL Base = 30

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// shards is the number of shards across which goroutines that hold locks are distributed.
+	// The goroutines that hold locks are distributed over this number of shards.
 	shards = 64
-	// holders is the maximum number of goroutines in one shard that hold locks at the same time. If
-	// there are more, Lock panics. The number is fixed because Lock must not allocate.
+	// holders is the maximum number of goroutines in one shard that hold locks at the same time.
+	// If there are more, Lock panics. The number is fixed, because Lock must not allocate.
 	holders = 64
 	// depth is the maximum number of locks that one goroutine can hold. If it acquires more, Lock
 	// panics.
@@ -44,8 +44,8 @@ type holder struct {
 }
 
 // shard lists the goroutines in one shard that hold locks. Its methods are hidden from the race
-// detector, which would otherwise take the shard's mutex for synchronization between unrelated
-// goroutines.
+// detector. Otherwise, the race detector would assume that the shard's mutex synchronizes
+// unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
@@ -54,8 +54,8 @@ type shard struct {
 
 var (
 	goroutines [shards]shard
-	// seenInOrder holds, for each pair of Orders, a stack that acquired a lock with the second
-	// while holding one with the first.
+	// seenInOrder holds a stack for each pair of Orders. That stack acquired a lock with the
+	// second Order while it held a lock with the first.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
@@ -75,7 +75,7 @@ func (s *shard) find(goroutine uintptr) *holder {
 	return nil
 }
 
-// check panics unless the goroutine may wait for a lock with the given rank.
+// check panics if the goroutine must not wait for a lock with the given rank.
 //
 //go:norace
 func check(rank Rank, lock unsafe.Pointer) {
@@ -87,8 +87,8 @@ func check(rank Rank, lock unsafe.Pointer) {
 	}
 }
 
-// conflict returns a lock held by this goroutine that forbids it to acquire a lock of the given
-// rank.
+// conflict returns a lock that this goroutine holds, and because of which it must not acquire a
+// lock of the given rank.
 //
 //go:norace
 func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
@@ -120,7 +120,8 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
 	return held{}, false
 }
 
-// hold records that the goroutine holds a lock, along with the given number of frames of its stack.
+// hold records that the goroutine holds a lock. It also records the given number of frames of
+// the goroutine's stack.
 //
 //go:norace
 func hold(rank Rank, lock unsafe.Pointer, frames int) {
@@ -174,8 +175,8 @@ func release(lock unsafe.Pointer) {
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// drop removes a lock from its holder in the shard, preferably the running goroutine, and reports
-// whether it found one.
+// drop removes a lock from its holder in the shard and reports whether it found a holder. If
+// the running goroutine holds the lock, drop removes it from that goroutine.
 //
 //go:norace
 func (s *shard) drop(lock unsafe.Pointer) bool {
@@ -234,7 +235,7 @@ func checkUnlocked() {
 	}
 }
 
-// holds returns a lock held by the goroutine whose rank satisfies the condition.
+// holds returns a lock that the goroutine holds and whose rank satisfies the condition.
 //
 //go:norace
 func holds(condition func(*Rank) bool) (lock held, found bool) {
@@ -256,8 +257,8 @@ func holds(condition func(*Rank) bool) (lock held, found bool) {
 	return held{}, false
 }
 
-// inversion returns a message about two locks acquired in the wrong order, which contains the
-// stacks that acquire them.
+// inversion returns a message about two locks that were acquired in the wrong order. The
+// message contains the stacks that acquire them.
 func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {

@@ -17,13 +17,13 @@ type RWMutex[C Class] struct{ sync.RWMutex }
 // Spin is a spin.Lock with a class.
 type Spin[C Class] struct{ biased }
 
-// biased is another name for spin.Lock, because if Spin embedded spin.Lock under its own name, the
-// field Lock would hide the method Lock.
+// biased is another name for spin.Lock. If Spin embedded spin.Lock directly, the field Lock
+// would hide the method Lock.
 type biased = spin.Lock
 
-// Waiting must be called before every wait for another rank. In this build it does nothing.
+// Waiting must be called before every wait for another rank. In this build, it does nothing.
 func Waiting() {}
 
-// Unlocked must be called before every call of a user's callback, without any lock held. In this
-// build it does nothing.
+// Unlocked must be called, without any lock held, before every call of a user's callback. In
+// this build, it does nothing.
 func Unlocked() {}

@@ -4,6 +4,6 @@ package ranked
 
 import "runtime"
 
-// hide hides the code that follows, up to a call of show, from the race detector.
+// hide hides the code between it and a call of show from the race detector.
 func hide() { runtime.RaceDisable() }
 func show() { runtime.RaceEnable() }

@@ -56,11 +56,11 @@ func TestTryLockOfHeldLockFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l.Lock()
 			if l.TryLock() {
-				t.Error("TryLock of a held lock succeeded")
+				t.Error("TryLock of a held lock = true, want false")
 			}
 			l.Unlock()
 			if !l.TryLock() {
-				t.Error("TryLock of a free lock failed")
+				t.Error("TryLock of a free lock = false, want true")
 			}
 			l.Unlock()
 		})
