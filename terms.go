@@ -12,13 +12,14 @@ const (
 	Max  = driver.Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg = driver.Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend has them.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend
+	// supports them.
 	BAnd = driver.BAnd
 	BOr  = driver.BOr
 	BXor = driver.BXor
 	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
-	// floats. The host backend rounds the factor and the products to float32 (float64 for Float64),
-	// whereas NCCL rounds them to the element type.
+	// floats. The host backend rounds the factor and the products to float32, or to float64 for
+	// Float64. NCCL rounds them to the element type.
 	PremulSum = driver.PremulSum
 )
 

@@ -15,19 +15,19 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Offer reports, for each path, whether and how a communicator can carry out a call. It works out
-// the details of each path only once: Take reuses what Refusal computed. An Offer is not safe for
-// concurrent use.
+// Offer reports, for each path, whether and how a communicator can carry out one call. Refusal
+// computes the details of a path, and Take reuses them, so that they are computed only once. An
+// Offer is not safe for concurrent use.
 type Offer interface {
-	// Refusal returns nil if the call can use a path, and otherwise an error that matches
-	// ErrUnsupported. The result depends only on the operation, type, reduction, count, presence of
-	// windows, and alignment of the offsets in the windows, so all ranks that make the same call get
-	// the same result. For PathWindow, Refusal assumes that the call names windows. A path is refused
-	// if its result could differ from the bits that the group's Formula prescribes.
+	// Refusal returns nil if the call can use the path, and otherwise an error that matches
+	// ErrUnsupported. A path is refused if its result could differ from the bits that the group's
+	// Formula prescribes. All ranks that make the same call get the same answer, because it depends
+	// only on the operation, type, reduction, count, presence of windows, and alignment of the
+	// offsets in the windows. For PathWindow, Refusal assumes that the call names windows.
 	Refusal(path Path) error
-	// Take returns a plan, with the given digest, for a path that Refusal accepts. It must be called
-	// only once, after which the Offer must not be used. It returns ErrOutOfRange if the path is
-	// PathWindow and a buffer is outside the group's windows.
+	// Take returns a plan that uses the given path, which Refusal must have accepted, and the given
+	// digest. Take must be called at most once, and the Offer must not be used afterwards. Take
+	// returns ErrOutOfRange if the path is PathWindow and a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -68,21 +68,22 @@ type Call struct {
 	// Splits holds the counts and offsets of AllToAllV, AllGatherV and ReduceScatterV; nil for other
 	// operations.
 	Splits *Splits
-	// Arrived, if set, is called with the sender's group rank when a Recv has received its message. It
-	// must return quickly, because the stream's later work waits for it, and must not call the
-	// backend. If it panics, the group fails.
+	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
+	// It must return quickly, because later work on the stream waits for it, and it must not call
+	// the backend. If it panics, the group fails.
 	Arrived func(source int) `json:"-"`
 	// Send and Recv are the addresses of this rank's buffers. They may be the same or overlap where
 	// NCCL permits in-place operation.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if a buffer is
-	// outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow alone, so that
-	// peers read the send buffer directly, and need not do so on every rank. AllGatherV and
-	// ReduceScatterV set only the window of the divided buffer.
+	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if either
+	// buffer is outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow
+	// alone to let peers read the send buffer directly; each rank may decide this for itself.
+	// AllGatherV and ReduceScatterV set only the window of the buffer that is divided among the
+	// ranks.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
-	// List describes all calls of a list if this call stands for the list; see ListOf.
+	// List describes the whole list if this call stands for a list of calls; see ListOf.
 	List string
 	// Recorded holds the call's position in a capture; see RecordedAs.
 	Recorded Recorded
@@ -90,9 +91,9 @@ type Call struct {
 	Keep any `json:"-"`
 }
 
-// Spans returns the sizes in bytes of the call's send and receive buffers on the given rank of a
-// group of ranks ranks. Broadcast and Reduce have both buffers on every rank because, on the window
-// path, each rank computes the root's addresses from its own offsets.
+// Spans returns the sizes in bytes of the send and receive buffers on one rank in a group of the
+// given number of ranks. In Broadcast and Reduce, every rank has both buffers, because on the
+// window path each rank computes the root's addresses from its own offsets.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
 	src, dst := c.Operation.Extents()
@@ -137,8 +138,9 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes the minimum or maximum of floats. The result is
-// NaN if any rank's element is NaN, whereas NCCL ignores a NaN if another rank has a number.
+// ComparesFloats reports whether the call computes the minimum or maximum of floats. Its result
+// is NaN if the element of any rank is NaN. NCCL, in contrast, ignores a NaN if another rank has
+// a number.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
@@ -157,7 +159,7 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest, and removes the windows if the path does not use them.
+// SetPath sets the path and the digest, and clears the windows if the path does not use them.
 // Offer.Take calls it.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
@@ -173,8 +175,9 @@ func total(counts []int64) (sum uint64) {
 	return sum
 }
 
-// Describe describes the call for errors, events and comparisons between ranks. It leaves out where
-// the buffers are and the arguments of a norm. For a Send or Recv, Root is the peer.
+// Describe describes the call for errors, events and comparisons between ranks. The description
+// omits the addresses of the buffers and the arguments of a norm. For a Send or Recv, its Root
+// is the peer.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{

@@ -6,18 +6,19 @@ import (
 )
 
 const (
-	// sampleEvery is the interval between timed calls, in calls. It must be a power of two.
+	// sampleEvery is the number of calls between two timed calls. It must be a power of two.
 	sampleEvery = 128
-	// Every call of at least alwaysTimed bytes is timed. Reading the time twice takes less than a
-	// hundredth of such a call.
+	// Calls of at least alwaysTimed bytes are all timed, because reading the clock twice takes less
+	// than a hundredth of the time of such a call.
 	alwaysTimed = 1 << 20
-	// recentSamples is the number of samples over which the recent values are averaged.
+	// recentSamples is the number of samples in the moving averages.
 	recentSamples = 16
 )
 
-// Clock counts calls of one kind and measures the time of some of them: the first, every 128th, and
-// each call of at least 1 MiB. Calls report to it through a [Meter]. A Clock has no lock and is
-// safe for concurrent use, but simultaneous samples may overwrite each other's recent values.
+// Clock counts calls of one kind and measures the time of some of them: the first call, every
+// 128th call after it, and each call of at least 1 MiB. Calls report to it through a [Meter]. A
+// Clock has no lock and is safe for concurrent use, but simultaneous samples may overwrite each
+// other's recent values.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64
@@ -26,7 +27,7 @@ type Clock struct {
 	recentBytes  atomic.Uint64 // times recentSamples
 }
 
-// epoch is the origin of the times that Begin returns.
+// epoch is the zero of the times that Begin returns.
 var epoch = time.Now()
 
 // Meter reports calls of one size to a Clock. The zero Meter ignores them. A Meter may be copied.

@@ -15,7 +15,7 @@ func TestClockTimesSomeCalls(t *testing.T) {
 	m.Count()
 	r := c.Read()
 	if r.Calls != 301 || r.Bytes != 30100 || r.Samples != 3 || r.RecentBytes != 100 {
-		t.Errorf("Read = %+v; want 301 calls of 100 bytes, of which calls 1, 129 and 257 are timed", r)
+		t.Errorf("Read = %+v; want 301 calls of 100 bytes, with calls 1, 129 and 257 timed", r)
 	}
 }
 

@@ -11,7 +11,9 @@ type Backend interface {
 	Name() string
 	// Open opens the device of this rank.
 	//
-	// Preconditions: cfg is valid; every rank of the world opens one device with the same Store.
+	// Preconditions: cfg is valid; every rank of the world opens one device, all with the same
+	// Store.
+	//
 	// Postconditions: if Open fails, it has released everything it acquired.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
@@ -22,20 +24,20 @@ type Config struct {
 	Rank, Size int
 	// LocalRank is this rank's number among the ranks of its machine.
 	LocalRank int
-	// Device is the ordinal of the device to open, plus 1. Ordinals count the devices that are
-	// visible to the process. If Device is 0, LocalRank selects the device.
+	// Device selects the device to open: the visible device with ordinal Device-1, or, if Device is
+	// 0, the one that LocalRank selects.
 	Device int
-	// Store is shared by all ranks, which use it to connect but never on a hot path.
+	// Store is shared by all ranks. They use it to connect, but never on a hot path.
 	Store Store
-	// Timeout bounds any wait for a peer that has no deadline of its own. It is positive.
+	// Timeout bounds each wait for a peer if the wait has no deadline of its own. It is positive.
 	Timeout time.Duration
 	// Late configures warnings about late ranks, which do not end the wait.
 	Late Late
-	// Scatter, if not 0, seeds random segment addresses, such as a GPU driver may choose. They expose
-	// code that depends on the order of segments, which are contiguous if Scatter is 0. A backend
-	// without a window path may ignore Scatter.
+	// Scatter, if not 0, seeds random segment addresses. A GPU driver may choose such addresses
+	// too, so they expose code that assumes an order of the segments. If Scatter is 0, segments are
+	// contiguous. A backend without a window path may ignore Scatter.
 	Scatter uint64
-	// Interrupted, if set, is polled during long waits for peers, on the waiting goroutine and
+	// Interrupted, if set, is polled during long waits for peers. It runs on the waiting goroutine,
 	// possibly with a stream's lock held, so it must be fast and safe to call at any time. If it
 	// returns an error, which must wrap ErrInterrupted, the wait ends and its group fails.
 	Interrupted func() error
@@ -49,8 +51,8 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek returns a value and whether it has been written, without waiting.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the key's current value is expected, where a key that has not
-	// been written counts as empty. It returns the key's value afterwards.
+	// CompareSet stores desired if the key's current value is expected. A key that has not been
+	// written counts as empty. CompareSet returns the key's value after the call.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if it is not known.
 	ServedBy() int
@@ -65,7 +67,7 @@ type Info struct {
 	// Addressable reports whether the processor can read and write device memory directly.
 	Addressable bool
 	// CheckIsFree reports whether comparing every collective across ranks costs nothing, because
-	// the digests fit into words that ranks exchange anyway.
+	// the digests fit into words that ranks exchange in any case.
 	CheckIsFree bool
 }
 
@@ -79,12 +81,12 @@ type Device interface {
 	NewStream() (Stream, error)
 	// NewEvent returns an event that no stream has recorded yet.
 	NewEvent() (Event, error)
-	// Connect joins a group. It is collective: every rank of the group calls it with the same ID and
-	// Ranks. If it fails, this rank has no communicator.
+	// Connect joins a group. It is collective: every rank of the group calls it with the same ID
+	// and Ranks. If Connect fails, this rank has no communicator.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
 	// Close releases the device.
 	//
-	// Preconditions: its communicators, arenas and streams are closed.
+	// Preconditions: the device's communicators, arenas and streams are closed.
 	Close() error
 }
 
@@ -92,15 +94,15 @@ type Device interface {
 type Arena interface {
 	// Address returns the first address of the range.
 	Address() uintptr
-	// Map maps new memory, filled with zeros, at an offset in the arena. With Config.Scatter, Map
-	// ignores the offset and chooses its own. It returns an OutOfMemoryError if the device has no
-	// memory left.
+	// Map maps new memory, filled with zeros, at an offset in the arena. If Config.Scatter is set,
+	// Map ignores the offset and chooses its own. It returns an OutOfMemoryError if the device has
+	// no memory left.
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep keeps the first bytes of the arena and releases as many of the remaining addresses as
-	// possible, where nothing may be mapped. After Keep, the device may be closed before the arena is
-	// closed and its segments are unmapped.
+	// Keep shrinks the arena to its first bytes and releases as many of the other addresses as
+	// possible; nothing may be mapped there. After Keep, the device may be closed before the arena
+	// is closed and its segments are unmapped.
 	Keep(bytes int64) error
 	// Close releases the addresses.
 	//
@@ -114,8 +116,8 @@ type Segment interface {
 	Address() uintptr
 	// Bytes returns the segment's size.
 	Bytes() int64
-	// Keep ends the peers' access to the segment, which must have no windows, and releases
-	// everything but its memory, which stays mapped until Unmap.
+	// Keep ends the peers' access to the segment, which must have no windows. Keep releases
+	// everything except the segment's memory, which stays mapped until Unmap.
 	Keep() error
 	// Unmap releases the memory.
 	//
@@ -123,7 +125,7 @@ type Segment interface {
 	Unmap() error
 }
 
-// Event marks a point in a stream.
+// Event marks a point in a stream that other streams and the host can wait for.
 type Event interface {
 	// Done reports whether the last recorded point has been reached. An event that was never
 	// recorded is done.
@@ -133,43 +135,45 @@ type Event interface {
 	Synchronize(ctx context.Context) error
 }
 
-// Stream is an ordered, asynchronous queue of work. Methods return once the work is queued, but a
-// method called on an idle stream may do the work itself before it returns.
+// Stream is an ordered, asynchronous queue of work. Methods return once the work is queued, but
+// if the stream is idle, a method may do the work before it returns.
 //
 // The first error of a stream's work makes the stream fail until Synchronize has returned the
-// error. A failed stream accepts work but drops it. Events recorded on a failed stream are reached
-// and carry the error. A dropped collective or message fails its communicator with a PriorError.
+// error. A failed stream accepts work but drops it. An event recorded on a failed stream is done
+// and carries the error. If a collective or message is dropped, its communicator fails with a
+// PriorError.
 type Stream interface {
 	// Copy copies bytes between device addresses.
 	Copy(dst, src uintptr, bytes int64) error
-	// Fill sets each of the bytes from dst on to value.
+	// Fill sets each of the bytes that start at dst to value.
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host runs a function on the host in stream order. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all work queued so far. On a closed stream, it still records
-	// events as long as work is running, and returns ErrClosed after that.
+	// Record records an event after all work queued so far. On a closed stream, Record works as
+	// long as queued work is running, and returns ErrClosed after that.
 	Record(Event) error
-	// Wait makes later work wait for the point that the event marks now. If the work before that point
-	// has failed, this stream fails with the same error. The wait has no deadline, because it is for
-	// this rank's own work.
+	// Wait makes later work on this stream wait for the point that the event marks now. If the work
+	// before that point has failed, this stream fails with the same error. The wait has no
+	// deadline, because it waits only for this rank's work.
 	Wait(Event) error
-	// WaitOnly is like Wait, but this stream does not fail if the earlier work has failed. It is for
-	// work that does not use the results of the earlier work but, for example, reuses its memory.
+	// WaitOnly is like Wait, but if the earlier work has failed, this stream does not fail. It is
+	// for work that, for example, reuses the memory of the earlier work but not its results.
 	WaitOnly(Event) error
-	// Fail makes the stream fail, in stream order, with an error that the caller has already received.
-	// Synchronize returns the error once more, but Close does not.
+	// Fail makes the stream fail, in stream order, with an error that the caller has already
+	// received. Synchronize returns this error once, but Close does not.
 	Fail(cause error)
-	// Synchronize waits until the stream is idle. It returns the first error of its work, once.
+	// Synchronize waits until the stream is idle. It returns the first error of the stream's work,
+	// and returns each error only once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture starts to record this stream's work instead of running it. A Wait during the
-	// capture refers to the point that the event marks at the time of the call, and does not add the
-	// event's stream to the capture.
+	// BeginCapture starts recording this stream's work instead of running it. A Wait during the
+	// capture refers to the point that the event marks at the time of the call, and does not add
+	// the event's stream to the capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)
-	// Capturing reports whether work is being recorded.
+	// Capturing reports whether the stream's work is being recorded.
 	Capturing() bool
-	// Close waits until the work is done. After twice Config.Timeout, it abandons the work.
+	// Close waits until the queued work is done. After twice Config.Timeout, it abandons the work.
 	Close() error
 }
 
@@ -177,6 +181,6 @@ type Stream interface {
 type Graph interface {
 	// Launch queues the work on a stream.
 	Launch(Stream) error
-	// Close releases the graph. The memory that it uses must outlive it.
+	// Close releases the graph. The memory that the graph uses must stay valid until then.
 	Close() error
 }

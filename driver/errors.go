@@ -18,8 +18,8 @@ var (
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for
-	// the count, or a call on the window path has a buffer outside the group's windows.
+	// ErrOutOfRange is returned before a launch if a count is too large, if a buffer is too short
+	// for the count, or if a call on the window path has a buffer outside the group's windows.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by methods of closed objects.
 	ErrClosed = errors.New("closed")
@@ -28,33 +28,34 @@ var (
 	// ErrAborted is returned after Abort.
 	ErrAborted = errors.New("aborted")
 	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA. Packages that
-	// must not import this one recognize it by its method OutOfMemory.
+	// must not import this package recognize the error by its method OutOfMemory.
 	ErrOutOfMemory error = outOfMemory{}
 	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrUnsupported is returned for calls that a backend does not support.
 	ErrUnsupported = errors.New("not supported by this backend")
-	// ErrBusy is returned if memory cannot be released because work in progress may use it.
+	// ErrBusy is returned if memory cannot be released because work that may use it is still
+	// running.
 	ErrBusy = errors.New("work is in progress")
-	// ErrSuspended is returned when a call uses memory that is released until Resume.
+	// ErrSuspended is returned by calls that use memory of a suspended pool.
 	ErrSuspended = errors.New("suspended")
-	// ErrInterrupted is returned by waits that end at the caller's request; see Config.Interrupted.
+	// ErrInterrupted is returned by waits that the caller ended through Config.Interrupted.
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError reports the ranks that did not arrive before the deadline, and their activities.
+// TimeoutError reports which ranks did not arrive before the deadline, and what they were doing.
 type TimeoutError struct {
-	// Doing says what this rank was waiting in, such as "AllReduce 12 of group world".
+	// Doing names the call in which this rank was waiting, such as "AllReduce 12 of group world".
 	Doing  string
 	Waited time.Duration
 	// Missing lists the world ranks that did not arrive.
 	Missing []int
-	// Machines holds the known host names of the missing ranks, by world rank. It is empty if the
+	// Machines holds the known host names of the missing ranks, by world rank. It is empty if all
 	// ranks of the group share a machine.
 	Machines map[int]string `json:",omitempty"`
 	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
-	// Counts says how many collectives of each kind each rank has launched, as counted by the
+	// Counts describes how many collectives of each kind each rank has launched, as counted by the
 	// library that runs them. It is empty if the counts agree or the library does not count.
 	Counts string
 	// Members lists the world ranks of the group in group order. It is empty if the wait was not in a
@@ -78,8 +79,8 @@ func (e *TimeoutError) Error() string {
 // Timeout returns true, as net.Error requires.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError reports the ranks that did not arrive at a call that creates a group: Open, Join or
-// Split. errors.As also finds a TimeoutError in it.
+// AbsentError reports the ranks that did not arrive at a call that creates a group, which is
+// Open, Join or Split. errors.As can also convert it to a TimeoutError.
 type AbsentError struct {
 	// Doing describes this rank's call, such as "joining group world".
 	Doing string
@@ -92,9 +93,10 @@ type AbsentError struct {
 	Machines map[int]string `json:",omitempty"`
 	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
-	// Members lists the world ranks of the group in group order; empty if it is the world.
+	// Members lists the world ranks of the group in group order. It is empty if the group is the
+	// world.
 	Members []int
-	// Err is the error that ended the wait. It may be nil, and is not encoded as JSON.
+	// Err is the error that ended the wait. It may be nil, and it is left out of the JSON encoding.
 	Err error `json:"-"`
 }
 
@@ -130,8 +132,8 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports that ranks are lost: either their process or the connection to it has
-// ended, or they have closed symmem.
+// RankLostError reports lost ranks. A rank is lost if its process has ended, if the connection
+// to it has ended, or if it has closed symmem.
 type RankLostError struct {
 	// Ranks lists the lost world ranks.
 	Ranks []int
@@ -143,8 +145,8 @@ type RankLostError struct {
 	// Members lists the world ranks of the group in group order. It is empty if the call was not in
 	// a group.
 	Members []int
-	// Left reports whether all lost ranks have closed symmem, in which case their processes may
-	// still be running.
+	// Left reports whether all lost ranks have closed symmem. Their processes may then still be
+	// running.
 	Left bool
 }
 
@@ -187,8 +189,9 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault adds the group's owner to the failure of a communicator, so that a stream's error shows
-// which group has failed. The text of a Fault is that of the failure.
+// Fault wraps the error that made a communicator fail, and adds the group's owner, so that a
+// stream's error shows which group has failed. The text of a Fault is the text of the wrapped
+// error.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -200,14 +203,14 @@ func (e *Fault) Error() string { return e.Err.Error() }
 func (e *Fault) Unwrap() error { return e.Err }
 
 // MismatchError reports that ranks launched different collectives, or that the two ends of a
-// message differ. All ranks return a MismatchError with the same Number, and none of them has
-// written to a buffer.
+// message differ. All ranks involved return a MismatchError with the same Number, and none of
+// them has written to a buffer.
 type MismatchError struct {
-	// Number counts the group's calls, or the messages from one rank to the other, from 1.
+	// Number counts the group's calls, or the messages from one rank to another, from 1.
 	Number uint64
-	// Launch reports that Number counts launches of the group's kernels rather than its calls, either
-	// because the call was captured by another library and has no number, or because it is so old that
-	// its number is no longer recorded.
+	// Launch reports that Number counts launches of the group's kernels rather than calls. This is
+	// the case if another library captured the call, so that it has no number, or if the call is so
+	// old that its number is no longer recorded.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
@@ -245,7 +248,7 @@ func (e *MismatchError) Error() string {
 type DeadlockError struct {
 	// Doing describes this rank's call.
 	Doing string
-	// Elsewhere says what the other ranks are doing, by world rank.
+	// Elsewhere describes what the other ranks are doing, by world rank.
 	Elsewhere map[int]string
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -261,9 +264,9 @@ func (e *DeadlockError) Error() string {
 	return b.String()
 }
 
-// PriorError reports that a collective or a message was not run because earlier work on its stream
-// had failed. The group fails with it, because other ranks would receive data that was never
-// computed.
+// PriorError reports that a collective or a message did not run because earlier work on its
+// stream had failed. It makes the group fail, because other ranks would otherwise receive data
+// that was never computed.
 type PriorError struct {
 	// Doing names the call that was not run, such as "AllReduce 2 of group world/1.0".
 	Doing string

@@ -71,17 +71,17 @@ func TestAbsentErrorIsTimeoutError(t *testing.T) {
 	var late *TimeoutError
 	var timeout interface{ Timeout() bool }
 	if !errors.As(err, &late) || late.Missing[0] != 3 || late.Waited != time.Second {
-		t.Errorf("errors.As found TimeoutError %+v, want one for rank 3 after 1s", late)
+		t.Errorf("errors.As found TimeoutError %+v, want a timeout of rank 3 after 1s", late)
 	}
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Error("Timeout = false, want true")
 	}
 	if !errors.Is(err, syscall.EPIPE) {
-		t.Error("errors.Is did not find the error that ended the wait")
+		t.Error("errors.Is = false for the error that ended the wait, want true")
 	}
 	var lost *RankLostError
 	if errors.As(err, &lost) {
-		t.Error("errors.As found a RankLostError")
+		t.Error("errors.As found a RankLostError, want none")
 	}
 }
 

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// LateWarning reports that ranks that are still alive keep this rank waiting. The wait continues.
+// LateWarning reports that this rank is waiting for ranks that are late but still alive. The
+// wait continues.
 type LateWarning struct {
 	// Group is the group's name. It is empty while the group is being created.
 	Group string
-	// Doing says what this rank is waiting in, such as "AllReduce 12 of group world".
+	// Doing names the call in which this rank is waiting, such as "AllReduce 12 of group world".
 	Doing string
 	// Waited is the duration of the wait so far.
 	Waited time.Duration
@@ -45,9 +46,10 @@ type Late struct {
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning: 0 if the warning is due, and a negative value
-// if warnings are disabled. waited is how long the wait has lasted. since is the time since the
-// group's last warning, or negative if there was none. Next ignores warnings from before the wait.
+// Next returns the time until a wait's next warning: 0 if the warning is due, and a negative
+// value if warnings are disabled. waited is how long the wait has lasted. since is the time
+// since the group's last warning, or negative if there was none. Next ignores warnings that were
+// given before the wait began.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

@@ -4,14 +4,15 @@ import "strings"
 
 // Lister is implemented by a Communicator that can run several calls as one.
 type Lister interface {
-	// List returns a plan that runs two or more plans as one call, with one ticket and one comparison.
-	// The calls may run in any order, so none may use the result of another. For plans that cannot be
-	// combined, List returns ErrUnsupported on all ranks, and callers launch them one by one.
+	// List returns a plan that runs two or more plans as one call, with one ticket (position in the
+	// group's order) and one comparison. The calls may run in any order, so none may use the result
+	// of another. If the plans cannot be combined, List returns ErrUnsupported on all ranks, and
+	// callers launch the plans one by one.
 	List(plans []Plan) (Plan, error)
 }
 
-// ListOf returns the call that stands for several prepared calls in comparisons and descriptions.
-// It is a copy of the first call whose Digest and List cover all of them.
+// ListOf returns the call that stands for several prepared calls in comparisons and
+// descriptions. It is a copy of the first call, except that its Digest and List cover all calls.
 func ListOf(plans []Plan) Call {
 	call := *plans[0].Prepared()
 	texts := make([]string, len(plans))

@@ -7,27 +7,30 @@ import (
 	"strings"
 )
 
-// AnySource as the Root of a Recv matches the first message with the same tag from any rank.
+// AnySource as the Root of a Recv makes it match the first message with the same tag from any
+// rank.
 const AnySource = -1
 
 // MessageFault is the kind of mismatch in a MessageError.
 type MessageFault string
 
-// The kinds of mismatch. The kind determines what MessageEnds.Sent and Received mean.
+// The kinds of mismatch. The kind determines the meaning of MessageEnds.Sent and
+// MessageEnds.Received.
 const (
-	// MessagesUnmatched: a Send has no matching Recv, or the reverse. Sent and Received count calls.
+	// MessagesUnmatched means that a Send has no matching Recv, or a Recv no matching Send. Sent
+	// and Received count calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep: the Send and the Recv of a message are separated by a collective. Sent and
-	// Received count the collectives before each of them.
+	// MessagesOutOfStep means that a collective lies between the Send and the Recv of a message.
+	// Sent and Received count the collectives before each of them.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer: the ends of a message have different sizes. Sent and Received are the sizes in
-	// bytes.
+	// MessagesDiffer means that the ends of a message have different sizes. Sent and Received are
+	// the sizes in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer: the ends of a message have different data types, which ranks detect only
-	// if they compare calls. Sent and Received are DataTypes.
+	// MessageTypesDiffer means that the ends of a message have different data types, which ranks
+	// detect only if they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer: in an AllToAllV, a rank sends more or fewer elements than the receiver expects.
-	// Sent is the number of elements sent, and Received is the number expected.
+	// SplitsDiffer means that, in an AllToAllV, a rank sends more or fewer elements than the
+	// receiver expects. Sent is the number of elements sent, and Received is the number expected.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
@@ -36,7 +39,7 @@ const (
 type MessageError struct {
 	// Fault names the kind of mismatch.
 	Fault MessageFault
-	// Group is the group's id.
+	// Group is the group's ID.
 	Group string
 	// Number is the number, from 1, of the collective that detected the mismatch, or 0 if the
 	// mismatch was not detected by a collective.
@@ -45,18 +48,20 @@ type MessageError struct {
 	Ends []MessageEnds
 }
 
-// MessageEnds describes both ends of one message, or of all messages that one rank sends another
-// with the same tag.
+// MessageEnds describes both ends of one message, or of all messages with the same tag that one
+// rank sends to another.
 type MessageEnds struct {
-	// From and To are world ranks. From is AnySource if a Recv with AnySource has received no message.
+	// From and To are world ranks. From is AnySource for a Recv from AnySource that has received no
+	// message.
 	From int `json:"from"`
 	To   int `json:"to"`
 	// Tag is the messages' tag.
 	Tag int `json:"tag"`
-	// Number is the message's number, from 1, among those of the pair with this tag. It is 0 if this
-	// entry stands for all of them.
+	// Number is the message's number, from 1, among the messages with this tag between these two
+	// ranks. It is 0 if this entry stands for all of them.
 	Number uint64 `json:"number,omitempty"`
-	// Sent and Received are what the sender and the receiver recorded; MessageFault gives the unit.
+	// Sent and Received are what the sender and the receiver recorded. MessageFault documents their
+	// units.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }

@@ -2,42 +2,44 @@ package driver
 
 import "fmt"
 
-// Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' input rows to the residual, and every rank stores the new residual. The
-// output is the new residual with each element multiplied by its weight and divided by the root
-// mean square of its row. It may also be quantized. Package formula defines the bits of all
+// Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation
+// adds the sum of all ranks' input rows to the residual, and every rank stores the new residual.
+// The output is the new residual with each element multiplied by its weight and divided by the
+// root mean square of its row. It may also be quantized. Package formula defines the bits of all
 // results.
 //
-// The Call has Count Rows*Hidden, DataType BFloat16 or Float16 and ReduceOp Sum. Send is the input
-// and Recv the output; they may be the same memory. On the direct path, both must be in windows if
-// the rows do not fit into exchange memory, because the all-reduce then reads the peers' buffers.
-// There, a rank whose call has failed writes poison. On other paths, such a rank leaves the
-// residual and the quantized output unchanged.
+// The Call has Count Rows*Hidden, DataType BFloat16 or Float16, and ReduceOp Sum. Send is the
+// input and Recv is the output; they may be the same memory. On the direct path, both must be in
+// windows if the rows do not fit into exchange memory, because the all-reduce then reads the
+// peers' buffers.
+//
+// On the direct path, a rank whose call has failed fills its outputs with poison. On other
+// paths, such a rank leaves the residual and the quantized output unchanged.
 //
 // The other buffers must not overlap one another, the input or the output. All addresses must be
 // multiples of NormAlign.
 type Norm struct {
-	// Rows is the number of rows, and Hidden the number of elements in each row. Hidden is a
-	// multiple of NormUnit, or of QuantGroup with QuantPerGroup.
+	// Rows is the number of rows, and Hidden is the number of elements in each row. Hidden is a
+	// multiple of NormUnit and, for QuantPerGroup, of QuantGroup.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It must be finite and not negative.
 	Epsilon float32
 	// WeightBias is added to each weight. It must be finite. In Gemma's norm it is 1.
 	WeightBias float32
-	// Residual has Rows*Hidden elements and is read and written. Weight has Hidden elements and is
-	// only read.
+	// Residual has Rows*Hidden elements, which are read and overwritten. Weight has Hidden
+	// elements, which are only read.
 	Residual, Weight uintptr
 	// Quant says whether the output is quantized, and with which scales.
 	Quant Quant
-	// OnlyQuantized means that only the quantized output is wanted. The call may still overwrite
-	// Recv.
+	// OnlyQuantized means that the caller needs only the quantized output. The call may still
+	// overwrite Recv.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values: a single
-	// one, which the call reads, for QuantStatic, and otherwise those that the call computes and
-	// writes.
+	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values. For
+	// QuantStatic, there is one scale, which the call reads. Otherwise there are all the scales
+	// that the call computes and writes.
 	Quantized, Scales uintptr
-	// ScaleStrides are the distances, in elements, between the computed scales of neighboring rows and
-	// between those of neighboring groups in a row. They are 0 if Quant computes no scales.
+	// ScaleStrides are the distances, in elements, between the computed scales of neighboring rows
+	// and between those of neighboring groups in a row. Both are 0 if the call computes no scales.
 	ScaleStrides [2]int64
 }
 
@@ -50,7 +52,8 @@ const (
 	QuantNone Quant = iota
 	// QuantStatic uses one given scale for all elements.
 	QuantStatic
-	// QuantPerRow computes a scale for each row: its largest magnitude divided by MaxE4M3.
+	// QuantPerRow computes a scale for each row, which is the row's largest magnitude divided by
+	// MaxE4M3.
 	QuantPerRow
 	// QuantPerGroup computes a scale for each group of QuantGroup elements in a row.
 	QuantPerGroup
@@ -64,19 +67,20 @@ func (q Quant) String() string {
 	return [...]string{"none", "static", "per row", "per group"}[q]
 }
 
-// Computes reports whether the call computes scales.
+// Computes reports whether calls of this kind compute scales.
 func (q Quant) Computes() bool { return q == QuantPerRow || q == QuantPerGroup }
 
-// A Norm's buffers are aligned to NormAlign bytes. The length of its rows in elements is a multiple
-// of NormUnit and at most MaxHidden.
+// NormAlign is the alignment of a Norm's buffers in bytes. The number of elements in a row is a
+// multiple of NormUnit and at most MaxHidden.
 const (
 	NormAlign = 16
 	NormUnit  = 8
 	MaxHidden = 1 << 14
 )
 
-// QuantGroup is the number of elements that share a scale with QuantPerGroup. MaxE4M3 is the largest
-// finite e4m3 value. Scales are computed as if the largest magnitude were at least MinMagnitude.
+// QuantGroup is the number of elements that share a scale with QuantPerGroup. MaxE4M3 is the
+// largest finite e4m3 value. Scales are computed as if the largest magnitude were at least
+// MinMagnitude.
 const (
 	QuantGroup   = 128
 	MaxE4M3      = 448
@@ -91,8 +95,8 @@ type Span struct {
 	Align   uintptr
 }
 
-// Spans returns the residual, the weight, the quantized output and its scales. Their sizes are 0 if
-// n is nil or has no rows.
+// Spans returns the residual, the weight, the quantized output and the scales. Their sizes are 0
+// if n is nil or has no rows.
 func (n *Norm) Spans() [4]Span {
 	spans := [4]Span{
 		{Name: "residual"}, {Name: "weight"}, {Name: "quantized output"}, {Name: "scales"},
@@ -100,7 +104,7 @@ func (n *Norm) Spans() [4]Span {
 	if n == nil {
 		return spans
 	}
-	const size = 2 // of both types
+	const size = 2 // bytes per element of either type
 	for i, address := range []uintptr{n.Residual, n.Weight, n.Quantized, n.Scales} {
 		spans[i].Address, spans[i].Align = address, NormAlign
 	}
@@ -175,8 +179,8 @@ func (n *Norm) validateQuant() error {
 	return nil
 }
 
-// disjoint reports whether no two elements of a matrix have the same address. It requires either
-// the rows or the columns not to be interleaved.
+// disjoint reports whether no two elements of a matrix have the same address. It returns false
+// if both the rows and the columns are interleaved.
 func disjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
@@ -225,7 +229,7 @@ func (n *Norm) DefaultScaleStrides() [2]int64 {
 	return [2]int64{1, 0}
 }
 
-// Describe describes the arguments, other than the shape, that must be the same on all ranks.
+// Describe describes the arguments that must be the same on all ranks, except for the shape.
 func (n *Norm) Describe() string {
 	text := fmt.Sprintf("epsilon %g", n.Epsilon)
 	if n.WeightBias != 0 {

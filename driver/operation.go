@@ -5,10 +5,10 @@ import "slices"
 // Operation identifies a collective operation.
 type Operation uint8
 
-// The collective operations. Their values are the numbers in symmem.h: insert a new operation
-// before AllReduceRMSNorm and add its row to operationTraits. Counts are in elements, as in NCCL.
-// For AllGather and ReduceScatter, a count covers one rank's part, and for AllToAll one peer's
-// part.
+// The collective operations. Their values are the numbers in symmem.h. Insert a new operation
+// before AllReduceRMSNorm, and add its row to operationTraits. Counts are in elements, as in
+// NCCL. For AllGather and ReduceScatter, a count covers the part of one rank, and for AllToAll
+// the part of one peer.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -19,26 +19,27 @@ const (
 	Send
 	Recv
 	Barrier
-	// AllToAllV generalizes AllToAll to a count for each pair of ranks; see Splits.
+	// AllToAllV generalizes AllToAll: each pair of ranks has its own count; see Splits.
 	AllToAllV
-	// AllGatherV generalizes AllGather to a count for each rank. Call.Splits has the same receive
-	// counts on every rank.
+	// AllGatherV generalizes AllGather: each rank has its own count. Call.Splits has the same
+	// receive counts on every rank.
 	AllGatherV
-	// ReduceScatterV generalizes ReduceScatter to a count for each rank. Call.Splits has the same send
-	// counts on every rank.
+	// ReduceScatterV generalizes ReduceScatter: each rank has its own count. Call.Splits has the
+	// same send counts on every rank.
 	ReduceScatterV
-	// Gather is AllGather with a result on the root only, so other ranks need no receive buffer.
+	// Gather is an AllGather whose result only the root gets, so other ranks need no receive
+	// buffer.
 	Gather
 	// Scatter sends a part of the root's buffer to each rank, so other ranks need no send buffer.
 	Scatter
 	// AllReduceRMSNorm combines an AllReduce, a residual addition and a norm in one call; see Norm.
-	// symmem.h has a function for it instead of a number.
+	// In symmem.h it has a function instead of a number.
 	AllReduceRMSNorm
 	// Operations counts the operations.
 	Operations = iota
 )
 
-// Extent determines the number of elements of a buffer that a call covers.
+// Extent says how the number of elements in a buffer follows from the call.
 type Extent uint8
 
 // The extents of buffers.
@@ -49,7 +50,8 @@ const (
 	OnePart
 	// AllParts means Call.Count elements for each rank.
 	AllParts
-	// AllPartsOfRoot means Call.Count elements for each rank on the root, and nothing elsewhere.
+	// AllPartsOfRoot means Call.Count elements for each rank on the root, and no elements on other
+	// ranks.
 	AllPartsOfRoot
 	// BySplits means the counts in Call.Splits.
 	BySplits
@@ -60,7 +62,7 @@ type traits struct {
 	name string
 	// send and recv are the extents of the buffers.
 	send, recv Extent
-	// reduces is set if Call.ReduceOp applies, rooted if Call.Root is the root, and pair if
+	// reduces is set if Call.ReduceOp applies. rooted is set if Call.Root is the root, and pair if
 	// Call.Root is the peer.
 	reduces, rooted, pair bool
 	// windows reports whether the call registers its buffers and uses their windows.
@@ -152,8 +154,8 @@ func (o Operation) Rooted() bool { return o.traits().rooted }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
-// Tuned reports whether a tuning table has rules that choose the operation's path by size. A norm
-// follows the rules of AllReduce.
+// Tuned reports whether tuning tables have rules that choose the operation's path by size. A
+// norm has none, because it follows the rules of AllReduce.
 func (o Operation) Tuned() bool {
 	return o.traits().windows && len(o.traits().paths) > 1 && o.Numbered()
 }
@@ -173,9 +175,9 @@ func (o Operation) HasSplits() bool {
 	return send == BySplits || recv == BySplits
 }
 
-// Uneven reports whether Splits divides just one buffer, as in AllGatherV and ReduceScatterV, in
-// which case the counts are the same on every rank. In an AllToAllV, Splits divides both buffers,
-// and each pair of ranks has its own counts.
+// Uneven reports whether Splits divides only one of the buffers, as in AllGatherV and
+// ReduceScatterV. The counts are then the same on every rank. In an AllToAllV, in contrast,
+// Splits divides both buffers, and each pair of ranks has its own counts.
 func (o Operation) Uneven() bool {
 	send, recv := o.Extents()
 	return (send == BySplits) != (recv == BySplits)
@@ -184,15 +186,16 @@ func (o Operation) Uneven() bool {
 // Extents returns the extents of a call's two buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
-// HasInPlace reports whether NCCL permits the operation in place, so that both buffers may be the
+// HasInPlace reports whether NCCL permits the operation in place. Both buffers may then be the
 // same, or the smaller buffer may be the rank's own part of the larger one.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
 	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
 }
 
-// Parts returns the number of parts, each of Call.Count elements, that a buffer has in a group of
-// the given number of ranks. For AllPartsOfRoot it assumes the root, and for BySplits it returns 0.
+// Parts returns the number of parts, each of Call.Count elements, in a buffer of a group of the
+// given number of ranks. For AllPartsOfRoot, it returns the number on the root, and for BySplits
+// it returns 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -204,11 +207,11 @@ func (e Extent) Parts(ranks int) int64 {
 	return 0
 }
 
-// Takes reports whether the operation supports a path at all. Whether a particular call can use the
-// path is up to Offer.Refusal.
+// Takes reports whether the operation supports a path at all. Offer.Refusal decides whether a
+// particular call can use the path.
 func (o Operation) Takes(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
-// Path selects the way in which a collective runs.
+// Path selects how a collective runs.
 type Path uint8
 
 // The paths.

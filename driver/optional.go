@@ -31,8 +31,8 @@ import "context"
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns nil if the backend works on this machine, and otherwise an error that says
-	// why it does not. Available opens no device.
+	// Available returns nil if the backend works on this machine, and otherwise an error with the
+	// reason. It opens no device.
 	Available() error
 }
 
@@ -64,8 +64,9 @@ type Native interface {
 // libraries in the same process. symmem never destroys these streams and communicators.
 type Adopter interface {
 	// AdoptStream returns a Stream for another library's stream. The handle is a CUstream (which is
-	// the same as a cudaStream_t); 0 is CUDA's default stream. The owner must not destroy the
-	// stream before the result is closed. Closing the result does not affect the owner's stream.
+	// the same as a cudaStream_t); 0 is CUDA's default stream. The owner must not destroy its
+	// stream before the returned Stream is closed. Closing the returned Stream does not affect the
+	// owner's stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
 	// AdoptCommunicator adopts another library's communicator. The handle is an ncclComm_t that was
 	// created by the copy of NCCL that symmem uses.
@@ -75,68 +76,72 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that can add collectives to captures of adopted
 // streams.
 type Recorder interface {
-	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls are
-	// compared, the collective is compared once; replays are neither compared nor counted, because the
-	// owner does not report them. Everything that the call uses, including windows and segments, stays
-	// mapped until the graph and its executables are destroyed. If any of it is freed or closed
-	// earlier, it still stays mapped, but later replays produce no result.
+	// Record adds a prepared collective to the capture that the stream's owner has begun. If calls
+	// are compared, the collective is compared once, when it is recorded. Replays are neither
+	// compared nor counted, because the owner does not report them.
+	//
+	// Everything that the call uses, including windows and segments, stays mapped until the graph
+	// and its executables are destroyed. This is so even if some of it is freed or closed earlier,
+	// but later replays then produce no result.
 	Record(stream Stream, plan Plan) error
 }
 
-// InlineLauncher is implemented by a Communicator that can run a call on the thread that waits for
-// the call.
+// InlineLauncher is implemented by a Communicator that can run a call on the thread that waits
+// for the call.
 type InlineLauncher interface {
-	// LaunchInline is like Launch, for a caller that calls Synchronize on the same stream next. If the
-	// call has to wait for peers, Synchronize runs it on the calling thread, so that no other thread
-	// has to be woken up. That part of Synchronize ignores the context and is bounded by the group's
-	// timeout and Config.Interrupted instead.
+	// LaunchInline is like Launch, for a caller that calls Synchronize on the same stream next. If
+	// the call has to wait for peers, Synchronize runs it on the calling thread, so that no other
+	// thread has to be woken up. During that part, Synchronize ignores its context; the group's
+	// timeout and Config.Interrupted limit the wait instead.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
 // LazyWindows is implemented by a Communicator whose Register does not create the library's
 // windows. Creating a window takes milliseconds, and the direct path needs none.
 type LazyWindows interface {
-	// UseWindows creates the library's windows over all segments registered now or later, so that
-	// calls can use the window path. It is collective. A second call does nothing. If a stream is
-	// being captured, UseWindows only returns ErrCapturing. Any other error fails the communicator.
+	// UseWindows creates the library's windows over all segments that are registered now or later,
+	// so that calls can use the window path. It is collective. A second call does nothing. While a
+	// stream is being captured, UseWindows does nothing but return ErrCapturing. Any other error
+	// fails the communicator.
 	UseWindows(ctx context.Context) error
 }
 
-// TwoLevels is implemented by a Communicator that can run calls on two levels, within and between
-// machines, if its group spans several machines.
+// TwoLevels is implemented by a Communicator that, if its group spans several machines, can run
+// calls on two levels: within machines and between them.
 type TwoLevels interface {
 	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group cannot run
 	// calls on two levels, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
-	// call does nothing. If a stream is being captured, UseTwoLevels only returns ErrCapturing. Any
-	// other error fails the communicator.
+	// call does nothing. While a stream is being captured, UseTwoLevels does nothing but return
+	// ErrCapturing. Any other error fails the communicator.
 	UseTwoLevels(ctx context.Context) error
 }
 
 // PeerMapper is implemented by a Window that maps the segments of all ranks into this process.
 type PeerMapper interface {
 	// PeerAddresses returns the address of each rank's segment in this process, by group rank. The
-	// addresses are valid until the window is deregistered. If some rank has not mapped all segments,
-	// PeerAddresses returns ErrUnsupported with the reason on every rank.
+	// addresses are valid until the window is deregistered. If any rank has not mapped all
+	// segments, PeerAddresses returns ErrUnsupported on every rank, with the reason.
 	PeerAddresses() ([]uintptr, error)
 }
 
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.
 type MessageCounts interface {
-	// MessagesBefore returns how many messages this rank had sent and received when it called a
-	// collective that is not done yet. collective is its number, from 1. The list has one entry for
-	// each peer, direction and tag, in which only this rank's end is filled in.
+	// MessagesBefore returns how many messages this rank had sent and received when it called the
+	// collective with the given number, counted from 1. That collective must not be done yet. The
+	// list has one entry for each peer, direction and tag; only this rank's end of each entry is
+	// filled in.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe how its call runs on a path.
 type Remarker interface {
-	// Remark says how the call would run on a path that does not refuse it. It may return "".
+	// Remark describes how the call would run on a path that does not refuse it. It may return "".
 	Remark(path Path) string
 }
 
 // EndObserver is implemented by a Communicator that detects when its ranks' processes end.
 type EndObserver interface {
-	// EndedRanks lists the world ranks whose processes have ended before they left the group. It does
+	// EndedRanks lists the world ranks whose processes ended before they left the group. It does
 	// not wait.
 	EndedRanks() []int
 }
@@ -149,8 +154,8 @@ type Inspector interface {
 
 // Inspection describes the ranks of a group at a point in time.
 type Inspection struct {
-	// Waits describes this rank's waits for other ranks, oldest first. A wait that has so far only
-	// polled, for a few milliseconds, may be missing.
+	// Waits describes this rank's waits for other ranks, oldest first. A wait may be missing during
+	// its first few milliseconds, while it only polls.
 	Waits []LateWarning
 	// Activity describes the known activities of the group's other ranks, by world rank.
 	Activity map[int]string
@@ -159,14 +164,14 @@ type Inspection struct {
 // Timed is implemented by a Plan whose runs the backend can time. A run begins when the collective
 // reaches the head of its stream, so it includes the wait for other ranks.
 type Timed interface {
-	// SetMeter makes the backend report all runs other than graph replays to m. It must be called
+	// SetMeter makes the backend report runs to m, except for graph replays. It must be called
 	// before the plan is launched.
 	SetMeter(m Meter)
 }
 
 // Chooser is implemented by a Store through which ranks can agree on a value.
 type Chooser interface {
-	// CompareSet stores desired if the key's current value is expected, where a key that has not
-	// been written counts as empty. It returns the key's value afterwards.
+	// CompareSet stores desired if the key's current value is expected. A key that has not been
+	// written counts as empty. CompareSet returns the key's value after the call.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }

@@ -15,9 +15,9 @@ func Ranks(ranks []int) string { return ranklist.Ranks(ranks) }
 // Spans formats numbers as "0-2,5".
 func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 
-// RanksOf formats world ranks together with their numbers in a group, such as "world rank 5 (rank 2
-// of the group)". members lists the group's world ranks in group order. If members is empty, or
-// NumberedAsWorld returns true for it, RanksOf formats the ranks as Ranks does.
+// RanksOf formats world ranks together with their numbers in a group, such as "world rank 5
+// (rank 2 of the group)". members lists the group's world ranks in group order. If members is
+// empty, or if NumberedAsWorld(members) is true, RanksOf formats the ranks as Ranks does.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
 // RanksOn formats ranks as RanksOf does, and adds their machines, such as "ranks 4-7 on node-b" or

@@ -9,8 +9,8 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how a reduction combines the elements of all ranks. Elements are combined in the
-// order of their group ranks, so that every rank gets the same bits in every run. Float16 and
+// ReduceOp selects how a reduction combines the elements of all ranks. Elements are combined in
+// a fixed order of group ranks, so that every rank gets the same bits in every run. Float16 and
 // BFloat16 are accumulated in float32 and rounded once.
 type ReduceOp uint8
 
@@ -23,13 +23,14 @@ const (
 	Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend has them.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend
+	// supports them.
 	BAnd
 	BOr
 	BXor
 	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
-	// floats. The host backend rounds the factor and the products to float32 (float64 for Float64),
-	// whereas NCCL rounds them to the element type.
+	// floats. The host backend rounds the factor and the products to float32, or to float64 for
+	// Float64. NCCL rounds them to the element type.
 	PremulSum
 	// ReduceOps counts the reductions.
 	ReduceOps = iota
@@ -37,11 +38,11 @@ const (
 
 // reduction describes a ReduceOp to backends, bindings and commands.
 type reduction struct {
-	// name is used in flags, reports, C and Python.
+	// name is the name used in flags, reports, C and Python.
 	name string
-	// alias is PyTorch's name, if it differs.
+	// alias is PyTorch's name if it differs from name.
 	alias string
-	// note describes the reduction in symmem.h, if its name does not.
+	// note describes the reduction in symmem.h if the name alone does not.
 	note string
 	// combine applies the reduction to two elements.
 	combine reduce.Op
@@ -49,10 +50,10 @@ type reduction struct {
 	divides bool
 	// scales reports whether elements are multiplied by the factor of the call.
 	scales bool
-	// selects reports whether the result is one of the inputs, so that the order of ranks does not
-	// matter.
+	// selects reports whether the result is always one of the inputs, so that the order of ranks
+	// does not matter.
 	selects bool
-	// logical is the reduction that gives PyTorch's result for booleans, stored as bytes 0 and 1.
+	// logical is the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
 	logical Code
 	// nccl is the value of ncclRedOp_t.
 	nccl Code
@@ -101,8 +102,8 @@ func (op ReduceOp) row() *reduction {
 	return &noReduction
 }
 
-// Code is a number in another component's enumeration. The zero Code means that the enumeration has
-// no such entry, and is different from the Code of the number 0.
+// Code is a number in another component's enumeration. The zero Code means that the enumeration
+// has no such entry; it differs from the Code of the number 0.
 type Code uint8
 
 func code[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -113,7 +114,7 @@ func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 // String returns the reduction's name, as nccl-tests writes it.
 func (op ReduceOp) String() string { return op.row().name }
 
-// Alias returns PyTorch's name of the reduction if it differs from String, otherwise "".
+// Alias returns PyTorch's name of the reduction if it differs from String, and otherwise "".
 func (op ReduceOp) Alias() string { return op.row().alias }
 
 // Note describes the reduction in a few words, or returns "" if the name is enough.
@@ -134,8 +135,8 @@ func (op ReduceOp) Divides() bool { return op.row().divides }
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) Scales() bool { return op.row().scales }
 
-// Selects reports whether the result is one of the inputs, as for a minimum, so that the order of
-// ranks does not matter.
+// Selects reports whether the result is always one of the inputs, as for a minimum, so that the
+// order of ranks does not matter.
 func (op ReduceOp) Selects() bool { return op.row().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
@@ -147,7 +148,7 @@ func (op ReduceOp) NCCL() Code { return op.row().nccl }
 // Kernel returns the reduction's number in the kernels of the direct path.
 func (op ReduceOp) Kernel() Code { return op.row().kernel }
 
-// Everywhere reports whether every backend supports the reduction of a type, on every path.
+// Everywhere reports whether all backends support the reduction of a type on all paths.
 func (op ReduceOp) Everywhere(t DataType) bool {
 	switch {
 	case !op.Accepts(t) || op.NCCL() == 0 || op.Kernel() == 0:
@@ -159,8 +160,8 @@ func (op ReduceOp) Everywhere(t DataType) bool {
 }
 
 // ComparesUnsigned reports whether t is an unsigned type for which the reduction gives different
-// bits than for the signed type of the same size. Comparisons and divisions do; sums, products and
-// bitwise reductions do not.
+// bits than for the signed type of the same size. This applies to comparisons and divisions, but
+// not to sums, products and bitwise reductions.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }

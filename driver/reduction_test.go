@@ -8,7 +8,7 @@ func TestEveryReductionHasItsOwnRow(t *testing.T) {
 		row := &reductions[op]
 		if row.name == "" || names[row.name] || row.nccl != 0 && numbers[row.nccl] ||
 			row.kernel != 0 && !row.divides && kernels[row.kernel] {
-			t.Errorf("reduction %d has row %+v, want a named row with codes of its own", op, row)
+			t.Errorf("reduction %d has row %+v, want a row with a name and unique codes", op, row)
 		}
 		if got, want := op.Accepts(Int32), !op.Scales(); got != want {
 			t.Errorf("%v.Accepts(Int32) = %v, want %v", op, got, want)

@@ -2,8 +2,8 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer (for an AllToAllV, both buffers) into one part per rank of the group.
-// Counts and offsets are in elements and indexed by group rank.
+// Splits divides a buffer into one part for each rank of the group. For an AllToAllV, it divides
+// both buffers. Counts and offsets are in elements and indexed by group rank.
 type Splits struct {
 	// SendCounts and SendOffsets divide Call.Send: part r is sent to rank r. They are nil for
 	// AllGatherV.
@@ -13,8 +13,8 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64
 }
 
-// list returns the counts and offsets of the buffer that AllGatherV or ReduceScatterV divides. For
-// AllToAllV, which divides both, it returns those of the send buffer.
+// list returns the counts and offsets of the buffer that AllGatherV or ReduceScatterV divides.
+// For AllToAllV, which divides both buffers, it returns those of the send buffer.
 func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -50,8 +50,8 @@ func contiguous(counts []int64) (offsets []int64) {
 	return offsets
 }
 
-// Total returns the total number of elements in the parts of the buffer that AllGatherV or
-// ReduceScatterV divides, which is the same on every rank. It returns 0 for other operations.
+// Total returns the total number of elements in the buffer that AllGatherV or ReduceScatterV
+// divides. It is the same on every rank. For other operations, Total returns 0.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.list(o)
 	if !o.Uneven() {
@@ -67,7 +67,7 @@ func (s *Splits) Contiguous(o Operation) bool {
 	return o.Uneven() && slices.Equal(offsets, contiguous(counts))
 }
 
-// OwnCount returns the Call.Count that the splits of an operation imply for a rank. It may be
+// OwnCount returns the Call.Count of a rank that the splits of an operation imply. It may be
 // called before Validate.
 func (s *Splits) OwnCount(o Operation, rank int) int64 {
 	if counts, _ := s.list(o); o.Uneven() && rank < len(counts) {
@@ -87,9 +87,10 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error if the operation does not use exactly the lists that are set, if a list
-// does not have one entry per rank, or if a count or an offset is negative or exceeds MaxCount.
-// Call.Validate calls it, so only code that adds up counts before it has a Call needs to do so.
+// Validate returns an error if the operation does not use exactly the lists that are set, if a
+// list does not have one entry per rank, or if a count or an offset is negative or exceeds
+// MaxCount. Call.Validate calls it, so other code needs to call it only if it adds up counts
+// before it has a Call.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, half := range [...]struct {

@@ -7,18 +7,21 @@ import "context"
 //
 // A segment is either mapped or suspended. Unmap and Keep work in both states.
 type SuspendableSegment interface {
-	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it copies
-	// the contents to host memory, and they must then not change until Suspend or Resume.
+	// PrepareSuspend returns an error if the memory cannot be released now. If save is set,
+	// PrepareSuspend copies the contents to host memory, and the contents must then not change
+	// until Suspend or Resume.
 	PrepareSuspend(save bool) error
-	// Suspend releases the memory, which nevertheless stays allocated as long as a peer maps it. Until
-	// Resume, an access to the addresses is an error, which on GPUs ends the context.
+	// Suspend releases the memory. If a peer still maps the memory, it stays allocated until the
+	// peer unmaps it. Until Resume, accessing the addresses is an error, which on GPUs destroys the
+	// context.
 	//
-	// Preconditions: PrepareSuspend has succeeded; no work uses the segment; its windows on this rank
-	// are suspended.
+	// Preconditions: PrepareSuspend has succeeded; no work uses the segment; its windows on this
+	// rank are suspended.
 	Suspend() error
-	// Resume maps new memory at the same addresses and fills it with the contents that PrepareSuspend
-	// saved, or with zeros. If the device has too little memory, Resume returns an OutOfMemoryError
-	// and the segment stays suspended. If the segment is mapped, Resume only drops the saved contents.
+	// Resume maps new memory at the same addresses and fills it with the contents that
+	// PrepareSuspend saved, or with zeros. If the device has too little memory, Resume returns an
+	// OutOfMemoryError and the segment stays suspended. If the segment has not been suspended,
+	// Resume only discards the saved contents.
 	Resume() error
 }
 
@@ -28,8 +31,8 @@ type SuspendableWindow interface {
 	PrepareSuspend() error
 	// Suspend ends this rank's access to the segments of its peers. Their addresses stay reserved.
 	Suspend() error
-	// Resume restores the access at the same addresses. It is collective over the window's group,
-	// and an error is a fault of the group.
+	// Resume restores this rank's access at the same addresses. It is collective over the window's
+	// group, and an error is a fault of the group.
 	//
 	// Preconditions: every rank of the group has resumed the window's segment.
 	Resume(ctx context.Context) error
@@ -57,9 +60,9 @@ type SuspendableCommunicator interface {
 
 // Suspension describes the memory that one rank has released.
 type Suspension struct {
-	// Released is the number of bytes of device memory that this rank has released, not including
-	// memory that peers allocated.
+	// Released is the number of bytes of device memory that this rank has released. It does not
+	// include memory that peers allocated.
 	Released int64 `json:"released"`
-	// Kept says which memory stays allocated, and why. It is empty if there is none.
+	// Kept describes which memory stays allocated, and why. It is empty if there is none.
 	Kept []string `json:"kept,omitempty"`
 }

@@ -81,7 +81,7 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"unknown operation": allReduce(func(c *Call) { c.Operation = 200 }),
 		"unknown type":      allReduce(func(c *Call) { c.DataType = 200 }),
 		"unknown reduction": allReduce(func(c *Call) { c.ReduceOp = 200 }),
-		"bits of floats":    allReduce(func(c *Call) { c.ReduceOp = BAnd }),
+		"band of floats":    allReduce(func(c *Call) { c.ReduceOp = BAnd }),
 		"a factor of a sum": allReduce(func(c *Call) { c.Factor = 2 }),
 		"a factor of a copy": allReduce(func(c *Call) {
 			c.Operation, c.ReduceOp, c.Factor = AllGather, PremulSum, 2

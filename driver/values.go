@@ -9,15 +9,16 @@ import (
 // Values is implemented by a Communicator whose ranks can gather named numbers on the host,
 // independently of streams, lanes and collectives.
 type Values interface {
-	// Named returns this rank's endpoint for a name. Calls with the same name return the same
-	// endpoint. Named does not communicate, so ranks may call it for different names in any order. It
-	// returns ErrInvalid if the name is empty or longer than MaxValueName bytes, or if the group
-	// already has MaxValueNames names. It is safe for concurrent use.
+	// Named returns this rank's endpoint for a name, through which it exchanges numbers. Calls with
+	// the same name return the same endpoint. Named does not communicate, so ranks may call it for
+	// different names in any order. It returns ErrInvalid if the name is empty or longer than
+	// MaxValueName bytes, or if the group already has MaxValueNames names. It is safe for
+	// concurrent use.
 	//
-	// If ordered is set, a rank that waits in Gather promises not to launch collectives meanwhile. If
-	// another rank is then in a collective that the waiting ranks have not launched, it can never
-	// arrive, so the wait fails immediately with a DeadlockError. ordered must be the same on all
-	// ranks, and only the first call for a name uses it.
+	// If ordered is set, a rank that waits in Gather promises not to launch collectives in the
+	// meantime. A rank that is in a collective which the waiting ranks have not launched can then
+	// never arrive, so the wait fails immediately with a DeadlockError. ordered must be the same on
+	// all ranks, and only the first call for a name uses it.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives returns the number of collectives that this rank has launched, including replays.
 	Collectives() uint64
@@ -25,12 +26,13 @@ type Values interface {
 
 // Named is a rank's endpoint for a name. Different names are independent of each other.
 type Named interface {
-	// Gather sends this rank's words to all ranks, and stores the words of every rank in all, indexed
-	// by group rank. The n-th Gather under the name on one rank matches the n-th Gather on every other
-	// rank. The wait is bounded by the context, or by the device's timeout if the context has no
-	// deadline, and a long wait warns about late ranks. Errors are those of Exchange on LaneControl.
-	// Every error, including the end of the context, fails the communicator. There must be only one
-	// call at a time.
+	// Gather sends this rank's words to all ranks, and stores the words of every rank in all,
+	// indexed by group rank. The n-th Gather under a name on one rank matches the n-th Gather under
+	// this name on every other rank. There must be only one call at a time.
+	//
+	// The wait is bounded by the context or, if the context has no deadline, by the device's
+	// timeout. A long wait warns about late ranks. Errors are those of Exchange on LaneControl.
+	// Every error, including the end of the context, fails the communicator.
 	Gather(ctx context.Context, own Words, all []Words) error
 }
 
@@ -43,7 +45,7 @@ const (
 	MaxValueNames = 256
 )
 
-// ValueText formats a name for error texts. Names with a leading space are internal.
+// ValueText formats a name for error texts. Names with a leading space are used internally.
 func ValueText(name string) string {
 	if internal, ok := strings.CutPrefix(name, " "); ok {
 		return internal
@@ -51,8 +53,8 @@ func ValueText(name string) string {
 	return fmt.Sprintf("value %q", name)
 }
 
-// CheckValueName returns an error if the name is invalid, or if the group, which already has the
-// given number of names, cannot have another.
+// CheckValueName returns an error if the name is invalid, or if the group already has too many
+// names. names is the number of names that it has.
 func CheckValueName(name string, names int) error {
 	switch {
 	case name == "" || len(name) > MaxValueName:

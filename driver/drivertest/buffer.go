@@ -57,8 +57,8 @@ func (r *rank) write(ptr uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It reuses the memory, because allocations would otherwise
-// dominate the time of tests under the race detector.
+// stage returns host memory for a copy. It reuses the memory, because allocating it for each
+// copy would dominate the time of tests under the race detector.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)

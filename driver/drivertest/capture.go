@@ -72,7 +72,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	})
 	r.expectAll(b.addr(0), 0, 192)
 	if ran != 0 {
-		t.Error("a captured function ran before launch")
+		t.Error("a captured function ran before its graph was launched")
 	}
 	for range 3 {
 		must(t, g.Launch(r.stream))
@@ -117,7 +117,7 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays replays a graph that sums the ranks' values and, between replays, makes the same
+// testReplays replays a graph that sums the ranks' values. Between replays, it makes the same
 // call eagerly on another path.
 func testReplays(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
@@ -150,8 +150,8 @@ func replay(b *fixture, r *rank) {
 	}
 }
 
-// replayStep changes the input and launches the graph. Every third step also makes the eager call,
-// and every thirtieth checks both results.
+// replayStep changes the input and launches the graph. Every third step also makes the eager
+// call, and every thirtieth step checks the results of both calls.
 func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
 	r.ok(r.stream.Fill(b.send[r.number].addr(0), value, 16000))

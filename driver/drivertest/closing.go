@@ -48,13 +48,13 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 		b := r.newBuffer(1)
 		first := r.register(c, r.nextKey(), b)
 		r.ok(errors.Join(c.Close(), first.Deregister()))
-		// The segment must still be usable in another group.
+		// The segment must still be usable by another group.
 		b.window = r.register(r.group, r.nextKey(), b)
 		r.sumOver(r.group, b, 5)
 	})
 }
 
-// waitingCalls holds calls that wait for other ranks. b is the buffer to register.
+// waitingCalls holds calls that wait for other ranks. The registration uses buffer b.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
@@ -102,8 +102,8 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testCloseAnytime closes and aborts groups at arbitrary points, so that each of the calls that the
-// ranks repeat meanwhile eventually returns an error.
+// testCloseAnytime closes and aborts groups at arbitrary times while the ranks repeat various
+// calls. Each of the calls must eventually return an error.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})
@@ -134,7 +134,7 @@ func closeGroupInUse(r *rank, id string, round int) {
 	err = c.Close()
 	users.Wait()
 	if s.Close() == nil && c.Cause() == nil {
-		r.failf("Cause() = nil after Close, and the stream has no error")
+		r.failf("Cause() = nil and the stream has no error after Close")
 	}
 	r.ok(err)
 }

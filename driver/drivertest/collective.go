@@ -26,7 +26,7 @@ var collectiveClauses = []clause{
 }
 
 // counts lists element counts on both sides of the sizes at which a backend may change its
-// algorithm: an empty call, one line, one slice, one small message, and several steps.
+// algorithm: no data, one cache line, one slice, one small message, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 var dataTypes = reduce.DataTypes()
@@ -73,9 +73,9 @@ func (b *fixture) tryVariants(c trial) {
 	}
 }
 
-// supports reports whether the trial's path supports the call. Unregistered buffers are tried only
-// on the direct path. The first path must support every call except for reductions that the harness
-// does not list.
+// supports reports whether the trial's path supports the call. For unregistered buffers, it
+// returns true only on the direct path. The first path must support every call, except for
+// reductions that the harness does not list.
 func (b *fixture) supports(c *trial) bool {
 	if c.unregistered && c.path != driver.PathDirect {
 		return false
@@ -95,8 +95,9 @@ func (b *fixture) exact(c *trial) bool {
 	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
-// coverRanks tests all operations on n ranks with every type and count. AllReduce is tried with
-// every reduction for three types; in all other cases the reductions alternate.
+// coverRanks tests all operations on n ranks with every type and count. For three of the types,
+// AllReduce is tried with every reduction. Elsewhere, successive calls take turns through the
+// reductions.
 func coverRanks(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		b := newFixture(t, h, n, 4<<20, options{check: true})
@@ -180,8 +181,8 @@ func testSkew(t *testing.T, h Harness) {
 	}
 }
 
-// testBarrier makes every rank record that it is about to enter the barrier, and check after the
-// barrier that all ranks have done so.
+// testBarrier makes every rank record that it is about to enter the barrier. After the barrier,
+// each rank checks that all ranks have recorded this.
 func testBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -200,8 +201,8 @@ func testBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// testStreams launches on two streams in turn. Each launch sends the data that the previous launch
-// received on the other stream, so events must order the streams.
+// testStreams launches on two streams alternately. Each launch sends the data that the previous
+// launch received on the other stream, so events must order the streams.
 func testStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newFixture(t, h, n, 1<<20, options{check: true})

@@ -49,7 +49,7 @@ func testEventDone(t *testing.T, h Harness) {
 	must(t, r.stream.Record(e))
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !e.Done() {
-		t.Error("the event is not done although its stream is idle")
+		t.Error("the event is not done although the stream is idle")
 	}
 }
 

@@ -49,17 +49,17 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 	w.each(func(r *rank) {
 		large := make([]byte, driver.MaxPayload+1)
 		if _, err := r.group.Exchange(w.ctx, driver.LaneControl, large); err == nil {
-			r.failf("Exchange accepted a payload above MaxPayload")
+			r.failf("Exchange of more than MaxPayload bytes succeeded, want an error")
 		}
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
-			r.failf("Exchange accepted a lane that does not exist")
+			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
 		r.ok(r.swap(driver.LaneControl, 1, []int{5, 5}))
 	})
 }
 
-// testLanes makes rank 0 wait on the background lane. Meanwhile, exchanges on the control lane and
-// collectives must complete.
+// testLanes makes rank 0 wait on the background lane. Exchanges on the control lane and
+// collectives must complete in the meantime.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	release := make(chan struct{})

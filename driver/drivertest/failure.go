@@ -100,11 +100,11 @@ func testSkippedCollective(t *testing.T, h Harness) {
 		case r.number == 0 && !errors.Is(err, errOnPurpose):
 			r.failf("got %v from the stream, want %v", err, errOnPurpose)
 		case r.number == 1 && faultOwner(err) != "world":
-			r.failf("the stream's error lacks the group's owner: %v", err)
+			r.failf("the stream's error does not name the group's owner: %v", err)
 		case faultOwner(r.group.Cause()) != "world":
-			r.failf("the cause lacks the group's owner: %v", r.group.Cause())
+			r.failf("the cause does not name the group's owner: %v", r.group.Cause())
 		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
-			r.failf("got cause %v, want a PriorError of rank 0", r.group.Cause())
+			r.failf("got cause %v, want a PriorError from rank 0", r.group.Cause())
 		}
 	})
 }
@@ -139,8 +139,8 @@ func testCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// testRefusedGraph replays a graph before and after its group fails. The event must carry the error
-// of the second replay instead of still referring to the first.
+// testRefusedGraph replays a graph before and after its group fails. The graph's event must
+// carry the error of the second replay and must not still refer to the first.
 func testRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]
@@ -171,7 +171,7 @@ func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
 	case <-ran:
-		t.Error("the stream ran work before the event that it waits for")
+		t.Error("the stream ran work before the event it must wait for")
 	default:
 	}
 	gate.open()

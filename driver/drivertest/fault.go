@@ -46,9 +46,10 @@ func testAbort(t *testing.T, h Harness) {
 	})
 }
 
-// checkAbsence runs call on all ranks except the last, and then on the last rank. The first rank to
-// time out must name the last rank; the others may get the fault before they time out. The last
-// rank's first call may succeed, with data that has already arrived, but its second must fail.
+// checkAbsence runs call on all ranks except the last, and later on the last rank. The first
+// rank to time out must name the last rank in its error; the others may learn of the fault
+// before they time out. The last rank calls twice: the first call may succeed with data that has
+// already arrived, but the second must fail.
 func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
@@ -74,8 +75,9 @@ func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	}
 }
 
-// testAbsentCollective starts a collective without the last rank. When that rank calls it later, it
-// must not write to the windows of other ranks, which may have reused the memory.
+// testAbsentCollective starts a collective without the last rank. If that rank calls the
+// collective later, it must not write to the windows of other ranks, because they may have
+// reused the memory.
 func testAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
@@ -155,8 +157,8 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 	})
 }
 
-// testDeadlock makes one rank call an exchange and the other ranks a collective. Only deadlock
-// detection can end these waits before the test times out.
+// testDeadlock makes one rank call an exchange and the other ranks a collective. The waits end
+// before the test times out only if the deadlock is detected.
 func testDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
@@ -175,8 +177,8 @@ func exchangeOrBarrier(r *rank, exchanging int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// testDeadlockWithBusyLane keeps exchanging on the background lane while the ranks deadlock on
-// another lane. The deadlock must still be detected.
+// testDeadlockWithBusyLane makes the ranks deadlock on one lane while they keep exchanging on
+// the background lane. The deadlock must still be detected.
 func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {

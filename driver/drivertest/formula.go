@@ -34,9 +34,9 @@ func (h Harness) scope() (elements, largest int64) {
 	}
 }
 
-// testFormula tries every type and reduction on several numbers of ranks. It chooses operations,
-// sizes, roots and offsets at random, as well as whether calls are in place or out of place, eager
-// or replayed, and with registered or unregistered buffers. It skips paths that refuse the group's
+// testFormula tries every type and reduction on several numbers of ranks. It draws operations,
+// sizes, roots and offsets at random, and also whether calls are in place, whether they are
+// replayed, and whether their buffers are registered. It skips paths that refuse the group's
 // formula.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
@@ -76,8 +76,9 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", tried)
 }
 
-// testSpecials reduces NaNs, infinities, zeros, subnormal numbers and the largest numbers of every
-// type, on every path that supports the group's formula. Three ranks cover all combinations.
+// testSpecials reduces NaNs, infinities, zeros, subnormal numbers and the largest numbers of
+// every type, on every path that supports the group's formula. It uses three ranks, because
+// their inputs can cover all combinations of special values.
 func testSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -109,8 +110,8 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// drawReduction draws a random reduction, whose data type, ReduceOp and formula the caller must
-// set.
+// drawReduction draws a random reduction. The caller must set the data type, ReduceOp and
+// formula.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	c := trial{

@@ -12,28 +12,28 @@ import (
 // Part names an optional part of the contract. Backends must satisfy all other parts.
 type Part string
 
-// The optional parts. Each comment says what users of a backend without the part must do without.
-// Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The interfaces in
-// driver/optional.go that no part mentions are not covered by the contract.
+// The optional parts. The comment on each part says what users of a backend without it must do
+// instead. Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The contract
+// does not cover the interfaces in driver/optional.go that no part mentions.
 const (
 	// Messages covers Send and Recv. A backend without this part refuses them, so pipelines need
 	// another way to pass data on.
 	Messages Part = "messages"
 	// Splits covers AllToAllV, AllGatherV and ReduceScatterV. A backend without this part refuses
-	// them, so callers must use AllToAll, AllGather and ReduceScatter with the size of the largest
-	// part.
+	// them, so callers must pad all parts to the size of the largest and use AllToAll, AllGather
+	// and ReduceScatter.
 	Splits Part = "splits"
-	// Scatter covers Config.Scatter, which reveals mistakes that occur only on paths over windows.
+	// Scatter covers Config.Scatter, which reveals mistakes that only affect paths over windows.
 	Scatter Part = "scatter"
 	// Failures requires a failed stream to skip its work, as driver.Stream specifies, and events to
 	// carry the failure. A backend without this part cannot stop kernels that are already queued on
-	// the GPU, so until the stream is synchronized, work after a failure uses data that was never
-	// computed.
+	// the GPU. After a failure, such kernels use data that was never computed, until the stream is
+	// synchronized.
 	Failures Part = "failures"
-	// Anytime requires Close and Abort to return while other groups connect and wait. Ranks that share
-	// a CUDA context cannot guarantee this. To free memory, the context waits until all its kernels
-	// have completed, and meanwhile launches no other kernel, not even one that another rank is
-	// waiting for.
+	// Anytime requires Close and Abort to return even while other groups connect and wait. Ranks
+	// that share a CUDA context cannot guarantee this: to free memory, the context waits until all
+	// its kernels have completed, and until then it launches no other kernel, not even one that
+	// another rank is waiting for.
 	Anytime Part = "closing at any time"
 	// Suspension requires segments and windows to be driver.SuspendableSegments and
 	// driver.SuspendableWindows. A backend without this part cannot release the memory of a pool
@@ -58,8 +58,8 @@ type Harness struct {
 	// In most tests, a call that its path refuses falls back to the first path in the list.
 	Paths []driver.Path
 	// Reductions maps each data type to the names of the reductions that the first path supports,
-	// separated by spaces. That path must refuse all others. If Reductions is nil, the path supports
-	// all reductions.
+	// separated by spaces. The first path must refuse all other reductions. If Reductions is nil,
+	// it supports all of them.
 	Reductions map[driver.DataType]string
 	// Without maps each part that the backend lacks to the reason, which skipped tests print.
 	Without map[Part]string

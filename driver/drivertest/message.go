@@ -38,8 +38,8 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) d
 	return c
 }
 
-// testCallOrder sends two messages, each on its own stream of each rank. On the late rank, the
-// stream of the first message is blocked until both messages are queued.
+// testCallOrder sends two messages, each on a separate stream on both ranks. On the late rank,
+// the stream of the first message is blocked until both messages are queued.
 func testCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
@@ -146,8 +146,9 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the first MessageError in errs, because an end that has not detected
-// the mistake itself gets a PeerError. If there is none, it returns all errors.
+// firstMessageError returns the first MessageError in errs. Not every rank returns one, because
+// a rank that has not detected the mistake itself returns a PeerError. If there is no
+// MessageError, firstMessageError returns all errors.
 func firstMessageError(errs []error) error {
 	for _, err := range errs {
 		if errors.As(err, new(*driver.MessageError)) {
@@ -158,7 +159,7 @@ func firstMessageError(errs []error) error {
 }
 
 // expectUntouched checks that a rank has received nothing. It reads on a new stream, because the
-// stream of the message may still return the failure.
+// stream of the message may still have to report the failure.
 func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
@@ -194,8 +195,8 @@ func testTags(t *testing.T, h Harness) {
 	}
 }
 
-// testAnySource makes rank 0 receive from a specific rank and from any source. Some of its Recvs
-// are on a stream that is blocked until all are queued.
+// testAnySource makes rank 0 receive messages, some from a specific rank and some from any
+// source. Some of the Recvs are on a stream that is blocked until all of them are queued.
 func testAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -208,8 +209,8 @@ func testAnySource(t *testing.T, h Harness) {
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0. The first byte is the sender's rank, and the
-// second the message's number.
+// sendNumbers sends messages of two bytes to rank 0. The first byte is the sender's rank, and
+// the second is the number of the message.
 func (b *fixture) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
@@ -255,7 +256,7 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 }
 
 // testAnySourceOrder makes rank 1 call Send before rank 2 does, but on a stream that is blocked
-// until rank 0 has received rank 2's message.
+// until rank 0 has received the message from rank 2.
 func testAnySourceOrder(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	blocked := b.ranks[1]
@@ -275,8 +276,8 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 	}
 }
 
-// testUnmatchedClose closes a group in which a message was not received, with either rank closing
-// first.
+// testUnmatchedClose closes a group in which a message was sent but not received. Each of the
+// two ranks is the first to close once.
 func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {

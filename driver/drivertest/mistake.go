@@ -34,7 +34,7 @@ func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Ca
 }
 
 // testUncheckedBuffers fills each rank's window with numbers that depend on the offset, so that
-// misplaced buffers change the sum.
+// the sum changes if buffers are misplaced.
 func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -51,14 +51,15 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 		call := misplacedCall(b, r, driver.PathWindow, count)
 		r.ok(r.launch(r.group, r.stream, call))
 		if bytes.Equal(r.read(call.Recv, 4*count), sum) {
-			r.failf("the sum of misplaced buffers is correct, so this test shows nothing")
+			r.failf("the sum of misplaced buffers is correct, want a wrong sum")
 		}
 	})
 }
 
-// checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
-// rank must get a MismatchError for the third call, and no receive buffer may be written, except
-// that kernels of the direct path, which detect the mismatch themselves, may poison their output.
+// checkMismatch makes two valid calls and then a third call that differs between the ranks. For
+// the third call, every rank must get a MismatchError, and no receive buffer may be written. The
+// only exception is the direct path, whose kernels detect the mismatch themselves and may poison
+// their output.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(b *fixture, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -94,8 +95,8 @@ func checkMismatch(
 	return found
 }
 
-// expectNoResult checks that a call's output still has the value before, or that a kernel has
-// poisoned all of it.
+// expectNoResult checks that a call's output still consists of the byte before, or that a kernel
+// has poisoned all of it.
 func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, bytes int64) {
 	if bytes > 0 && path == driver.PathDirect && r.read(output, 1)[0] == poison {
 		before = poison
@@ -103,12 +104,12 @@ func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, byte
 	r.expectAll(output, before, bytes)
 }
 
-// poison fills the output of an aborted kernel.
+// poison is the byte with which an aborted kernel fills its output.
 const poison = 0xff
 
-// mismatchRanks returns the number of ranks for most mismatch tests: three, so that one rank is not
-// involved in the mistake, or two if the backend supports no more. Backends that support only one
-// rank skip these tests.
+// mismatchRanks returns the number of ranks for most mismatch tests. It is three, so that one
+// rank is not involved in the mistake, or two if the backend supports no more. If the backend
+// supports only one rank, the tests are skipped.
 func mismatchRanks(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func testCheckedMistake(t *testing.T, h Harness) {

@@ -16,13 +16,14 @@ var normClauses = []clause{
 	{"norms that differ cause a MismatchError and no result", testNormsDiffer},
 }
 
-// normBytes is the size of each buffer of a norm. maxNormRows limits the rows of a case.
+// normBytes is the size of each buffer of a norm. maxNormRows limits the number of rows in a
+// case.
 const (
 	normBytes   = 1 << 20
 	maxNormRows = 24
 )
 
-// normTrial is a norm on one path. All buffers besides Send and Recv are in a third buffer.
+// normTrial is a norm on one path. All arrays other than Send and Recv are in a third buffer.
 type normTrial struct {
 	*formula.NormCase
 	path         driver.Path
@@ -76,7 +77,7 @@ func (c *normTrial) fill(r *rank, call *driver.Call) {
 	}
 }
 
-// checkOutputs compares all outputs, and the bytes around them.
+// checkOutputs compares all outputs with the expected ones, and checks the bytes around them.
 func (c *normTrial) checkOutputs(r *rank, call *driver.Call) {
 	expect := func(at uintptr, want []byte) {
 		r.expect(at, want)
@@ -135,7 +136,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	}
 }
 
-// perform makes the norm unless its path refuses it. It returns the number of norms made.
+// perform makes the call unless its path refuses it. It returns the number of calls made.
 func (c *normTrial) perform(b *fixture) int {
 	b.t.Helper()
 	first := b.ranks[0]
@@ -180,7 +181,7 @@ func testCapturedNorm(t *testing.T, h Harness) {
 		g := r.capture(func() { r.ok(r.queue(r.group, r.stream, call)) })
 		for round := range 3 {
 			r.setStep("round %d", round)
-			c.fill(r, &call) // a call overwrites its residual
+			c.fill(r, &call) // restore the residual, which the call overwrites
 			r.ok(g.Launch(r.stream))
 			r.ok(r.stream.Synchronize(b.ctx))
 			c.checkOutputs(r, &call)
@@ -188,8 +189,8 @@ func testCapturedNorm(t *testing.T, h Harness) {
 	})
 }
 
-// testNormsDiffer gives one rank another digest. On other paths than the direct one, no output
-// besides Recv may be written.
+// testNormsDiffer gives one rank another digest. On all paths except the direct path, no output
+// other than Recv may be written.
 func testNormsDiffer(t *testing.T, h Harness) {
 	b, others := newNormFixture(t, h, mismatchRanks(h), options{check: true, expectFaults: true})
 	random := rand.New(rand.NewPCG(4, 4))
@@ -209,7 +210,7 @@ func testNormsDiffer(t *testing.T, h Harness) {
 			r.failf("got %v, want a MismatchError", err)
 		}
 		old := formula.Bytes(c.OldResidual)
-		if call.Path != driver.PathDirect { // whose kernels write poison
+		if call.Path != driver.PathDirect { // the direct path's kernels may write poison
 			r.expect(call.Norm.Residual, old)
 			r.expectAll(call.Norm.Quantized, canary, c.Rows*c.Hidden)
 		}

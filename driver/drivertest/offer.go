@@ -10,9 +10,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// testOffers offers every operation, type and reduction with some counts to every path, with
-// registered and unregistered buffers, and plans the accepted calls. All ranks must get the same
-// answers.
+// testOffers offers calls to every path: every operation, type and reduction, with some counts,
+// and with registered and unregistered buffers. It plans the calls that a path accepts. All
+// ranks must get the same answers.
 func testOffers(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)
@@ -38,7 +38,7 @@ func testReductions(t *testing.T, h Harness) {
 		b.offerAll(r, func(c *trial, refusal error) {
 			listed := !c.operation.Reduces() || h.reduces(c.dataType, c.op)
 			if refused := refusal != nil; c.path == path && b.harness.has(c.operation) && refused == listed {
-				r.failf("%v: Refusal = %v; want a refusal: %v", c, refusal, !listed)
+				r.failf("%v: Refusal = %v; want refused = %v", c, refusal, !listed)
 			}
 		})
 	})

@@ -12,7 +12,7 @@ var pairClauses = []clause{
 	{"messages travel around a ring", testRing},
 }
 
-// messageSizes lists sizes on both sides of those at which a backend may split a message.
+// messageSizes lists sizes just below and above those at which a backend may split a message.
 var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func testPairSizes(t *testing.T, h Harness) {

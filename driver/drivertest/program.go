@@ -14,7 +14,7 @@ type plannedMessage struct {
 	contents               int // seed of the contents
 }
 
-// testRandomMessages draws a list of messages. Each rank makes its calls for these messages in the
+// testRandomMessages draws a list of messages. Each rank sends and receives its messages in the
 // order of the list, on random streams.
 func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
@@ -40,7 +40,7 @@ func testRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// slotBytes is the size of the slot that each message has in a buffer.
+// slotBytes is the size of the part of a buffer that is reserved for each message.
 const slotBytes = 64 << 10
 
 func play(b *fixture, r *rank, program []plannedMessage, streams int) {

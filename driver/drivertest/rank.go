@@ -16,15 +16,15 @@ import (
 type rank struct {
 	world   *world
 	number  int
-	running bool   // whether the rank runs in its own goroutine
+	running bool   // whether the rank runs in a separate goroutine
 	step    string // appended to the rank's number in failure messages
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
 	group   driver.Communicator
 	mapped  int64  // bytes of the arena in use
-	windows uint32 // number of segment ordinals in use
-	calls   int    // number of calls of launch
+	windows uint32 // ordinal of the latest segment key
+	calls   int    // number of calls to launch
 	staging []byte // host memory for copies
 	closers []func() error
 }
@@ -36,8 +36,8 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf marks the test as failed and exits the rank's goroutine or, if the rank runs in the test's
-// goroutine, ends the test.
+// failf marks the test as failed. It then exits the rank's goroutine or, if the rank runs in the
+// test's goroutine, ends the test.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.step}, args...)...)
@@ -128,7 +128,8 @@ func (r *rank) block(s driver.Stream) *gate {
 	return g
 }
 
-// onSupportedPath returns call, with Path set to the harness's first path if call.Path refuses it.
+// onSupportedPath returns call. If c does not support call.Path for it, Path is replaced by the
+// harness's first path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -136,9 +137,9 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	return call
 }
 
-// launch prepares and launches a call and waits for it. If that fails, it clears the stream's
-// failure, so that the stream stays usable. If the backend has inline launches, every second call
-// uses one.
+// launch prepares and launches a call and waits for it. If the call fails, launch clears the
+// stream's failure, so that the stream stays usable. If the backend has inline launches, every
+// second call uses one.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	start := c.Launch
 	if inline, ok := c.(driver.InlineLauncher); ok && r.calls%2 == 1 {
@@ -150,7 +151,7 @@ func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) 
 		return err
 	}
 	if err := start(s, plan); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clears the failure, whose error is also err
+		_ = s.Synchronize(r.world.ctx) // clear the failure, which err already reports
 		return err
 	}
 	return s.Synchronize(r.world.ctx)
@@ -164,14 +165,15 @@ func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) e
 	return c.Launch(s, plan)
 }
 
-// swap exchanges payloads of the given sizes, by rank, and checks the results.
+// swap exchanges payloads, where sizes[i] is the size of rank i's payload, and checks the
+// results.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	return controltest.Swap(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }
 
-// sumOver runs an AllReduce over a window, in which every input element is value, and checks the
+// sumOver runs an AllReduce over a window, with every input element set to value, and checks the
 // result.
 func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup is a communicator. It leaves the coordination of the ranks to its control plane, which
-// compares calls, ends waits, and names missing ranks.
+// smallGroup is a communicator. Its control plane coordinates the ranks: it compares calls, ends
+// waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -119,8 +119,9 @@ func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
 	return on.(*smallStream).queue(plan.launch)
 }
 
-// launch issues the next ticket to the call and returns the call's work. The work waits until the
-// work of all earlier tickets is done, because streams may start work in any order.
+// launch assigns the next ticket, which is the call's position in the group's order, and returns
+// the call's work. The work waits until the work of all earlier tickets is done, because streams
+// may start work in any order.
 func (p *smallPlan) launch() (smallWork, error) {
 	c := p.c
 	c.mu.Lock()
@@ -161,7 +162,7 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	}
 	n := len(c.cfg.Ranks)
 	send, recv := call.Spans(n, c.cfg.Rank)
-	largest, _ := call.Spans(n, call.Root) // in a Scatter only the root sends
+	largest, _ := call.Spans(n, call.Root) // of the root, because in a Scatter only the root sends
 	inputs, rest := make([][]byte, n), memoryAt(call.Send, send)
 	for range (largest + driver.MaxPayload - 1) / driver.MaxPayload {
 		part := rest[:min(len(rest), driver.MaxPayload)]
@@ -186,7 +187,7 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 
 func (p *smallPlan) computeOutput(dst []byte, inputs [][]byte) {
 	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
-	parts := make([][]byte, len(inputs)) // one part of each input is for this rank
+	parts := make([][]byte, len(inputs)) // the part of each input that is for this rank
 	for r, in := range inputs {
 		switch p.Operation {
 		case driver.ReduceScatter, driver.AllToAll:
@@ -249,7 +250,7 @@ func (c *smallGroup) Close() error {
 	select {
 	case <-c.tail:
 	default:
-		c.plane.Withdraw() // the unfinished collectives will never arrive
+		c.plane.Withdraw() // this rank will never join the unfinished collectives
 	}
 	c.mu.Unlock()
 	err := c.plane.Close()

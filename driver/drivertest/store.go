@@ -12,7 +12,7 @@ import (
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; nil if nobody is waiting; guarded by mu
+	changed chan struct{}     // closed by the next Set; nil if no call is waiting; guarded by mu
 }
 
 // Set writes a value and wakes all waiters.
@@ -34,8 +34,8 @@ func (s *Store) set(key string, value []byte) {
 	}
 }
 
-// CompareSet stores desired if the key's current value is expected, where a key without a value
-// counts as empty. It returns the key's value afterwards.
+// CompareSet stores desired if the key's current value is expected. A key without a value counts
+// as empty. CompareSet returns the key's value after the call.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {

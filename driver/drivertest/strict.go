@@ -33,8 +33,8 @@ func testForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits the
-// forgotten operation.
+// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits
+// the forgotten operation, which is the Send or the Recv.
 func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
@@ -55,9 +55,9 @@ func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) er
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// testMissingSend omits a Send. The Recv then blocks the stream of the next collective, which
-// therefore cannot compare the counts. Rank 0 also sends a message that is never received, so that
-// the total numbers of Sends and Recvs are the same.
+// testMissingSend omits a Send, so that its Recv blocks the stream of the next collective, which
+// therefore cannot compare the counts. Rank 0 also sends a message that is never received, so
+// that the total numbers of Sends and Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {

@@ -19,13 +19,13 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
-	// unregistered leaves the windows of the buffers out of the call.
+	// unregistered means that the call does not name the windows of its buffers.
 	unregistered bool
-	// skew shifts all buffers by a number of elements, so that they are aligned only to the size of
-	// an element.
+	// skew is the number of elements by which all buffers are shifted, so that they are aligned
+	// only to the size of an element.
 	skew int64
-	// formula is the group's formula, if any. Inputs are then drawn from the seed in such a way that
-	// different formulas give different results.
+	// formula is the group's formula, if it has one. Inputs are then drawn from the seed in such a
+	// way that different formulas give different results.
 	formula  driver.Formula
 	seed     uint64
 	special  bool // whether the inputs are special values
@@ -104,7 +104,7 @@ func (c *trial) prepare(h Harness, n int) {
 }
 
 // parts returns the counts and offsets of n parts of different sizes. Some parts are empty, and
-// none is longer than the trial's count.
+// none has more elements than the trial's count.
 func (c *trial) parts(n int) (counts, offsets []int64) {
 	end := int64(0)
 	for r := range n {
@@ -137,7 +137,8 @@ func (c *trial) setWants(want func(r int) []byte) {
 }
 
 const (
-	// canary fills receive buffers before a call and must still surround the result afterwards.
+	// canary is the byte with which receive buffers are filled before a call. It must still
+	// surround the result afterwards.
 	canary = 0xA5
 	// margin is the number of canary bytes before and after a result.
 	margin = 64
@@ -216,8 +217,9 @@ func (c *trial) launch(r *rank, call driver.Call) {
 	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. On a rank that gets no result, the
-// buffer must be unchanged; before holds its contents before an in-place call.
+// checkResult checks the receive buffer and the bytes around it. On a rank that gets no result,
+// the buffer must be unchanged; for an in-place call, before holds the buffer's contents before
+// the call.
 func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
 	switch _, span := call.Spans(len(r.world.ranks), r.number); {

@@ -73,8 +73,8 @@ func testNoWindow(t *testing.T, h Harness) {
 	}
 }
 
-// testSizesDiffer registers segments of different sizes, and then segments of the same size under
-// the same key.
+// testSizesDiffer registers segments of different sizes under one key, and then segments of the
+// same size under the same key.
 func testSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {
@@ -88,7 +88,7 @@ func testSizesDiffer(t *testing.T, h Harness) {
 			r.failf("registering segments of different sizes succeeded, want an error")
 		}
 		b := r.newBuffer(1)
-		b.window = r.register(r.group, key, b) // the failed call did not use up the key
+		b.window = r.register(r.group, key, b) // the key is still free after the failed call
 		r.sumOver(r.group, b, 8)
 	})
 }

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// longTimeout is the deadline of waits that should not take long. It expires only if a test
-	// hangs.
+	// longTimeout is the deadline of waits that should be short. It expires only if a test hangs.
 	longTimeout = 2 * time.Minute
 	// shortTimeout is the deadline of waits that tests let expire.
 	shortTimeout = 500 * time.Millisecond
@@ -46,9 +45,9 @@ type options struct {
 	expectFaults bool
 }
 
-// newWorld opens n ranks and closes them when the test ends. Every case that makes its world fail
-// must be a subtest of its own, because backends without Anytime require the groups of the failed
-// world to be closed before the next world connects.
+// newWorld opens n ranks and closes them when the test ends. Every case that makes its world
+// fail must be a separate subtest, because backends without Anytime require the groups of the
+// failed world to be closed before the next world connects.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -95,7 +94,7 @@ func (w *world) attempt(f func(r *rank)) bool {
 	return int(succeeded.Load()) == len(w.ranks)
 }
 
-// outcomes is like each, but returns the error of each rank, by rank.
+// outcomes is like each, but returns the errors of f, indexed by rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))

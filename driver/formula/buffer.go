@@ -9,9 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the result of a reduction of the ranks' inputs, which must have the same length
-// and be in group order. A single rank gets its own input, unless the reduction multiplies it by a
-// factor. Elements have native byte order.
+// Reduce returns the result of reducing the ranks' inputs, which must be in group order and have
+// the same length. A single rank gets its own input, multiplied by the factor if the reduction
+// has one. Elements have native byte order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -45,8 +45,8 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("no formula for " + t.String())
 }
 
-// canonicalNaN is the NaN in all float32 results. Rounded to a 16-bit type, it gives the NaN in
-// that type's results.
+// canonicalNaN is the NaN in all float32 results. In the results of 16-bit types, NaNs are
+// canonicalNaN rounded to that type.
 var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
 // reduceElements reduces elements of a type that Go supports, and replaces NaNs with nan.

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// combine combines one element of each rank, in group order. In a tree, it applies round to every
-// partial result; round returns its argument if partial results are not rounded.
+// combine combines one element of each rank, in group order. In a tree, it applies round to
+// every partial result. If partial results are not rounded, round returns its argument.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
 		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
@@ -24,8 +24,9 @@ func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round
 	return acc
 }
 
-// Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and computes the
-// minimum and maximum of IEEE 754-2019. Integers wrap. For an average it returns the sum.
+// Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and computes
+// minimum and maximum as IEEE 754-2019 defines them. Integers wrap around. For Avg, Pair returns
+// the sum.
 func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
@@ -60,8 +61,9 @@ func result[T reduce.Number](
 	return acc
 }
 
-// average divides a sum by the number of ranks. If the sum is not finite, average computes it again
-// from elements scaled down by a power of two, whose sum does not overflow if all are finite.
+// average divides a sum by the number of ranks. If the sum is not finite, average scales the
+// elements down by a power of two and adds them again, because the sum of the scaled elements
+// does not overflow if all elements are finite.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

@@ -22,7 +22,7 @@ func floats(values ...float32) []byte {
 	return out
 }
 
-// TestSumsDependOnOrderOfFormula compares sums with results computed by hand, in which 2^24 + 1 is
+// TestSumsDependOnOrderOfFormula compares sums with results computed by hand, where 2^24 + 1 is
 // rounded to 2^24.
 func TestSumsDependOnOrderOfFormula(t *testing.T) {
 	const big = 1 << 24
@@ -45,9 +45,9 @@ func TestFloat16IsRoundedOnceOrAfterEachAddition(t *testing.T) {
 	// From 2048 on, float16 represents only even integers.
 	inputs := [][]byte{value(2048), value(1), value(1), value(1)}
 	for f, want := range map[driver.Formula]float32{
-		driver.RankOrder:   2052, // 2051, halfway between 2050 and 2052, of which 2052 is even
+		driver.RankOrder:   2052, // 2051 lies between 2050 and 2052, and rounds to even
 		driver.Tree:        2052,
-		driver.RoundedTree: 2050, // 2049 is rounded to 2048, to which 2 is added
+		driver.RoundedTree: 2050, // 2049 is rounded to 2048, and 2048 + 2 is exact
 	} {
 		if got := formula.Reduce(f, driver.Sum, driver.Float16, inputs); !bytes.Equal(got, value(want)) {
 			t.Errorf("%v: got %x, want %x", f, got, value(want))
@@ -70,7 +70,7 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 		{driver.Max, nan, 1, 0x7FFFFFFF},
 		{driver.Sum, infinity, -infinity, 0x7FFFFFFF},
 		{driver.Prod, infinity, 0, 0x7FFFFFFF},
-		{driver.Avg, math.Float32frombits(1), math.Float32frombits(2), 2}, // 1.5 to even
+		{driver.Avg, math.Float32frombits(1), math.Float32frombits(2), 2}, // 1.5 rounds to even
 	} {
 		got := formula.Reduce(driver.RankOrder, c.op, driver.Float32, [][]byte{floats(c.a), floats(c.b)})
 		if bits := binary.NativeEndian.Uint32(got); bits != c.want {
@@ -90,13 +90,13 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 	}
 	bytesOfTwo := [][]byte{{100, 0xFF}, {100, 0xFE}}
 	sums := formula.Reduce(driver.RankOrder, driver.Avg, driver.Int8, bytesOfTwo)
-	if want := []byte{0xE4, 0xFF}; !bytes.Equal(sums, want) { // 200 is -56; -3 / 2 is -1
+	if want := []byte{0xE4, 0xFF}; !bytes.Equal(sums, want) { // 200 wraps to -56; -3 / 2 is -1
 		t.Errorf("averages of int8: got %x, want %x", sums, want)
 	}
 }
 
-// TestAveragesDoNotOverflow compares averages whose sums are not finite with results computed by
-// hand.
+// TestAveragesDoNotOverflow uses inputs whose sums are not finite, and compares their averages
+// with results computed by hand.
 func TestAveragesDoNotOverflow(t *testing.T) {
 	const huge, largest, smallest = 0x1.8p127, math.MaxFloat32, math.SmallestNonzeroFloat32
 	inf := float32(math.Inf(1))
@@ -109,13 +109,13 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		{driver.RankOrder, []float32{3e38, 3e38}, 3e38},
 		{driver.RankOrder, []float32{-huge, -huge, -huge}, -huge},
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge}, 0},
-		{driver.Tree, []float32{huge, huge, -huge, -huge}, 0}, // the sum without scaling is NaN
+		{driver.Tree, []float32{huge, huge, -huge, -huge}, 0}, // without scaling, the sum is NaN
 		{driver.RankOrder, []float32{largest, largest, largest, largest}, largest},
 		{driver.RankOrder, []float32{huge, huge, -inf}, -inf},
 		{driver.RankOrder, []float32{huge, huge, -inf, inf}, nan},
 		{driver.RankOrder, []float32{huge, nan, huge}, nan},
-		// Scaled by 1/8, 4*smallest is half of the smallest number and is rounded to zero, and
-		// 48*smallest is 6*smallest.
+		// Scaled by 1/8, 4*smallest becomes half of the smallest number, which is rounded to zero, and
+		// 48*smallest becomes 6*smallest.
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * smallest, 4 * smallest}, 0},
 		{
 			driver.RankOrder,
@@ -134,8 +134,8 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestAverageOfLargestNumbersIsFinite averages the largest elements. Because rounding is monotonic,
-// averages of all other finite elements are then also finite.
+// TestAverageOfLargestNumbersIsFinite averages the largest elements. Because rounding is
+// monotonic, averages of smaller finite elements are then also finite.
 func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	for dt, largest := range map[driver.DataType]uint64{
 		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,
@@ -180,7 +180,7 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 				slices.Reverse(reversed)
 				share := shareOfDifferences(want, formula.Reduce(driver.RankOrder, op, dt, reversed), dt)
 				if op == driver.Sum && dt.Float() && ranks > 2 && share < 0.1 {
-					t.Errorf("%s: only %.3f of the elements differ in reverse order, want at least 0.1", name,
+					t.Errorf("%s: a share of %.3f differs in reverse order, want at least 0.1", name,
 						share)
 				}
 			}

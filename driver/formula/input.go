@@ -9,10 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's input for testing a formula, which is the same in every run. Integers have
-// random bits. For most elements of floating-point types, two ranks have x and -x, and the other
-// ranks have values so small that the sum depends on when x and -x cancel. The remaining elements
-// are numbers of any magnitude, random bits, or special values.
+// Input returns a rank's input for testing a formula. The input is the same in every run.
+// Integers have random bits. For most elements of floating-point types, two ranks have x and -x,
+// and the other ranks have values so small that the sum depends on when x and -x cancel. The
+// remaining elements are numbers of any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -36,9 +36,9 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for testing special values, which is the same in every run. Ranks
-// 0 to 2 together cover all combinations of three special values, repeatedly. Each rank n+3 has the
-// values of rank n, shifted by one position in the table.
+// Specials returns a rank's input for testing special values. The input is the same in every
+// run. Ranks 0 to 2 together repeatedly cover all combinations of three special values. Rank n+3
+// has the values of rank n, shifted by one position in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
 	out := make([]byte, 0, count*int64(t.Size()))
@@ -51,14 +51,14 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, by type, by how many powers of two the other ranks' values are smaller than
-// x, so that adding one of them to x loses bits.
+// smallExponent holds, for each type, the number of powers of two by which the other ranks'
+// values are smaller than x, so that adding one of them to x loses bits.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
 // cancelingValue returns a rank's value for an element in which the values of two ranks cancel.
-// draw, which must be the same on all ranks, selects the two ranks and the magnitude.
+// draw selects the two ranks and the magnitude, so it must be the same on all ranks.
 func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
 	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
 	plus := int(draw >> 8 % uint64(ranks))

@@ -11,7 +11,7 @@ import (
 type NormRow struct {
 	Residual, Output []uint16
 	Quantized        []uint8
-	Scales           []float32 // only scales that the call computes
+	Scales           []float32 // only if the call computes them
 }
 
 // Norm computes a row from the rounded sums of all ranks' inputs, the residual and the weights.
@@ -55,14 +55,15 @@ const (
 )
 
 // squares adds up the squares of a row in the same order as the kernel. Each of 512 threads adds
-// the squares of its packs of 8 elements. Then the sums of the lanes in each warp are added up, and
-// after that the sums of the warps, both in the order of a tree.
+// the squares of its packs of 8 elements. A tree then adds up the sums of the lanes in each
+// warp, and another tree adds up the sums of the warps.
 func squares(row []float32) float32 {
 	var sums [warps][lanes]float32
 	for i, v := range row {
 		thread := i / packSize % (warps * lanes)
 		sum := &sums[thread/lanes][thread%lanes]
-		// The square has at most 22 bits, so this is rounded like a fused multiply-add in float32.
+		// The square has at most 22 bits, so the result is rounded like a fused multiply-add in
+		// float32.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 	var totals [warps]float32

@@ -14,18 +14,20 @@ import (
 type NormCase struct {
 	driver.Norm
 	DataType driver.DataType
-	// InPlace is set if the output replaces the input. It is always set if OnlyQuantized is.
+	// InPlace is set if the output replaces the input. If OnlyQuantized is set, InPlace is always
+	// set.
 	InPlace bool
 	// Inputs holds the rows of each rank. OldResidual and Weights are the same on all ranks.
 	Inputs               [][]uint16
 	OldResidual, Weights []uint16
 	// Scale is the given scale of QuantStatic.
 	Scale float32
-	// Want holds the outputs, one row after the other. Its scales have ScaleStrides.
+	// Want holds the outputs, one row after another. The scales in it have ScaleStrides.
 	Want NormRow
 }
 
-// UnwrittenScale must be the value of all scales before a call. Gaps between scales keep it.
+// UnwrittenScale must be the value of all scales before a call. Gaps between the scales still
+// hold it afterwards.
 const UnwrittenScale = -1
 
 // DrawNorm draws a case with the given shape, type and quantization, for a group without a formula.
@@ -50,7 +52,7 @@ func DrawNorm(
 	return c
 }
 
-// RandomNorm draws a case with a random shape of at most mostRows rows.
+// RandomNorm draws a case of random shape with at most mostRows rows.
 func RandomNorm(random *rand.Rand, ranks, mostRows int) *NormCase {
 	hidden := driver.NormUnit * (1 + random.IntN(600))
 	switch random.IntN(4) {
@@ -78,7 +80,8 @@ func (c *NormCase) String() string {
 		len(c.Inputs), c.InPlace, c.Describe())
 }
 
-// drawStrides stores scales row by row or, for groups, also column by column with gaps.
+// drawStrides stores scales row by row or, if scales belong to groups of elements, sometimes
+// column by column with gaps.
 func (c *NormCase) drawStrides(random *rand.Rand) {
 	if c.Quant.Computes() {
 		c.ScaleStrides = c.DefaultScaleStrides()
@@ -160,8 +163,8 @@ func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 		len(elements)*int(unsafe.Sizeof(one)))
 }
 
-// SetCanonicalNaNs replaces each NaN of float32 values by the NaN that Norm returns. The hardware
-// determines the bits of a NaN that results from a division.
+// SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns, because
+// the bits of a NaN that results from a division depend on the hardware.
 func SetCanonicalNaNs(values []byte) {
 	elements := view[float32](values)
 	for i, v := range elements {

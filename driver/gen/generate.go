@@ -30,7 +30,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).ParseFS(sources, "*.tmpl"))
 
-// header is the path of the C header, in which only two enumerations are generated.
+// header is the path of the C header. Only two of its enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
 var files = map[string]string{
@@ -42,25 +42,26 @@ var files = map[string]string{
 
 // term describes a reduction or an operation in all languages that name it.
 type term struct {
-	// Go is the name of the constant in package driver, and Name the name in Python and, in capitals,
-	// in C.
+	// Go is the name of the constant in package driver. Name is the name in Python and, in
+	// capitals, in C.
 	Go, Name string
-	// Alias is PyTorch's name, if it differs. Note describes restrictions on the use of the term.
+	// Alias is PyTorch's name if it differs from Name. Note describes restrictions on the use of
+	// the term.
 	Alias, Note string
 	// Doc is the comment of the constant in package driver.
 	Doc    string
 	Number int
-	// Logical is the name of the reduction that is used for booleans, which are stored as bytes.
+	// Logical is the name of the equivalent reduction for booleans, which are stored as bytes.
 	Logical string
-	// Numbered reports whether an operation has a number in C, and Tuned whether tuning tables have
-	// rules for it.
+	// Numbered reports whether an operation has a number in C, and Tuned reports whether tuning
+	// tables have rules for it.
 	Numbered, Tuned bool
 }
 
 type terms struct{ Reductions, Operations []term }
 
-// generate returns the contents of all generated files, by path relative to root, the module's
-// root.
+// generate returns the contents of all generated files, keyed by path. The paths are relative to
+// root, the module's root.
 func generate(root string) (map[string][]byte, error) {
 	data, err := load(filepath.Join(root, "driver"))
 	if err != nil {
@@ -83,7 +84,8 @@ func generate(root string) (map[string][]byte, error) {
 	return all, err
 }
 
-// load reads the tables of package driver, and the names of their constants from its source.
+// load reads the tables of package driver, and reads the names of their constants from its
+// source.
 func load(folder string) (*terms, error) {
 	var data terms
 	reductions, err := constants(filepath.Join(folder, "reduction.go"), "ReduceOps")
@@ -140,8 +142,8 @@ func constants(path, end string) ([]constant, error) {
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the header at path with its generated enumerations replaced. Each of
-// them follows a comment that names the generator, and ends with "};".
+// replaceEnumerations returns the header at path with its generated enumerations replaced. Each
+// of these enumerations follows a comment that names the generator, and ends with "};".
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

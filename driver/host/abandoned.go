@@ -2,16 +2,16 @@ package host
 
 import "symmem/internal/ranked"
 
-// abandonedWork keeps the device's memory mapped while work is running on streams that have already
-// been closed.
+// abandonedWork keeps the device's memory mapped while streams that have already been closed
+// still run work.
 type abandonedWork struct {
 	mu      ranked.Mutex[abandonedMu]
 	streams int            // closed streams with running work; guarded by mu
 	unmaps  []func() error // to be called, in order, when streams drops to 0; guarded by mu
 }
 
-// unmap calls a function that unmaps memory or addresses, or postpones the call until no abandoned
-// work is running.
+// unmap calls a function that unmaps memory or addresses. If abandoned work is running, the call
+// is postponed until that work has ended.
 func (l *abandonedWork) unmap(unmap func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,8 +45,8 @@ func (l *abandonedWork) keepFor(s *stream) {
 	}()
 }
 
-// workEnded is called when an abandoned stream becomes idle. After the last one, it makes the
-// postponed calls.
+// workEnded is called when an abandoned stream becomes idle. If it was the last one, workEnded
+// makes the postponed calls.
 func (l *abandonedWork) workEnded() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

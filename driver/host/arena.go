@@ -56,8 +56,8 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 // segmentFile creates the memory of a segment. It uses huge pages if the system has free ones,
 // because touching a new segment of 64 MiB then causes 32 page faults instead of 16,384.
 //
-// It rejects sizes above the machine's memory. Shared files are sparse, so the system would accept
-// any size and kill the process when memory runs out.
+// It rejects sizes above the machine's memory. Shared files are sparse, so the system would
+// otherwise accept any size and kill the process when memory runs out.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes", total))

@@ -34,8 +34,8 @@ func (d *Device) Connect(
 }
 
 // Close leaves the group after the peers have received or stored all messages from this rank. If
-// earlier work of this rank does not complete and blocks a collective, Close returns a timeout
-// error, and the group's memory stays mapped until the work completes.
+// earlier work of this rank blocks a collective and does not complete, Close returns a timeout
+// error, and the group's memory stays mapped until that work completes.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -50,8 +50,8 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Either error may have caused the other: a failed peer leaves unmatched messages, and a peer
-		// may have failed because this rank did not receive its message.
+		// Either error may have caused the other: a failed peer leaves unmatched messages behind, and
+		// a peer may have failed because this rank did not receive its message.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.cfg.Timeout.Get()
@@ -102,8 +102,8 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend frees the pages of this rank's staging buffers and frames. The kernel allocates new pages
-// when they are next accessed.
+// Suspend frees the pages of this rank's staging buffers and frames. The kernel allocates new
+// pages at the next access.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {

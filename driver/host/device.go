@@ -14,7 +14,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// granularity is the unit of segment sizes: a huge page.
+// granularity is the size of a huge page and the unit of segment sizes.
 const granularity = sys.PageSize
 
 // Device provides the memory and streams of one rank.

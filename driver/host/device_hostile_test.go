@@ -29,7 +29,7 @@ func newDuo(t *testing.T) *duo {
 	return newDuoWithWaitHook(t, nil)
 }
 
-// newDuoWithWaitHook is like newDuo, but rank 0 calls interrupted while it waits.
+// newDuoWithWaitHook is like newDuo, but rank 0 polls interrupted while it waits.
 func newDuoWithWaitHook(t *testing.T, interrupted func() error) *duo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -59,7 +59,7 @@ func (d *duo) open(rank int, interrupted func() error) *Device {
 	return device.(*Device)
 }
 
-// both calls f concurrently for both ranks and returns the errors by rank.
+// both calls f concurrently for both ranks and returns the errors, indexed by rank.
 func (d *duo) both(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()

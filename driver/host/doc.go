@@ -4,31 +4,32 @@
 //
 // # Memory
 //
-// A segment is an anonymous shared file that its owner maps at the next offset of a reserved
-// address range. A window maps the segments of all ranks into every rank of the group. Ranks pass
-// the file descriptors over a private Unix socket (package handoff). As in NCCL, a rank computes
-// the address of a buffer on a peer from the base of the peer's window and from its own offset.
+// A segment is an anonymous shared file, which its owner maps at an offset in a reserved address
+// range. A window maps the segments of all ranks into every rank of the group. Ranks pass the
+// file descriptors over a private Unix socket (package handoff). As in NCCL, a rank computes the
+// address of a buffer on a peer from the base of the peer's window and from its own offset.
 //
 // # Synchronization
 //
 // shm.Group connects the ranks of a group: it provides the steps of collectives, waits with
-// deadlines, agreements and faults. After the group's control region, the host backend adds two
-// staging buffers for each rank, which alternate from step to step, and a pipe for each pair of
-// ranks, which carries messages in frames. Collectives over windows use neither; they access the
-// windows directly, between two steps that serve as barriers.
+// deadlines, agreements and faults. The group's shared memory begins with a control region.
+// After it, the host backend adds two staging buffers for each rank, which alternate from step
+// to step, and a pipe for each pair of ranks, which carries messages in frames. Collectives over
+// windows use neither; they access the windows directly, between two steps that serve as
+// barriers.
 //
 // The types Device, communicator, stream and graph document their states.
 //
 // # Trust
 //
-// Ranks trust each other to map and write each other's segments. A window consists only of segments
-// with the same key and size, backed by files of at least that size. Message frames and split
-// tables are read once and checked before use, so that invalid contents cause an error and are
-// never used to compute an address.
+// Ranks trust each other to map and write each other's segments. A window consists only of
+// segments with the same key and size, backed by files of at least that size. Message frames and
+// the tables of splits are read once and checked before use, so that invalid contents cause an
+// error and are never used to compute an address.
 //
 // # Lock order
 //
-// A goroutine acquires locks in this order. It acquires the locks of control/shm last. Builds with
+// A goroutine acquires locks in the following order, and those of control/shm last. Builds with
 // the tag invariants panic on a violation.
 //
 //	graph.mu

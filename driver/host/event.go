@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event holds the point of its last Record. A wait for the event waits for the point that was the
-// last one when the wait was queued.
+// event holds the point in a stream's work that its last Record marked. A wait for the event
+// waits for the point that was the last one when the wait was queued.
 type event struct {
 	mu     ranked.Mutex[eventMu]
 	latest *point // nil before the first Record; guarded by mu
@@ -101,11 +101,11 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// waitWork makes a stream wait for a point. There is no deadline, because only this rank's work
-// precedes the point.
+// waitWork makes a stream wait for a point. The wait has no deadline, because it depends only on
+// this rank's own work.
 type waitWork struct {
 	point *point
-	// ignoreFailure keeps the stream from failing if the work before the point has failed.
+	// ignoreFailure keeps this stream from failing if the work before the point has failed.
 	ignoreFailure bool
 }
 
@@ -119,10 +119,12 @@ func (w *waitWork) run() error {
 
 func (w *waitWork) skip(error) {}
 
-// Wait makes later work wait for the event, and fail if the work before the event has failed.
+// Wait makes later work wait for the event. If the work before the event has failed, this stream
+// fails too.
 func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
 
-// WaitOnly makes later work wait for the event, even if the work before the event has failed.
+// WaitOnly makes later work wait for the event, but ignores a failure of the work before the
+// event.
 func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
 
 func (s *stream) await(e driver.Event, ignoreFailure bool) error {

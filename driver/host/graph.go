@@ -8,8 +8,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. Collectives get their tickets when the graph is launched, so that a
-// communicator's replays and eager calls are ordered together.
+// graph holds recorded work. Collectives get their tickets when the graph is launched, so that
+// replays and eager calls of a communicator run in the order of their launches.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []step // guarded by the stream's mu during the capture, and by mu afterwards
@@ -21,9 +21,9 @@ type graph struct {
 // step queues recorded work on the stream on which the graph is launched.
 type step func(on *stream) error
 
-// record records a call. For a collective, it also records the position in the capture, which ranks
-// compare when they replay the call. A Send or Recv needs no position, because the sender and the
-// receiver compare their calls with each other.
+// record records a call. For a collective, it also records the call's position in the capture,
+// which ranks compare when they replay the call. A Send or Recv needs no position, because the
+// sender and the receiver compare their calls with each other.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
@@ -57,7 +57,7 @@ func (s *stream) BeginCapture() error {
 	}
 	s.capture = &graph{latestCalls: map[*communicator]driver.Recorded{}}
 	s.device.capturing.Add(1)
-	if s.deferred { // Synchronize would return ErrCapturing without running the work
+	if s.deferred { // during the capture, Synchronize cannot run the work
 		s.deferred = false
 		go s.drain()
 	}
@@ -95,7 +95,7 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if s.Capturing() { // the graph being captured on s would not keep g's buffers alive
+	if s.Capturing() { // a graph captured on s would not keep g's buffers alive
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 	if err := s.replayAll(g.steps); err != nil {
@@ -104,9 +104,9 @@ func (g *graph) Launch(on driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. A collective of a failed group also
-// makes the stream fail. The remaining steps are queued even then, so that the failed stream skips
-// their work, their events carry the error, and their groups fail.
+// replayAll queues recorded steps and returns the first error. If the group of a collective has
+// failed, the stream fails too. The remaining steps are queued even then, so that the failed
+// stream skips their work, their events carry the error, and their groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {

@@ -15,7 +15,7 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 // Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
 
-// LaunchInline is like Launch, but leaves waits for peers to the stream's next Synchronize.
+// LaunchInline is like Launch, but leaves waits for peers to the next Synchronize of the stream.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 	return c.launch(s, p, true)
 }
@@ -49,9 +49,9 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// refuse returns the error of a launch after the communicator has failed. It also makes the stream
-// fail, because later work may use the result. If this rank has closed the group, the launch is the
-// caller's mistake, and the stream stays usable.
+// refuse returns the error of a launch after the communicator has failed. It also makes the
+// stream fail, because later work may use the result of the launch. If this rank has closed the
+// group, however, the launch is the caller's mistake, and the stream stays usable.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -63,14 +63,14 @@ func refuse(c *communicator, s *stream) error {
 type pendingCall struct {
 	plan    *plan
 	ticket  uint64
-	check   bool   // whether the group compared calls when the ticket was issued
+	check   bool   // whether the group compared calls at the time of issue
 	posted  bool   // whether the first step was posted on the caller's thread
 	balance uint64 // this rank's message balance at the call, or 0 if balances are not compared
 	begin   int64  // result of Meter.Begin if posted is set
 }
 
-// issue returns a collective's ticket and other fields of its pendingCall, as separate results so
-// that they stay in registers. The caller must hold c.Mu.
+// issue returns a collective's ticket and other fields of its pendingCall. They are separate
+// results so that they stay in registers. The caller must hold c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -90,8 +90,8 @@ func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 }
 
 // attempt runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. Otherwise it returns work to be queued. It does not hold c.Mu while it waits,
-// because Close and Abort must be able to end the wait.
+// arrive soon. Otherwise it returns work for the caller to queue. It does not hold c.Mu while it
+// waits, because Close and Abort must be able to end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -123,7 +123,7 @@ func (c *communicator) attempt(p *plan) (work, error) {
 }
 
 // failWith fails the communicator with the error of a call. It returns the communicator's first
-// fault, which may have been caused by another call.
+// fault, which another call may have caused.
 func (c *communicator) failWith(err error) error {
 	c.Fail(err)
 	return c.Cause()
@@ -138,8 +138,9 @@ func (i *pendingCall) run() error {
 	return c.complete(i)
 }
 
-// skip fails the group, because the other ranks would use input that this rank has never computed.
-// It waits for the collective's turn, so that collectives with earlier tickets are not affected.
+// skip fails the group, because the other ranks would otherwise use input that this rank has
+// never computed. It waits for the collective's turn, so that it does not affect collectives
+// with earlier tickets.
 func (i *pendingCall) skip(cause error) {
 	c := i.plan.c
 	c.turns.await(i.ticket)
@@ -149,7 +150,8 @@ func (i *pendingCall) skip(cause error) {
 	})
 }
 
-// complete runs a collective whose turn it is. It needs no lock, because no other call is running.
+// complete runs a collective whose turn it is. It needs no lock, because no other collective is
+// running.
 func (c *communicator) complete(i *pendingCall) error {
 	if c.HasFailed() {
 		return c.Cause()
@@ -182,8 +184,8 @@ func (c *communicator) begin(call *plan) {
 	c.mover.contribute(call, 0)
 }
 
-// finish completes a collective after the first lines of all ranks have arrived, and then runs the
-// other calls of a list.
+// finish completes a collective after the first lines of all ranks, which carry the digests,
+// have arrived. It then runs the other calls of a list.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	err := c.finishOne(call, ticket)
 	for _, next := range call.more {

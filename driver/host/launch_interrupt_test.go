@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestInterruptEndsCollective makes rank 1 stop in the middle of a collective, so that rank 0 waits
-// on the caller's thread until the test interrupts the wait.
+// TestInterruptEndsCollective makes rank 1 stop in the middle of a collective, so that rank 0
+// waits on the caller's thread until the test interrupts the wait.
 func TestInterruptEndsCollective(t *testing.T) {
 	for name, interrupt := range map[string]func() error{
 		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },
@@ -22,7 +22,7 @@ func TestInterruptEndsCollective(t *testing.T) {
 
 func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
-	var launching atomic.Bool // false while the ranks connect, because those waits also poll
+	var launching atomic.Bool // set after connect, whose waits also poll
 	var polls atomic.Int32
 	d := newDuoWithWaitHook(t, func() error {
 		if !launching.Load() || polls.Add(1) < 3 {

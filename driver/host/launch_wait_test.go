@@ -8,7 +8,8 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective before rank 0 calls it.
+// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then makes rank 0
+// call it.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -36,7 +37,7 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		check(t, err)
 	}
 	if waker.Asleep(1) {
-		t.Error("rank 1 still counts as asleep")
+		t.Error("rank 1 is still marked as asleep")
 	}
 }
 
@@ -69,8 +70,8 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestInlineLaunchLeavesWaitToCaller waits until rank 0 sleeps in Synchronize before rank 1 makes
-// the call. Rank 0 has more work on its stream by then.
+// TestInlineLaunchLeavesWaitToCaller waits until rank 0 sleeps in Synchronize before rank 1
+// makes the call. By then, rank 0 has queued more work on its stream.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

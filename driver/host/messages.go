@@ -12,10 +12,10 @@ import (
 
 // messages transfers a communicator's messages and matches Sends with Recvs.
 //
-// Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver does
-// not read a Send's frames, the sender copies the rest of the message to its own heap, from where a
-// goroutine of the group sends it. Hence no stream waits for a Recv that is queued behind other
-// work.
+// Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver
+// does not read the frames of a Send, the sender copies the rest of the message to its own heap,
+// and a goroutine of the group sends it from there. Therefore, no stream waits for a Recv that
+// is queued behind other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
@@ -37,11 +37,11 @@ func (m *messages) init(c *communicator, ranks int) {
 type messageCall struct {
 	c     *communicator
 	plan  *plan
-	after uint64 // number of collectives that this rank called before this message
+	after uint64 // number of this rank's collectives before this message
 	check bool   // whether the group compared calls when this call was made
 }
 
-// transfer numbers the plan's message and returns this rank's end of it.
+// transfer assigns a number to the plan's message and returns this rank's end of the message.
 func (p *plan) transfer() (transfer, error) {
 	c := p.c
 	c.Mu.Lock()
@@ -53,7 +53,7 @@ func (p *plan) transfer() (transfer, error) {
 	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
 		// The count is published before the next collective, so that a receiver that sees the
-		// collective knows how many messages precede it.
+		// collective knows how many messages were sent before it.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}
@@ -99,8 +99,8 @@ func assign(claims []message.Claim[*receive]) {
 }
 
 // errUnmatched returns an error if a message had no Recv, if a Recv had no message, or if a peer
-// left before it had read its messages. It is called after this rank has left the group; peers that
-// send to this rank later detect that it has left and report those messages themselves.
+// left before it had read its messages. It is called after this rank has left the group. Peers
+// that send to this rank later detect that it has left, and report those messages themselves.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -125,9 +125,10 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.Unmatched(&c.cfg, unclaimed, awaited, unread)
 }
 
-// flush waits until all messages on the heap have been sent. The goroutine that sends them waits at
-// most one more timeout, or two if it is already waiting. If the group fails in the meantime, some
-// data has not been delivered, and flush returns the fault.
+// flush waits until all messages on the heap have been sent. If a receiver reads nothing, the
+// goroutine that sends them gives up after one more timeout, or after two if it is already
+// waiting. If the group fails in the meantime, some data has not been delivered, and flush
+// returns the fault.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false
@@ -147,7 +148,7 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip fails the group because earlier work on the stream has failed, so that the peer does not
+// skip fails the group because earlier work on the stream has failed. The peer would otherwise
 // receive data that was never computed.
 func (l *messageCall) skip(cause error) {
 	if l.c.BeginUse() != nil {

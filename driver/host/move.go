@@ -9,10 +9,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// Staged collectives work on any memory. In each step, every rank copies one chunk of its input to
-// its staging buffer for that step, or to its line if the whole input fits into the line. The rank
-// then posts the step, waits for the other ranks, and reads its share from their buffers. Because
-// each rank alternates between two buffers, one barrier per step is enough.
+// Staged collectives work on any memory. In each step, every rank copies one chunk of its input
+// to its staging buffer for that step. If the whole input fits into the rank's line, a cache
+// line that the peers read anyway, the rank copies it there instead. The rank then posts the
+// step, waits for the other ranks, and reads its share from their buffers. Because each rank
+// alternates between two buffers, one barrier per step is enough.
 
 // mover moves and reduces the data of collectives. Only the collective whose turn it is uses it.
 type mover struct {
@@ -42,8 +43,8 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 }
 
 // stage returns a rank's staging buffer for a step. It computes the address instead of using a
-// struct field, because Go's nil check of the struct pointer would load from a cache line that a
-// peer is about to write.
+// struct field, because Go's nil check of the struct pointer would load a cache line that a peer
+// is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
@@ -98,7 +99,7 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	return nil
 }
 
-// staged returns the address of a rank's contribution to the current step.
+// staged returns the address of a rank's input for the current step.
 func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	switch {
 	case !call.inLine:
@@ -110,10 +111,10 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without the
-// copies they would read past a line into the next one, which may be in its owner's cache. This
-// rank's own line is not copied, because the load would have to wait until the store that precedes
-// it has reached the peers.
+// unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without
+// the copies they would read past a line into the next one, which may be in its owner's cache.
+// This rank's own line is not copied, because loading it would stall until this rank's last
+// store has reached the peers.
 func (m *mover) unpack() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -122,8 +123,8 @@ func (m *mover) unpack() {
 	}
 }
 
-// compute computes this rank's part of the result from all ranks' chunks that begin at element
-// first.
+// compute computes this rank's part of the result from all ranks' chunks. The chunks begin at
+// element first.
 func (m *mover) compute(call *plan, first int64) {
 	// stride is the distance between the parts of a chunk, and count is this rank's share of a part.
 	stride, size := min(call.chunk, call.longest-first), call.size
@@ -158,9 +159,9 @@ func (m *mover) compute(call *plan, first int64) {
 	}
 }
 
-// collectStaged copies a part of at most stride elements from every rank's staged chunk, where the
-// part begins at byte offset. The chunk begins at element first, whose address in the first part of
-// the receive buffer is recv.
+// collectStaged copies a part of at most stride elements from every rank's staged chunk. In the
+// chunk, the part begins at byte offset. The chunk begins at element first, and recv is the
+// address of that element in the first part of the receive buffer.
 func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, stride int64) {
 	for r := range len(m.stages) {
 		partStart, count := call.recvPart(r)
@@ -182,9 +183,9 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 	m.reduce(call, len(m.stages), 1, count, 0)
 }
 
-// Collectives over windows access the peers' buffers directly, between two barriers. After the
-// first barrier, the inputs of all ranks are ready. After the second, no rank accesses another
-// rank's memory any more.
+// Collectives over windows access the peers' buffers directly, between two barriers. The first
+// barrier ensures that the inputs of all ranks are ready. After the second barrier, no rank
+// accesses another rank's memory.
 
 func (m *mover) move(call *plan) {
 	size := call.size
@@ -240,9 +241,9 @@ func (m *mover) pull(call *plan, r int, srcOffset, dstOffset, bytes, total int64
 	}
 }
 
-// reduceSlice reduces this rank's slice of the buffers in all windows. It stores the result in the
-// receive buffers of all ranks or, if receivers is 1, only in the root's. The call may be in place,
-// because no other rank accesses this slice.
+// reduceSlice reduces this rank's slice of the buffers in all windows. It stores the result in
+// the receive buffers of all ranks or, if receivers is 1, only in that of the root. The call may
+// be in place, because no other rank accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
 	first, count := m.slice(call)
 	if count == 0 {
@@ -262,7 +263,7 @@ func (m *mover) reduceSlice(call *plan, receivers int) {
 	m.reduce(call, len(m.stages), receivers, count, call.Count*call.size)
 }
 
-// reduceAll reduces the whole buffers in all windows for this rank alone.
+// reduceAll reduces the whole buffers in all windows and stores the result only on this rank.
 func (m *mover) reduceAll(call *plan) {
 	for r := range len(m.stages) {
 		m.sources[r] = call.send.addressOn(r, call.Send)
@@ -296,8 +297,8 @@ func (m *mover) reducePart(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
 }
 
-// prefetchStage prefetches the first line of the next step's staging buffer, in parallel with other
-// work. Peers that have posted the current step no longer read this buffer.
+// prefetchStage prefetches the first line of the staging buffer for the next step, in parallel
+// with other work. Peers that have posted the current step no longer read this buffer.
 func (m *mover) prefetchStage() {
 	spin.PrefetchWrite(unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes))
 }
@@ -310,8 +311,8 @@ func (m *mover) arrive(call *driver.Call, ticket uint64) error {
 	return m.group.ArriveSlowly(call, ticket)
 }
 
-// reduce reduces the first sources entries of m.sources into the first destinations entries of
-// m.destinations.
+// reduce reduces the first sources entries of m.sources and stores the result in the first
+// destinations entries of m.destinations.
 func (m *mover) reduce(call *plan, sources, destinations int, count, total int64) {
 	dsts, srcs := m.destinations[:destinations], m.sources[:sources]
 	hint := reduce.Hint{Stream: total >= streamBytes}
@@ -329,7 +330,7 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 	}
 }
 
-// reduceTree reduces in tree order. For integers, the order does not change the result.
+// reduceTree reduces in tree order. For integers, the order does not affect the result.
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,

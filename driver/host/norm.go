@@ -8,17 +8,18 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes the steps of an AllReduceRMSNorm that follow the all-reduce. The results have
-// the bits that package formula defines. Only the collective whose turn it is uses it.
+// normalizer computes the steps of an AllReduceRMSNorm that follow the all-reduce. Its results
+// are bit-identical to those of package formula. Only the collective whose turn it is uses the
+// normalizer.
 type normalizer struct {
-	// row, addend and weights hold a row's values; their length is the length of a row.
+	// row, addend and weights hold the values of one row; their length is the row's length.
 	row, addend, weights []float32
 	rounded              []uint16
 	squares              [normThreads]float32
 }
 
-// normThreads is the number of threads that add up a row's squares in the formula. A warp has
-// warpThreads of them.
+// normThreads is the number of threads that add up a row's squares in the formula, and
+// warpThreads is the number of threads in a warp.
 const (
 	normThreads = 512
 	warpThreads = 32
@@ -82,15 +83,15 @@ func (z *normalizer) scale(t driver.DataType, epsilon float32, output []uint16) 
 	roundRow(t, z.row, output)
 }
 
-// sumSquares adds up the squares of z.row in the order of the GPU's kernels. Each thread adds the
-// squares of every 512th pack of 8 elements. The threads' sums are then combined by trees.
+// sumSquares adds up the squares of z.row in the order of the GPU's kernels. Each thread adds
+// the squares of every 512th pack of 8 elements. The threads' sums are then combined by trees.
 func (z *normalizer) sumSquares() float32 {
 	sums := &z.squares
 	clear(sums[:])
 	for first := 0; first < len(z.row); first += driver.NormUnit {
 		sum := &sums[first/driver.NormUnit%normThreads]
 		for _, v := range z.row[first : first+driver.NormUnit] {
-			// The square has at most 22 bits, so this rounds like a fused multiply-add.
+			// The square has at most 22 bits, so the result is rounded like that of a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
@@ -130,7 +131,7 @@ func (z *normalizer) quantize(n *driver.Norm, row int) {
 	}
 }
 
-// scaleOf returns the scale of elements that share it.
+// scaleOf returns the scale of the elements in part, which share one scale.
 func scaleOf(part []float32) float32 {
 	largest := float32(driver.MinMagnitude)
 	for _, v := range part {
@@ -144,7 +145,7 @@ func scaleOf(part []float32) float32 {
 	return largest / driver.MaxE4M3
 }
 
-// canonicalNaN is the NaN of all results. halfNaN is its value in both 16-bit types.
+// canonicalNaN is the NaN in all float32 results. halfNaN is its value in both 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
 const halfNaN = 0x7fff
@@ -162,7 +163,7 @@ func widen(t driver.DataType, to []float32, from []uint16) {
 	}
 }
 
-// roundRow rounds elements to a 16-bit type, and stores them in both forms.
+// roundRow rounds elements to a 16-bit type and stores the results both in row and in to.
 func roundRow(t driver.DataType, row []float32, to []uint16) {
 	for i, v := range row {
 		switch {

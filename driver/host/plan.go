@@ -14,14 +14,14 @@ type plan struct {
 	c *communicator
 	// send and recv are the windows of the buffers on the window path.
 	send, recv *window
-	// size is the size of an element in bytes, parts the number of parts that this rank contributes,
-	// and bytes the total size of these parts.
+	// size is the size of an element in bytes, parts is the number of parts that this rank
+	// contributes, and bytes is the total size of these parts.
 	size, parts, bytes int64
-	// longest is the number of elements in the longest part, and chunk the number of elements of
+	// longest is the number of elements in the longest part. chunk is the number of elements of
 	// each part that are staged in one step.
 	longest, chunk int64
-	// inLine reports whether the whole input fits into a line, and pairwise whether each pair of
-	// ranks has a part size of its own.
+	// inLine reports whether the whole input fits into a line, which is a cache line that peers
+	// read. pairwise reports whether part sizes may differ for each pair of ranks.
 	inLine, pairwise bool
 	// windowed reports whether the call accesses peers' windows instead of staging buffers.
 	windowed bool
@@ -37,7 +37,7 @@ type plan struct {
 	meter driver.Meter
 }
 
-// SetMeter makes the communicator report runs of the call to m. Messages are not timed.
+// SetMeter makes the communicator report runs of the call to m. It does not time messages.
 func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
@@ -77,8 +77,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// setParts sets the sizes that follow from the call alone. They are the same on all ranks, except
-// for an AllToAllV.
+// setParts sets the sizes that depend only on the call. They are the same on all ranks, except
+// in an AllToAllV.
 func (p *plan) setParts() {
 	p.size, p.longest = int64(p.DataType.Size()), p.Count
 	uneven := p.Operation.Uneven()
@@ -110,8 +110,8 @@ func (p *plan) sendPart(part int64) (offset, count int64) {
 	return part * p.Count, p.Count
 }
 
-// recvPart returns the offset and count, in elements, of the part that this rank receives from the
-// given rank.
+// recvPart returns the offset and count, in elements, of the part that this rank receives from
+// the given rank.
 func (p *plan) recvPart(rank int) (offset, count int64) {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvOffsets[rank], p.Splits.RecvCounts[rank]
@@ -119,7 +119,8 @@ func (p *plan) recvPart(rank int) (offset, count int64) {
 	return int64(rank) * p.Count, p.Count
 }
 
-// overwrites reports whether a rank would overwrite data that peers still read from its window.
+// overwrites reports whether a rank would overwrite data in its window that peers are still
+// reading.
 func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
@@ -144,7 +145,7 @@ func (p *plan) own(w driver.Window) (*window, error) {
 	return own, nil
 }
 
-// resolveSplits finds the window, if any, from which other ranks read the send buffer.
+// resolveSplits finds the window, if any, through which other ranks read the send buffer.
 func (p *plan) resolveSplits() error {
 	p.bytes, _ = p.Spans(p.c.Size(), p.c.cfg.Rank)
 	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {

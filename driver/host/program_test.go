@@ -24,8 +24,8 @@ const (
 
 // output is a line that a rank writes for its test.
 type output struct {
-	// Event is "open" when the device is open, "running" after roundsToRun rounds of the program,
-	// and "outcome" at the end.
+	// Event is "open" when the device is open, "running" once the program has run roundsToRun
+	// rounds, and "outcome" at the end.
 	Event string
 	// Address is the address of the hand-off socket, if Event is "open".
 	Address string
@@ -34,7 +34,7 @@ type output struct {
 	// Ranks lists the ranks that the error names.
 	Ranks []int
 	Text  string
-	// Present says, for each rank, whether it took part in the final exchange on the fault lane.
+	// Present holds, for each rank, whether it took part in the final exchange on the fault lane.
 	Present []bool
 }
 
@@ -55,8 +55,8 @@ type rankProcess struct {
 	window     driver.Window
 }
 
-// programs maps the name of each program to one round of it. Ranks repeat the round until there is
-// a fault.
+// programs maps the name of each program to a function that runs one round of it. Ranks repeat
+// rounds until there is a fault.
 var programs = map[string]func(a *rankProcess, round int) error{
 	"collectives":   (*rankProcess).collective,
 	"registrations": (*rankProcess).registration,
@@ -140,7 +140,8 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// collective alternates between the paths, and between sizes that need one step or many steps.
+// collective alternates between the two paths. It also alternates between sizes that need one
+// step and sizes that need many.
 func (a *rankProcess) collective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// recvPipe reads the pipe from a peer. A goroutine that waits for a message reads all frames that
-// have arrived, including those of messages that other goroutines wait for.
+// recvPipe reads the pipe from a peer. A goroutine that waits for a message reads all frames
+// that have arrived, including those of messages that other goroutines are waiting for.
 type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
@@ -44,7 +44,7 @@ type inbound struct {
 
 type receive struct {
 	messageCall
-	claimed atomic.Bool // whether a message has been assigned: source and number are set
+	claimed atomic.Bool // whether a message has been assigned, so that source and number are set
 	source  int
 	number  uint64
 	// attached reports whether frames are copied directly to the Recv's buffer. Only the Recv's own
@@ -137,8 +137,8 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message and copies to it the data that has
-// already arrived.
+// attach makes the Recv's buffer the destination of the message and copies the data that has
+// already arrived into it.
 func (r *receive) attach() {
 	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
@@ -158,7 +158,7 @@ func (r *receive) attach() {
 	in.finish(key, p)
 }
 
-// detach keeps other goroutines from writing to the Recv's buffer from now on.
+// detach prevents other goroutines from writing to the Recv's buffer.
 func (r *receive) detach() {
 	if !r.attached {
 		return
@@ -169,7 +169,8 @@ func (r *receive) detach() {
 	delete(in.incoming, messageKey{r.plan.Tag, r.number})
 }
 
-// fits reports whether the Recv matches a message that has begun to arrive. If not, it sets r.err.
+// fits reports whether the Recv matches a message that has begun to arrive. If it does not
+// match, fits sets r.err.
 func (r *receive) fits(p *inbound) bool {
 	h := &p.header
 	sent := control.End{
@@ -230,7 +231,7 @@ func (in *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&in.frameAt(next).posted) == next
 }
 
-// drain reads the frames that have arrived. It stops early once the wanted Recv, if any, is
+// drain reads the frames that have arrived. If wanted is set, drain stops when that Recv is
 // complete.
 func (in *recvPipe) drain(wanted *receive) error {
 	if !in.arrived() {
@@ -251,8 +252,8 @@ func (in *recvPipe) drain(wanted *receive) error {
 	return nil
 }
 
-// readFrame copies the data of one frame to its Recv's buffer or to the heap. It reads each word of
-// the peer only once and checks it before use. The caller must hold in.mu.
+// readFrame copies the data of one frame to the buffer of its Recv or to the heap. It reads each
+// word that the peer has written only once and checks it before use. The caller must hold in.mu.
 func (in *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
@@ -288,8 +289,8 @@ func (in *recvPipe) readFrame(f *frame) error {
 	return nil
 }
 
-// matchArrival compares a message that has begun to arrive with its Recv or, if there is none yet,
-// adds the message to the matcher.
+// matchArrival compares a message that has begun to arrive with its Recv. If there is no Recv
+// yet, it adds the message to the matcher.
 func (in *recvPipe) matchArrival(key messageKey, p *inbound) {
 	if p.receiver != nil {
 		p.receiver.fits(p)
@@ -320,8 +321,8 @@ func (in *recvPipe) findIncoming(key messageKey) *inbound {
 	return p
 }
 
-// finish completes the Recv of a message if all of it has arrived or if it does not match. The
-// caller must hold in.mu.
+// finish completes the Recv of a message if the whole message has arrived or if it does not
+// match the Recv. The caller must hold in.mu.
 func (in *recvPipe) finish(key messageKey, p *inbound) {
 	r := p.receiver
 	if r == nil || r.err == nil && p.received < int64(p.header.total) {
@@ -340,9 +341,9 @@ func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
 		h.tag, h.total)
 }
 
-// cannotArrive returns an error if the group is strict and no rank can still send the Recv's
-// message. Without this check, the Recv would keep this rank from reaching the collective that
-// compares the message balances of all ranks.
+// cannotArrive returns an error if the group is strict and no rank can send the Recv's message
+// any more. Without this check, the Recv would keep this rank from reaching the collective that
+// compares the message counts of all ranks.
 func (r *receive) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
@@ -358,10 +359,11 @@ func (r *receive) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether a message from the source may still match the Recv: either the source
-// has not yet called the collective that follows the Recv, or the first frame of a message that it
-// sent earlier has not arrived. The source publishes its count of messages before that collective,
-// so mayArrive must read the ticket before the count.
+// mayArrive reports whether a message from the source may still match the Recv. There are two
+// cases: the source has not yet called the collective that follows the Recv, or the first frame
+// of a message that it sent before that collective has not arrived. The source publishes its
+// count of messages before it calls the collective, so mayArrive must read the ticket before the
+// count.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestInvalidFrameFailsGroup checks that a Recv that reads an invalid frame fails and leaves its
-// buffer unchanged.
+// TestInvalidFrameFailsGroup checks that a Recv that reads an invalid frame returns an error and
+// leaves its buffer unchanged.
 func TestInvalidFrameFailsGroup(t *testing.T) {
 	good := frameHeader{tag: 3, number: 1, total: 8}
 	for name, corrupt := range map[string]func(h *frameHeader){

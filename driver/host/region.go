@@ -7,25 +7,26 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A group's data follows its control region. It consists of two staging buffers for each rank,
-// which only that rank writes, and a pipe for each pair of ranks. The system allocates pages when
-// they are first touched.
+// A group's data follows its control region in shared memory. It consists of two staging buffers
+// for each rank, which only that rank writes, and a pipe for each pair of ranks. The system
+// allocates pages when they are first touched.
 const (
-	// lineStride separates lines that different ranks write. It spans two cache lines, because
-	// processors fetch lines in pairs.
+	// lineStride is the distance between lines that different ranks write. It spans two cache
+	// lines, because processors fetch lines in pairs.
 	lineStride = 128
 	// maxRanks is the maximum size of a group.
 	maxRanks = shm.MaxRanks
-	// stageBytes is the size of each of a rank's two staging buffers. It is large enough to amortize
-	// a step and small enough for the buffers to stay in the second-level cache.
+	// stageBytes is the size of each of a rank's two staging buffers. It is large enough to
+	// amortize the cost of a step, and small enough for the buffers to stay in the second-level
+	// cache.
 	stageBytes = 512 << 10
 )
 
-// A single reduction must be able to read the buffers of all ranks in a group.
+// A single reduction must be able to read the buffers of all ranks of a group.
 var _ [reduce.MaxSources - maxRanks]struct{}
 
 // pair is the pipe from one rank to another. The receiver writes only the field read, and the
-// sender everything else.
+// sender writes all other fields.
 type pair struct {
 	// posted is the number of times that Send was called.
 	posted uint64
@@ -36,7 +37,7 @@ type pair struct {
 	frames [pairFrames]frame
 }
 
-// frame is a part of a message. Frame n of a pipe has the index n % pairFrames.
+// frame is a part of a message. Frame number n of a pipe has the index n % pairFrames.
 type frame struct {
 	// posted is the frame's number, from 1. The sender writes it after the other fields.
 	posted uint64
@@ -52,15 +53,15 @@ type frameHeader struct {
 	tag, number, total uint64
 	// offset is the position of the frame's data in the message, in bytes.
 	offset uint64
-	// digest identifies the arguments of the sender's call, and after is the number of collectives
-	// that the sender called before it.
+	// digest identifies the arguments of the sender's call. after is the number of collectives that
+	// the sender called before it.
 	digest, after uint64
 	dataType      uint64
 }
 
 const (
-	// pairFrames is the number of frames in a pipe. With several frames, both ends can work at the
-	// same time.
+	// pairFrames is the number of frames in a pipe. There are several, so that both ends can work
+	// at the same time.
 	pairFrames = 4
 	// frameBytes is the size of a frame's data. Several frames fit into the second-level cache.
 	frameBytes       = 32 << 10
@@ -71,8 +72,8 @@ func dataBytes(ranks int) int64 {
 	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
 }
 
-// pointer converts a device address to a pointer. The memory must either be outside the Go heap or
-// be kept reachable by Call.Keep.
+// pointer converts a device address to a pointer. The memory must be outside the Go heap, or
+// Call.Keep must keep it reachable.
 func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }

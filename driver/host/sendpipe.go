@@ -18,7 +18,7 @@ type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
 	frame   uint64                 // the number of the last posted frame; guarded by mu
 	owners  [pairFrames]frameOwner // the message of each frame in the pipe; guarded by mu
-	read    uint64                 // last frame that had been read at the time stalled; guarded by mu
+	read    uint64                 // number of the last frame read at the time stalled; guarded by mu
 	stalled uint64                 // time at which the pipe was first found full; guarded by mu
 	backlog []*send                // Sends that push has to finish; guarded by mu
 	bytes   int64                  // size of the backlog; guarded by mu
@@ -34,7 +34,7 @@ type send struct {
 	messageCall
 	out    *sendPipe
 	number uint64
-	// data points to the byte of the message at offset base. deferRest makes it point to copied.
+	// data points to the byte at offset base of the message. deferRest makes it point to copied.
 	data   unsafe.Pointer
 	base   int64
 	copied []byte
@@ -98,7 +98,8 @@ func (s *send) room(box *pair) bool {
 	return s.out.frame-spin.LoadAcquire64(&box.read) < pairFrames
 }
 
-// run sends the message, but leaves the rest to push if the receiver does not read it in time.
+// run sends the message. If the receiver does not read it in time, run leaves the rest of the
+// message to push.
 func (s *send) run() error {
 	if err := s.c.BeginUse(); err != nil {
 		return err
@@ -147,20 +148,19 @@ func (s *send) await(box *pair, expired func() bool) error {
 
 const (
 	// sendWait limits how long Sends wait for a receiver that reads no frames. The time starts when
-	// a Send first finds the pipe full, and it is shared by all Sends until the receiver reads a
-	// frame. Two ranks that send each other many messages before they receive thus lose this time
-	// only once.
+	// a Send first finds the pipe full. All Sends share it until the receiver reads a frame, so two
+	// ranks that send each other many messages before they receive any wait this long only once.
 	sendWait = time.Millisecond
 	// longestSendWait limits the wait for large backlogs. The wait is also limited to a fraction of
 	// the timeout, because other ranks may be waiting for this rank's stream.
 	longestSendWait = time.Second
-	// The wait doubles whenever the backlog grows by backlogUnit bytes, to slow down a sender that
-	// is always ahead of its receiver.
+	// The wait doubles whenever the backlog grows by backlogUnit bytes, which slows down a sender
+	// that is always ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
-// waitEnd returns the time until which a Send waits for a receiver that has read the given number
-// of frames.
+// waitEnd returns the time at which a Send stops waiting for a receiver that has read the given
+// number of frames.
 func (o *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -171,7 +171,8 @@ func (o *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
 	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message for push to send, so that the stream can continue.
+// deferRest copies the rest of the message, which push sends later, so that the stream can
+// continue.
 func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))
@@ -219,7 +220,7 @@ func (o *sendPipe) push() {
 }
 
 // finish posts the rest of the message. A timeout fails the group only if the group is closing:
-// until then, no stream waits for the message, so the receiver may be as late as it likes. Any
+// before that, no stream waits for the message, so the receiver may be arbitrarily late. Any
 // other error fails the group immediately.
 func (s *send) finish() {
 	box := s.box()

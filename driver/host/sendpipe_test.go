@@ -11,8 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, that their
-// buffers may then change, and that the messages arrive later, after which their memory is freed.
+// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, so that their
+// buffers may change. The messages must arrive unchanged later, and their memory must then be
+// freed.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -43,16 +44,16 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.bytes != 0 || o.backlog != nil {
-		t.Errorf("the sender still stores %d bytes in %d messages, want none", o.bytes, len(o.backlog))
+		t.Errorf("the sender stores %d bytes in %d messages, want none", o.bytes, len(o.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
-		t.Errorf("the receiver still stores %d messages, want none", n)
+		t.Errorf("the receiver stores %d messages, want none", n)
 	}
 }
 
-// TestMessageDuringCloseIsReported sends a message while both ranks close. It stops rank 1's Close
-// after it has read the pipe, until rank 0 has sent the message and closed. At least one Close must
-// return an error.
+// TestMessageDuringCloseIsReported sends a message while both ranks close the group. Rank 1's
+// Close stops after it has read the pipe, until rank 0 has sent the message and closed the
+// group. At least one Close must return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
@@ -158,7 +159,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 			return nil
 		}
 		switch polls.Add(1) {
-		case 1: // ends the wait as a timeout would
+		case 1: // end the wait as a timeout would
 			return &driver.TimeoutError{Doing: "pushing"}
 		case 2:
 			close(waitingAgain)
@@ -183,8 +184,8 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	}
 }
 
-// TestPushStopsWhenGroupFails makes a group fail while a message is in the backlog, as the timeout
-// of a collective would.
+// TestPushStopsWhenGroupFails makes a group fail, as the timeout of a collective would, while a
+// message is in the backlog.
 func TestPushStopsWhenGroupFails(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

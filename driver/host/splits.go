@@ -9,23 +9,24 @@ import (
 	"symmem/internal/spin"
 )
 
-// An AllToAllV proceeds in steps, like other staged collectives. In the first step, every rank also
-// publishes its splits, which all ranks compare and from which they compute what each rank stages
-// in each step. A rank whose send buffer is in a window publishes the buffer's position instead of
-// staging data; the other ranks read their parts from the window.
+// An AllToAllV proceeds in steps, like other staged collectives. In the first step, every rank
+// also publishes its splits. All ranks compare the splits and compute from them what each rank
+// stages in each step. A rank whose send buffer is in a window publishes the buffer's position
+// instead of staging data, and the other ranks read their parts from the window.
 
 // splitTable holds the splits that a rank publishes at the start of its staging buffer.
 type splitTable struct {
-	// direct is 1 if the other ranks read the send buffer from a window. The buffer is then at the
-	// given offset in the segment with the given pool and number.
+	// direct is 1 if the other ranks read the send buffer from a window. The fields pool, segment
+	// and offset then give the segment that contains the buffer and the buffer's offset in it.
 	direct        uint64
 	pool, segment uint64
 	offset        uint64
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow describes what a rank exchanges with one peer: the numbers of elements that it sends to
-// the peer and expects from it, and the offset of the sent part in its send buffer, in elements.
+// splitRow describes what a rank exchanges with one peer: the numbers of elements that it sends
+// to the peer and expects from it, and the offset, in elements, of the sent part in its send
+// buffer.
 type splitRow struct{ send, recv, sendOffset uint64 }
 
 // splitExchange runs an AllToAllV.
@@ -81,7 +82,7 @@ func (d *splitExchange) begin(call *plan) {
 	d.contribute(call)
 }
 
-// share returns how many elements of each of its parts a rank stages in the current step.
+// share returns how many elements of each part a rank stages in the current step.
 func (d *splitExchange) share(n, rank int, size int64) int64 {
 	parts := int64(0)
 	for _, left := range d.left[rank*n : (rank+1)*n] {
@@ -143,9 +144,10 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	return m.arrive(&call.Call, ticket)
 }
 
-// compare compares the counts that ranks send with the counts that their peers expect, and stores
-// them in d.left. If the group compares calls, compare checks the counts of all ranks, so that all
-// ranks get the same error. Otherwise it checks only the counts that involve this rank.
+// compare compares the counts that ranks send with the counts that their peers expect, and
+// stores the counts in d.left. If the group compares calls, compare checks the counts of all
+// ranks, so that all ranks get the same error. Otherwise it checks only the counts that involve
+// this rank.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	m := d.mover
 	n, me := len(m.stages), m.rank
@@ -181,8 +183,8 @@ func (d *splitExchange) compare(call *plan, ticket uint64) error {
 // maxSplit is the largest count of a part that Splits.Validate accepts.
 const maxSplit = 1 << 48
 
-// readDirect copies this rank's parts from send buffers in windows. It reports whether any rank has
-// its send buffer in a window.
+// readDirect copies this rank's parts from those send buffers that are in windows. It reports
+// whether there are any such buffers.
 func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
 	m := d.mover
 	for i := range len(m.stages) {
@@ -224,8 +226,8 @@ func (d *splitExchange) partInWindow(
 	return unsafe.Add(w.bases[rank], offset+first*size), nil
 }
 
-// unstage copies the parts for this rank that were staged in the current step. It reports whether
-// any rank has more data to stage.
+// unstage copies this rank's parts from the data that was staged in the current step. It reports
+// whether any rank has more data to stage.
 func (d *splitExchange) unstage(call *plan) (more bool) {
 	m := d.mover
 	n, me := len(m.stages), m.rank

@@ -13,16 +13,16 @@ import (
 
 // stream runs work in order.
 //
-// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue until it
-// is empty). An idle stream runs work on the caller's thread, which avoids a goroutine switch for
-// small messages, but queues work that would wait longer for peers. In both states the stream may
-// be capturing: it then records new work while the queued work continues.
+// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue until
+// it is empty). An idle stream runs work on the caller's thread, which avoids a goroutine switch
+// for small messages, but it queues work that would have to wait longer for peers. An idle or
+// busy stream can also be capturing: it then records new work while the queued work continues.
 //
-// A busy stream without a worker is deferred: the goroutine that queued the work is about to call
-// Synchronize, which runs the work.
+// A busy stream without a worker is deferred: the goroutine that queued the work is about to
+// call Synchronize, which runs the work.
 //
-// In each of these states the stream may have failed: the first work that fails sets err, and the
-// stream skips work until Synchronize clears err.
+// In each of these states, the stream can have failed. The first work that fails sets err, and
+// the stream skips all work until Synchronize clears err.
 type stream struct {
 	device *Device
 
@@ -44,11 +44,11 @@ type busyPeriod struct {
 // Captured reports whether the stream is being captured.
 func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 
-// Drop closes the stream, which has no other owner.
+// Drop closes the stream. A host stream has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit queues work, or records it during a capture. If the stream is idle and quick reports that
-// the work need not wait, submit runs it directly.
+// submit queues work, or records it during a capture. If the stream is idle and quick returns
+// true, which means that the work need not wait, submit runs the work directly.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +82,8 @@ func (s *stream) usable() error {
 	return nil
 }
 
-// enqueue queues work. On an idle stream it also starts the worker or, if inline is set, leaves the
-// work to the next Synchronize. The caller must hold s.mu.
+// enqueue queues work. On an idle stream, it also starts the worker or, if inline is set, leaves
+// the work to the next Synchronize. The caller must hold s.mu.
 func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
 	if s.busy != nil {
@@ -142,8 +142,9 @@ func (s *stream) runFirst() {
 	}
 }
 
-// launch runs or queues a collective. It is the hot path and only acquires two uncontended locks if
-// the stream and the communicator are idle. inline is set if the caller calls Synchronize next.
+// launch runs or queues a collective. It is the hot path: if the stream and the communicator are
+// idle, it only acquires two uncontended locks. inline is set if the caller is about to call
+// Synchronize.
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
 	if s.busy != nil && s.capture == nil {
@@ -164,12 +165,13 @@ func (s *stream) launch(p *plan, inline bool) error {
 	return err
 }
 
-// launchWait limits how long a launch waits for a busy stream before it is queued.
+// launchWait limits how long a launch waits for a busy stream before the collective is queued.
 const launchWait = time.Millisecond
 
-// awaitIdleBriefly waits a short time for the worker to finish. Callers launch work faster than a
-// worker completes it, so without the wait, a stream that was late once would keep its worker and
-// its queue would keep growing. The caller must hold s.mu, which is released during the wait.
+// awaitIdleBriefly waits a short time for the worker to finish. Callers launch work faster than
+// a worker completes it. Without the wait, a stream that was late once would keep its worker,
+// and its queue would keep growing. The caller must hold s.mu, which is released during the
+// wait.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.busy.over
 	s.mu.Unlock()
@@ -220,9 +222,9 @@ func (s *stream) message(p *plan, inline bool) error {
 	return nil
 }
 
-// refuse makes the stream fail with a group's fault and returns the fault. If this rank has closed
-// the group, the call is the caller's mistake, and the stream stays usable. The caller must hold
-// s.mu.
+// refuse makes the stream fail with a group's fault and returns the fault. If this rank has
+// closed the group, however, the call is the caller's mistake, and the stream stays usable. The
+// caller must hold s.mu.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
@@ -238,8 +240,8 @@ func (s *stream) Fail(cause error) {
 }
 
 // fail makes the stream fail once the work queued so far is done. During a capture, it instead
-// records the failure, so that each launch of the graph makes its stream fail. The caller must hold
-// s.mu.
+// records the failure, so that each launch of the graph makes the launching stream fail. The
+// caller must hold s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
@@ -263,12 +265,12 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	}), always)
 }
 
-// Fill sets each of the bytes from dst on to value.
+// Fill sets each of the bytes that start at dst to value.
 func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	memory := pointer(dst) // as in Copy
+	memory := pointer(dst) // keeps Go memory reachable, as in Copy
 	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), always)
 }
 
@@ -284,8 +286,8 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish waits until the stream is idle, and returns and clears its failure. It also reports
-// whether an earlier call has already returned the failure. Concurrent callers all get the failure,
+// finish waits until the stream is idle, and returns and clears its failure. reported is whether
+// an earlier call has already returned the failure. Concurrent callers all get the failure,
 // because they wait for the same work. A closed stream keeps its failure.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
@@ -312,7 +314,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	reported, err = s.reported, s.err
 	s.reported, s.err = false, nil
 	if s.closed && err != nil {
-		s.reported, s.err = true, err // for calls of Synchronize during or after Close
+		s.reported, s.err = true, err // for calls to Synchronize during or after Close
 	}
 	if err == nil && seen != nil {
 		return true, seen
@@ -322,7 +324,8 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 
 // Close waits for the work and returns its first error, unless an earlier call has returned that
 // error. After twice the longest timeout of the device and its groups, Close abandons the work,
-// because a function of the program may never return. The device's memory then stays mapped.
+// because a host function of the program may never return. The device's memory then stays
+// mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {

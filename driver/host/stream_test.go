@@ -15,8 +15,8 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines,
-// all of which must get the failure, because each may use the results.
+// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several
+// goroutines. Each of them must get the failure, because each may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newDuo(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 		for range callers {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
-		<-time.After(time.Second) // waiting for a contended lock may also sleep
+		<-time.After(time.Second) // a goroutine may also sleep while it waits for the lock
 		synctest.Wait()
 		close(begin)
 		for range callers {
@@ -44,9 +44,9 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that queued work keeps its slice from being garbage
-// collected. It queues nothing after that work, because later work might also keep the slice
-// reachable.
+// TestQueuedWorkKeepsGoSlicesReachable checks that the slice that queued work uses is not
+// garbage collected. It queues nothing after that work, because later work might also keep the
+// slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
@@ -71,7 +71,7 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 			runtime.GC()
 			if sliceRef.Value() == nil {
 				t.Error("the slice was collected before the work had run")
-				return // without running the work, which would write to memory that has been reused
+				return // do not run the work, which would write to reused memory
 			}
 			close(begin)
 			check(t, s.Close())
@@ -80,7 +80,7 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// TestCaptureStartsDeferredWork begins a capture after an inline launch but before the Synchronize
+// TestCaptureStartsDeferredWork begins a capture between an inline launch and the Synchronize
 // that would run its work.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newDuo(t)
@@ -156,7 +156,7 @@ func TestClosedStreamKeepsFailure(t *testing.T) {
 	s, err := d.devices[0].NewStream()
 	check(t, err)
 	s.Fail(driver.ErrAborted)
-	check(t, s.Close()) // returns nil, because Fail means that a call has returned the failure
+	check(t, s.Close()) // returns nil, because the caller of Fail already has the failure
 	for range 2 {
 		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			t.Errorf("Synchronize() = %v after Close; want ErrAborted", err)

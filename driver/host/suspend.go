@@ -16,8 +16,8 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend returns ErrBusy while abandoned work is running. If save is set, it copies the
-// contents, for which it needs as much memory as the segment has.
+// PrepareSuspend returns ErrBusy if abandoned work is running. If save is set, PrepareSuspend
+// copies the contents, which takes as much memory as the segment itself.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,8 +34,8 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the pages of the file and prevents access to the mapping. Peers may keep their own
-// mappings, because these no longer hold any pages.
+// Suspend frees the pages of the file and prevents access to the mapping. Peers may keep their
+// own mappings, because these no longer hold any pages.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *window) PrepareSuspend() error { return nil }
 // Suspend prevents access to the peers' segments.
 func (w *window) Suspend() error { return w.protect(false) }
 
-// Resume permits access to the peers' segments once all ranks have resumed theirs.
+// Resume permits access to the peers' segments once all ranks have resumed their own segments.
 func (w *window) Resume(ctx context.Context) error {
 	g := w.registry
 	if err := g.group.BeginUse(); err != nil {

@@ -6,26 +6,29 @@ import (
 	"symmem/internal/spin"
 )
 
-// tuning holds the sizes, in bytes contributed by each rank, at which the algorithm changes. They
-// depend only on the number of ranks and the number of their processors, so all ranks choose the
-// same algorithm. The times below were measured on 2 processors (Xeon, 2.3 GHz).
+// tuning holds the input sizes, in bytes per rank, at which the algorithm changes. They depend
+// only on the number of ranks and the number of their processors, so all ranks choose the same
+// algorithm. The times below were measured on 2 processors (Xeon, 2.3 GHz).
 type tuning struct {
-	// eager is the largest input that is staged even though its buffers are in windows. Staging costs
-	// a copy but saves the second barrier of windowed algorithms. If every rank has its own processor,
-	// staging is faster only for inputs that fit into a line, which is prefetched: an all-reduce on 2
-	// ranks takes 267 ns instead of 317 ns for 64 bytes, but 336 ns instead of 313 ns for 128 bytes.
+	// eager is the largest input that is staged even though its buffers are in windows. Staging
+	// costs a copy but saves the second barrier of windowed algorithms. If every rank has its own
+	// processor, staging is faster only for inputs that fit into one prefetched cache line: an
+	// all-reduce on 2 ranks takes 267 ns instead of 317 ns for 64 bytes, but 336 ns instead of 313
+	// ns for 128 bytes.
 	eager int64
-	// oneShot is the largest all-reduce in which every rank reduces the whole buffer. Up to this
-	// size, reading all inputs is faster than writing all outputs, whose lines are in the peers'
-	// caches.
+	// oneShot is the size of the largest all-reduce in which every rank reduces the whole buffer.
+	// Up to this size, reading all inputs is faster than writing all outputs, because the lines of
+	// the outputs are in the peers' caches.
 	oneShot int64
-	// polled is the largest input for which the first barrier polls before it yields the processor. If
-	// ranks share a processor, a rank that yields immediately is the first to continue, while its data
-	// is still in the caches, which saves a fifth of the time of a 1 MiB reduce-scatter.
+	// polled is the largest input for which a rank polls at the first barrier before it yields the
+	// processor. For larger inputs, ranks that share a processor yield immediately. A rank that
+	// yields immediately is the first to continue, while its data is still in the caches, which
+	// saves a fifth of the time of a 1 MiB reduce-scatter.
 	polled int64
 }
 
-// Results of at least streamBytes bypass the caches, because they would not fit into them.
+// Results of at least streamBytes are written past the caches, because they would not fit into
+// them.
 const streamBytes = 8 << 20
 
 // newTuning returns the sizes for a number of ranks and processors. If ranks share processors, the

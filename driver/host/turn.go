@@ -13,16 +13,16 @@ type turns struct {
 	waiters   atomic.Int32
 	completed atomic.Uint64 // last completed ticket; written by the collective whose turn it is
 	mu        sync.Locker   // Group.Mu
-	// passed is closed and replaced when completed changes while there are waiters. It is guarded
+	// passed is closed and replaced when completed changes while calls are waiting. It is guarded
 	// by mu.
 	passed chan struct{}
 }
 
 func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
 
-// pass ends a ticket's turn. It uses a plain store, because a locked instruction would wait until
-// the preceding post has reached the other ranks. A waiter may therefore miss the store, and
-// notices it up to turnSlice later.
+// pass ends a ticket's turn. It uses a plain store, because a locked instruction would stall
+// until this rank's last post has reached the other ranks. Therefore a waiter may miss the
+// store, in which case it notices the change up to turnSlice later.
 func (t *turns) pass(ticket uint64) {
 	spin.Publish64(&t.completed, ticket)
 	if t.waiters.Load() != 0 {
@@ -44,7 +44,7 @@ const turnSlice = time.Millisecond
 // work.
 func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
 
-// awaitUntil waits for a ticket's turn or until done is closed. It reports whether it is the
+// awaitUntil waits until it is a ticket's turn or done is closed. It reports whether it is the
 // ticket's turn.
 func (t *turns) awaitUntil(ticket uint64, done <-chan struct{}) bool {
 	t.waiters.Add(1)

@@ -9,7 +9,7 @@ type work interface {
 	skip(cause error)
 }
 
-// failure makes the stream fail with an error that a call has already returned.
+// failure is work that makes the stream fail with an error that a call has already returned.
 type failure struct{ cause error }
 
 func (f failure) run() error { return f.cause }
