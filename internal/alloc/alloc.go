@@ -2,22 +2,23 @@ package alloc
 
 import "fmt"
 
-// Growth asks the caller to map a new segment and to pass it to AddSegment together with the
-// Growth. The caller may increase Bytes if the backend only has larger segments.
+// Growth describes a segment that the caller must map and pass to AddSegment together with the
+// Growth. The caller may increase Bytes if the backend only supports larger segments.
 type Growth struct {
 	Bytes    int64  // size of the segment; 0 if none is needed
 	minBytes int64  // smallest size that fits the request
-	home     uint32 // index that gets the segment's free memory
+	home     uint32 // number of the index that gets the segment's free memory
 	reserved bool   // whether only the requesting stream may use the memory
 }
 
-// Alloc places size bytes for a stream. If it returns a Growth, nothing has been placed: the
-// caller maps a segment, calls AddSegment and repeats the Alloc, or calls GrowFailed if no
-// segment can be mapped.
+// Alloc places a block of size bytes for a stream. If it returns a Growth, nothing has been
+// placed: the caller maps a segment, calls AddSegment and repeats the Alloc. If no segment can
+// be mapped, the caller calls GrowFailed.
 //
 // Before Alloc grows or fails, it frees the stream's deferred blocks, oldest first, until the
-// request fits. If it still does not fit, Alloc uses clean memory of other streams. The caller must
-// handle Waits and Returned even if Alloc grows or fails.
+// request fits. If it still does not fit, Alloc uses clean memory of other streams, that is,
+// free memory that no queued work uses. The caller must handle Waits and Returned even if Alloc
+// grows or fails.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -97,8 +98,8 @@ func (c *Core) Shrink(g *Growth) bool {
 	return true
 }
 
-// GrowFailed returns the *OutOfMemoryError for a request whose segment could not be mapped. The
-// Core is unchanged, so the caller may free memory and repeat the request.
+// GrowFailed returns the *OutOfMemoryError for a request whose segment could not be mapped. It
+// does not change the Core, so the caller may free memory and repeat the request.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
 		return badSize("allocating", size)
@@ -108,10 +109,10 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 }
 
 // Reserve returns the Growth after which a stream can allocate blocks of the given total size
-// without growing again. The Growth is empty if the stream already has a free block of that size.
-// Other streams cannot use reserved memory. Under Stepped sizing, reserved memory serves only
-// requests above 1 MiB. If Capacity leaves no room for a segment, Reserve uses clean memory of
-// other streams.
+// without further growth. The Growth is empty if the stream already has a free block of that
+// size. Other streams cannot use reserved memory. Under Stepped sizing, reserved memory serves
+// only requests above 1 MiB. If Capacity leaves no room for a segment, Reserve uses clean memory
+// of other streams.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -137,8 +138,8 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	return Growth{Bytes: need, minBytes: need, home: home, reserved: true}, nil
 }
 
-// ReserveClean reserves clean memory of other streams if no segment can be mapped for a Reserve. It
-// reports whether there was enough clean memory.
+// ReserveClean serves a Reserve from clean memory of other streams if no segment can be mapped.
+// It reports whether there was enough clean memory.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.geometric {
 		return false
@@ -150,14 +151,14 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		c.takeClean(units, home, c.streams[home/2].number) && c.reserve(units, home)
 }
 
-// Seize moves free memory of other streams to the requesting stream and reports whether it
-// moved any. It is the last resort when no segment can be mapped, because queued work of the
+// Seize moves free memory of other streams to the requesting stream and reports whether it moved
+// any. It is the last resort when no segment can be mapped, because work that is queued on the
 // other streams may still use the memory. Only streams for which mayLose returns true lose
 // memory. Reserved memory is never moved.
 //
 // Before the move, Seize calls wait once for each stream that loses memory. wait must make the
-// requesting stream wait, on the device, for the owner's queued work before it uses the block of
-// its next Alloc. If wait fails, Seize changes nothing and returns the error.
+// requesting stream wait, on the device, for the work that is queued on that stream, before it
+// uses the block of its next Alloc. If wait fails, Seize changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,
 ) (taken bool, err error) {

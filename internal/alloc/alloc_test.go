@@ -15,7 +15,7 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 	}{
 		{"one byte needs a unit", Default(), 1, 512},
 		{"a whole unit is not rounded", Default(), 512, 512},
-		{"one byte more needs a second unit", Default(), 513, 1024},
+		{"one more byte needs a second unit", Default(), 513, 1024},
 		{"PyTorch rounds the same way", PyTorch(), 1_000_000, 1_000_448},
 		{"the largest request is not rounded", Default(), MaxSize, MaxSize},
 	} {
@@ -243,7 +243,7 @@ func TestOrdinalsOfTrimmedSegmentsAreNotReused(t *testing.T) {
 		t.Errorf("the block is in segment %d, want 1", v.Segment)
 	}
 	for v := range c.Blocks(0) {
-		t.Errorf("the trimmed segment still has block %+v", v)
+		t.Errorf("the trimmed segment contains block %+v", v)
 	}
 	if n := len(slices.Collect(c.Segments())); n != 1 {
 		t.Errorf("got %d segments, want 1", n)

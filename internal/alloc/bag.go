@@ -6,21 +6,21 @@ import "math/bits"
 type freeBlocks struct {
 	slab
 	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
-	spareKeys [32]uint32 // first unused array in keys, by the logarithm of its capacity
-	credit    int        // number of tail keys that searches may still visit
+	spareKeys [32]uint32 // first unused array in keys, indexed by log2 of its capacity
+	credit    int        // number of tail keys that searches may still visit; see creditStep
 	classes   []class    // by number; index 0 is reserved and means no class
 	unused    uint32     // first unused class
 }
 
-// bag holds the free blocks of one size in one index. It stores one key for each block, in an array
-// that is a part of freeBlocks.keys. Keys are ordered like the positions of their blocks, and each
-// block records the slot of its key. To remove a key, the bag moves its last key into the slot, so
-// that only one other block's record changes.
+// bag holds the free blocks of one size in one index. It stores one key for each block, in an
+// array that is a part of freeBlocks.keys. Keys are ordered like the positions of their blocks,
+// and each block records the slot of its key. To remove a key, the bag moves its last key into
+// the slot, so that only one other block's record changes.
 //
-// The first keys form a heap, and the remaining ones, the tail, are unordered. New keys are
-// appended to the tail. Only a search for the lowest block compares keys: it reads the root of the
-// heap and the tail, which it first moves into the heap if the tail is too long. A block that is
-// merged soon after its Free is therefore never compared.
+// The first keys form a heap. The remaining keys, called the tail, are unordered. New keys are
+// appended to the tail. Only a search for the lowest block compares keys: it reads the root of
+// the heap and the whole tail. If the tail is too long, the search first moves it into the heap.
+// A block that is merged soon after its Free is therefore never compared.
 //
 // Unused slots contain noKey, which is above all keys. Most bags have the smallest capacity. A
 // search in such a bag reads all slots, because a branch on the number of blocks would be
@@ -36,10 +36,10 @@ const minBagCapacity = 4
 
 const noKey = ^uint64(0)
 
-// Removing a key from a heap is expensive, and most keys are removed by merging. Keys therefore
-// stay in the tail until the credit is used up. Each search adds creditStep to the credit, and each
-// tail key that it visits costs one, so that apart from heap operations, a search takes amortized
-// constant time.
+// Removing a key from a heap is expensive, and most keys are removed because their blocks merge.
+// Keys therefore stay in the tail until searches have used up the credit. Each search adds
+// creditStep to the credit, and each tail key that it visits costs one. Apart from heap
+// operations, a search thus takes amortized constant time.
 const (
 	creditStep = 4
 	maxCredit  = 1024
@@ -69,7 +69,8 @@ func (f *freeBlocks) removeKey(g *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeKeySlowly is removeKey for any bag. The caller must have decremented g.count.
+// removeKeySlowly is removeKey for bags of any capacity. The caller must have decremented
+// g.count.
 func (f *freeBlocks) removeKeySlowly(g *bag, slot uint32) {
 	if slot < g.heaped {
 		f.removeHeaped(g, slot)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// mustAlloc allocates a block. If the Core requests a segment, it adds one at a fictitious address,
-// 64 GiB from the previous segment's.
+// mustAlloc allocates a block. If the Core requests a segment, mustAlloc adds one at a
+// fictitious address, 64 GiB above that of the previous segment.
 func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
@@ -91,8 +91,8 @@ func BenchmarkReplace(b *testing.B) {
 
 const draws = 1 << 14
 
-// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB. On average, each of the blocks
-// has been replaced ten times, in random order.
+// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB. On average, each block has
+// been replaced ten times, in random order.
 func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// tlsf implements a two-level segregated fit over one segment, for comparison. It has 32 size
-// ranges between two powers of two, each with a stack of free blocks, and rounds requests up to the
-// next range. It has no counters, handle checks or streams.
+// tlsf implements TLSF (two-level segregated fit) over one segment, for comparison. It has 32
+// size ranges between two successive powers of two, each with a stack of free blocks, and rounds
+// requests up to the next range. It has no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32
@@ -19,10 +19,10 @@ type tlsf struct {
 
 type tlsfBlock struct {
 	position, units uint64
-	prev, next      int32 // in the segment
-	before, after   int32 // in the range
+	prev, next      int32 // neighbors in the segment
+	before, after   int32 // neighbors in the stack of the range
 	free            bool
-	_               [24]byte // pad to a cache line, as in Core
+	_               [24]byte // pads the record to a cache line
 }
 
 func newTLSF(units uint64) *tlsf {

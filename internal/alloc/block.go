@@ -1,19 +1,20 @@
 package alloc
 
-// Stream is the caller's name for a stream. A block serves only the stream that it was allocated
-// for. Ranks may name their streams differently, but Core.Number is the same on all ranks.
+// Stream is the caller's name for a stream. A block can be used only by the stream for which it
+// was allocated, unless Use names others. Ranks may name their streams differently, but
+// Core.Number is the same on all ranks.
 type Stream int32
 
-// Handle identifies a block within its Core, from its Alloc to its Free. The zero Handle is never
-// issued. A Handle is unique until its block record has been reused 1<<32 times.
+// Handle identifies a block within its Core, from its Alloc to its Free. The zero Handle is
+// never issued. A Handle is not reused until its block record has been reused 1<<32 times.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block describes an allocated range of a segment. View has more details. A Block has only four
-// words, because the compiler keeps no more than that in registers.
+// Block describes an allocated range of a segment; View has more details. A Block has only four
+// words, because the compiler keeps larger structs in memory instead of registers.
 type Block struct {
 	Segment int32 // ordinal of the segment
 	Offset  int64 // bytes from the start of the segment
@@ -43,8 +44,8 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// Block numbers have 26 bits, because they share a word with a position or size. Number 0 means no
-// block. Region numbers have the same format.
+// Block numbers have only 26 bits, because they share a word with a position or size. Number 0
+// means no block. Region numbers have the same format.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -54,16 +55,17 @@ const (
 // Positions are below maxPosition, because they share a word with a region number.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is the record of one block in a Core's slab. It fills half a cache line, because reading a
-// record is nearly always a cache miss: blocks that are adjacent in memory are far apart in the
-// slab. It has no pointers, so the garbage collector never scans it.
+// block is the record of one block in a Core's slab. It fills half a cache line. A small record
+// matters because reading one is nearly always a cache miss: blocks that are adjacent in memory
+// are far apart in the slab. It has no pointers, so the garbage collector never scans it.
 type block struct {
 	place      uint64 // position in the arena in units, see segment.base; low bits: the region
 	span       uint64 // size in units; low bits: the previous block in the region, see region.ring
 	next       uint32 // next block in the region, or next vacant record
 	generation uint32 // incremented on every free
 	// packed holds the state in its lowest bits and, above them, the hasSide bit. The other bits
-	// hold the slot in the bag if the block is free, and otherwise the requested number of bytes.
+	// hold the key's slot in the bag if the block is free, and otherwise the requested number of
+	// bytes.
 	packed uint64
 }
 
@@ -74,7 +76,7 @@ const (
 	slotShift      = 4
 )
 
-// side holds the fields that few blocks need. It has the same number as its block.
+// side holds the fields that only a few blocks need. It has the same number as its block.
 type side struct {
 	pins          int32  // number of Pins without an Unpin
 	uses          uint32 // first use on another stream
@@ -96,7 +98,7 @@ func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
-// key returns a key that orders blocks by position and identifies them.
+// key returns a key that identifies a block and orders blocks by position.
 func (b *block) key(id uint32) uint64 { return b.place&^idMask | uint64(id) }
 
 func (b *block) moveTo(place, units uint64) {
@@ -120,8 +122,8 @@ func (s *slab) grab() uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// drop makes a record vacant. The record keeps its generation, so that stale handles are still
-// detected.
+// drop makes a record vacant. The record keeps its generation, so that outdated handles are
+// still detected.
 func (s *slab) drop(b *block, id uint32) {
 	b.packed = uint64(vacant)
 	b.next = s.vacant

@@ -7,10 +7,11 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of Unit.
-// PyTorch's allocator has the same unit, so kernels that rely on its alignment keep working. Unit
-// is a multiple of every vector width, of the GPU's 128-byte cache lines and of the 256-byte
-// alignment of cuMemAlloc. For the smallest block, the bookkeeping of 52 bytes adds about a tenth.
+// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of
+// Unit. PyTorch's allocator has the same unit, so kernels that rely on its alignment keep
+// working. Unit is a multiple of every vector width, of the GPU's 128-byte cache lines and of
+// the 256-byte alignment of cuMemAlloc. The bookkeeping of 52 bytes per block is about a tenth
+// of the smallest block.
 const Unit = 512
 
 const unitShift = 9
@@ -18,7 +19,7 @@ const unitShift = 9
 // MaxSize is the largest request in bytes, half of a Core's address range.
 const MaxSize = int64(1) << 46
 
-// Policy decides which of a stream's free blocks of the same size is allocated.
+// Policy decides which of several free blocks of the same size is allocated.
 type Policy uint8
 
 // The policies.
@@ -27,7 +28,7 @@ const (
 	// on the history of calls, so ranks with the same history place blocks identically.
 	Creation Policy = iota
 	// Address takes the block with the lowest address (segment address plus offset), as PyTorch did
-	// up to 2.11. Addresses differ between ranks, so placements may differ too.
+	// until 2.11. Addresses differ between ranks, so placements may differ too.
 	Address
 )
 
@@ -44,15 +45,15 @@ type Sizing uint8
 
 // The sizings.
 const (
-	// Geometric splits blocks whenever at least a Unit remains, and makes each new segment as large
-	// as all earlier ones together.
+	// Geometric splits a block whenever at least a Unit remains, and makes each new segment as
+	// large as all earlier ones together.
 	Geometric Sizing = iota
 	// Stepped follows PyTorch: small and large requests use separate segments, whose sizes are 2 MiB,
 	// 20 MiB or a multiple of 2 MiB, and large blocks are split only if more than 1 MiB remains.
 	Stepped
 )
 
-// Sizes of Stepped (c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h).
+// Sizes under Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
 const (
 	smallLimit   = 1 * mib  // largest request of the small pool, and smallest large remainder
 	smallSegment = 2 * mib  // segment of the small pool
@@ -62,19 +63,19 @@ const (
 )
 
 // Config configures how a Core places blocks. The zero value selects best fit, breaks ties by
-// (segment ordinal, offset), and doubles the mapped memory with each segment. Ranks whose
-// placements must match need the same Config.
+// (segment ordinal, offset), and doubles the mapped memory with each segment. If placements must
+// be the same on several ranks, the ranks need the same Config.
 type Config struct {
-	Policy Policy // tie-break between equal sizes
+	Policy Policy // choice between blocks of the same size
 	Sizing Sizing // segment sizes and splitting
 
 	// Capacity limits the bytes that are mapped at once; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB, with
+	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB, with
 	// which a pool of 4 GiB needs at most eight segments.
 	First int64
-	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing;
+	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing.
 	// 0 means 2 MiB, the page size of a GPU's memory.
 	Granularity int64
 }
@@ -104,9 +105,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that the capacity still permits, given
-// the number of mapped bytes. It returns 0 if the segment could not hold the rounded request, and
-// under Stepped sizing, which has fixed sizes.
+// remainingSegment returns the size of the largest segment that the capacity still permits,
+// given the number of mapped bytes. It returns 0 if that segment could not hold the rounded
+// request, and always under Stepped sizing, which has fixed sizes.
 func (c *Config) remainingSegment(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {

@@ -13,9 +13,9 @@ import (
 // differ.
 type Core struct {
 	lifetimes
-	keeps bool // see Keeps
-	// cutBlocks holds, by number, the full ranges of the parked blocks whose records a rebuild has
-	// shortened.
+	keeps bool // whether some freed blocks are kept until the next Rebuild; see Keeps
+	// cutBlocks maps the number of a parked block to its full range, if a rebuild has shortened the
+	// block's record.
 	cutBlocks map[uint32]Range
 }
 
@@ -63,7 +63,7 @@ func (c *Core) Stats() Stats {
 	return s
 }
 
-// Live returns the block of a handle if it is live. Errors: ErrFreed, ErrForeign.
+// Live returns the block of a handle if the block is live. Errors: ErrFreed, ErrForeign.
 func (c *Core) Live(h Handle) (Block, error) {
 	id, err := c.live(h)
 	if err != nil {
@@ -72,8 +72,8 @@ func (c *Core) Live(h Handle) (Block, error) {
 	return c.view(id), nil
 }
 
-// Owner returns the Number of the stream that owns the block of the latest Alloc, FreeHandle, Pin
-// or Unpin.
+// Owner returns the Number of the stream that owns the block that Alloc, FreeHandle, Pin or
+// Unpin most recently returned.
 func (c *Core) Owner() uint32 { return c.owner }
 
 // FreeHandle frees a block and returns it with its new state: Free if the block can be allocated
@@ -114,8 +114,8 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block whose address is part of a captured graph, and returns the block. A block that
-// is freed while pinned stays allocated until every Pin has been matched by an Unpin.
+// Pin marks a block whose address is a part of a captured graph, and returns the block. If a
+// pinned block is freed, it stays allocated until every Pin has been matched by an Unpin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -134,8 +134,9 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.view(id), nil
 }
 
-// Unpin undoes one Pin and returns the block with its state. The state changes only with the last
-// Unpin of a parked block, which becomes Free (see Returned) or Deferred (see EventsToRecord).
+// Unpin undoes one Pin and returns the block with its state. The state changes only if the block
+// is parked and this is its last Unpin. The block then becomes Free (see Returned) or Deferred
+// (see EventsToRecord).
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -186,8 +187,8 @@ func (c *Core) Use(h Handle, on Stream) error {
 	return nil
 }
 
-// UseAgain renews a live block's use on a stream, so that the use is no longer covered by earlier
-// Marks. It does nothing if the block has been freed or has no use on that stream.
+// UseAgain renews a live block's use on a stream, so that Marks from before the call no longer
+// cover the use. It does nothing if the block has been freed or has no use on that stream.
 func (c *Core) UseAgain(h Handle, on Stream) {
 	id, err := c.live(h)
 	n, known := c.records[on]
@@ -205,14 +206,15 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 // Mark returns the current point in the history.
 func (c *Core) Mark() Mark { return Mark{c.recorded, c.deferrals, c.frees} }
 
-// QuietSince reports whether no block has become free and no use has been recorded since the mark.
-// If so, a caller that waits for the work queued before the mark need not wait for any later work.
+// QuietSince reports whether no block has become free and no use has been recorded since the
+// mark. If so, a caller that has waited for the work queued before the mark need not wait for
+// any later work.
 func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
 
-// Synced records that the host has waited for all work that a stream had queued before the mark. It
-// has the same effect as Idle, and also frees the deferred blocks that are no longer in use on any
-// stream, ordered by the owner stream's number and then by deferral (see Returned). It takes time
-// proportional to the number of deferred blocks.
+// Synced records that the host has waited for all work that a stream had queued before the mark.
+// It has the same effect as Idle, and it also frees the deferred blocks that no stream uses any
+// more. These are freed in the order of their owner stream's number and then of their deferral
+// (see Returned). Synced takes time proportional to the number of deferred blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()

@@ -64,8 +64,8 @@ func randomHistory(seed uint64) *history {
 }
 
 // trainingHistory models the training of a transformer with 24 layers on sequences of varying
-// length. Weights and optimizer state are permanent, temporaries live within one layer, activations
-// until the backward pass, and gradients until the optimizer step.
+// length. Weights and optimizer state are permanent. Temporaries live within one layer,
+// activations live until the backward pass, and gradients live until the optimizer step.
 func trainingHistory(seed uint64) *history {
 	const layers, hidden = 24, 2048
 	h := newHistory(seed)
@@ -100,8 +100,8 @@ func trainingHistory(seed uint64) *history {
 	return h
 }
 
-// servingHistory models inference. Weights are permanent, each request's cache grows in pieces,
-// and the temporaries of each step depend on the tokens in the batch.
+// servingHistory models inference. Weights are permanent, the cache of each request grows in
+// pieces, and the sizes of the temporaries in each step depend on the tokens in the batch.
 func servingHistory(seed uint64) *history {
 	const layers, hidden = 16, 4096
 	h := newHistory(seed)
@@ -135,12 +135,12 @@ func servingHistory(seed uint64) *history {
 }
 
 type outcome struct {
-	mapped   int64 // peak
-	segments int   // created in total
+	mapped   int64 // peak number of bytes
+	segments int   // number created in total
 }
 
-// replay applies a history to a Core. It never trims, because trimming symmetric memory is
-// collective.
+// replay applies a history to a Core. It never trims the Core, because trimming symmetric memory
+// is collective.
 func replay(c *Core, h *history) (outcome, error) {
 	blocks := make([]Block, 0, len(h.sizes))
 	for _, s := range h.steps {
@@ -171,8 +171,8 @@ func place(c *Core, size int64) (Block, error) {
 	return v, err
 }
 
-// requiredCapacity returns the smallest capacity that is enough for a history, in steps of 1/256 of
-// the peak of requested bytes.
+// requiredCapacity returns the smallest capacity that is enough for a history. It tries
+// capacities in steps of 1/256 of the peak of requested bytes.
 func requiredCapacity(tb testing.TB, config Config, h *history) int64 {
 	tb.Helper()
 	step := h.peak / 256
@@ -201,9 +201,9 @@ var workloads = []struct {
 	{"serving", servingHistory},
 }
 
-// TestNeedsNoMoreMemoryThanPyTorch compares the capacities that a history needs under the default
-// configuration and under PyTorch's. Without a capacity limit, segments double in size, so up to
-// twice the needed memory may be mapped.
+// TestNeedsNoMoreMemoryThanPyTorch compares the capacity that a history needs under the default
+// configuration with the capacity it needs under PyTorch's. Without a capacity limit, segments
+// double in size, so up to twice the needed memory may be mapped.
 func TestNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 	for _, workload := range workloads {
 		for seed := range uint64(4) {
@@ -224,7 +224,7 @@ func TestNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 					float64(need)/peak, float64(pytorchNeed)/peak, float64(ours.mapped)/peak,
 					float64(pytorch.mapped)/peak, ours.segments, pytorch.segments)
 				if need > pytorchNeed {
-					t.Errorf("needs %d bytes, want at most %d, as PyTorch", need, pytorchNeed)
+					t.Errorf("needs %d bytes, want at most PyTorch's %d", need, pytorchNeed)
 				}
 				if ours.segments*10 > pytorch.segments {
 					t.Errorf("has %d segments, want at most a tenth of PyTorch's %d", ours.segments,

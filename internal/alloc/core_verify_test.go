@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// Verify returns an error if an invariant is violated: blocks tile each segment, no two neighbors
-// are free, every free block is in its class exactly once, every deferred block is queued exactly
-// once, and the counters match the blocks. It takes time proportional to the number of blocks.
+// Verify returns an error if an invariant is violated. The invariants are that blocks tile each
+// segment, that no two neighbors are free, that every free block is in its class exactly once,
+// that every deferred block is queued exactly once, and that the counters match the blocks.
+// Verify takes time proportional to the number of blocks.
 func (c *Core) Verify() error {
 	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
@@ -228,7 +229,8 @@ func (a *audit) verifyCounts() error {
 	return nil
 }
 
-// Fragmentation returns the fraction of the cached bytes that is outside the largest free block.
+// Fragmentation returns the fraction of the free cached bytes that lies outside the largest free
+// block.
 func (s Stats) Fragmentation() float64 {
 	if s.Cached == 0 {
 		return 0

@@ -4,31 +4,32 @@
 //
 // # Deterministic placement
 //
-// A placement is a pure function of the Config and the history of calls. A request gets the
-// stream's smallest free block that is large enough (best fit) and, among blocks of the same size,
-// the one with the lowest (segment ordinal, offset). Placement does not depend on an address,
-// pointer, map order, clock or thread. A freed block that other streams may still use becomes free
-// at a call that belongs to the history, never because the Core polled for completion. The Address
-// policy is the exception: it exists to demonstrate and replay the divergence that these rules
-// prevent.
+// The placement of a block is a pure function of the Config and the history of calls. A request
+// gets the stream's smallest free block that is large enough (best fit) and, among blocks of the
+// same size, the one with the lowest (segment ordinal, offset). Placement does not depend on an
+// address, pointer, map order, clock or thread. A freed block that other streams may still use
+// becomes free at a call that belongs to the history, never because the Core polled for
+// completion. The Address policy is the exception: it exists to demonstrate and replay the
+// divergence between ranks that these rules prevent.
 //
 // # Few segments
 //
 // A new segment is as large as all mapped memory together, and at least as large as Config.First
 // and the request. Mapped memory thus doubles with each segment, so n bytes need about
 // log2(n/First)+1 segments, or one more if requests leave remainders. Under a Capacity, the last
-// segment gets what remains of it. Without one, at most twice the memory that is needed is mapped.
+// segment takes what remains of the Capacity. Without a Capacity, at most twice the needed
+// memory is mapped.
 //
 // # Streams share segments
 //
-// A free block serves one stream, because queued work of that stream may still use its memory. A
-// segment, however, is not bound to one stream: streams own regions of a segment, whose sizes are
-// multiples of 2 MiB. A region's memory is clean if it has not been allocated since the stream's
-// work was last known to be complete (see Core.Synced). A stream that needs more memory gets the
-// end of the smallest clean run that is large enough, and the pool grows only if there is none.
-// Mapped memory thus doubles only if every clean run is too small for a request;
-// TestGrowthIsBounded checks the resulting bound. If nothing more can be mapped, Core.Seize moves
-// free memory that is not clean, and the requesting stream waits for the owner on the device.
+// A free block serves only one stream, because queued work of that stream may still use its
+// memory. A segment, however, is not bound to one stream: streams own regions of a segment,
+// whose sizes are multiples of 2 MiB. A region's memory is clean if it has not been allocated
+// since the stream's work was last known to be complete (see Core.Synced). A stream that needs
+// more memory gets the end of the smallest clean run of memory that is large enough, and the
+// pool grows only if there is none. TestGrowthIsBounded checks how much memory can be mapped as
+// a result. If nothing more can be mapped, Core.Seize moves free memory that is not clean, and
+// the requesting stream waits for the owner on the device.
 //
 // # Best fit in nearly constant time
 //
@@ -48,13 +49,13 @@
 //     the number of sizes in the bin (1/64 of the size in units) and by the number of blocks of
 //     that size that fit into memory: for 80 GiB at most about 1,600, and in practice a few.
 //
-// An Alloc and a Free of random sizes cost about 800 instructions, plus stalls at mispredicted
-// branches. A branch on a block's record is the most expensive, because it is resolved only when
-// the record has arrived from the second-level cache. Common cases therefore branch on values that
-// are known early: a search derives the size of a block from its bin; a Free reads its neighbors'
-// states long before they merge; bits and short bags are read and written without a branch; and an
-// Alloc after a Free searches before that Free merges, so that the processor overlaps the two (see
-// hot.go).
+// An Alloc and a Free of random sizes together cost about 800 instructions, plus stalls at
+// mispredicted branches. A branch on a block's record is the most expensive, because it is
+// resolved only when the record has arrived from the second-level cache. Common cases therefore
+// branch on values that are known early. A search derives the size of a block from its bin. A
+// Free reads the states of the block's neighbors long before it merges them. Bits and short bags
+// are read and written without a branch. An Alloc after a Free searches before the freed block
+// is merged, so that the processor overlaps the two (see hot.go).
 //
 // For comparison, bench_tlsf_test.go contains a bare TLSF without streams, counters and handle
 // checks. On a busy virtual machine, an Alloc and a Free together took 14 ns (TLSF: 26 ns) for one

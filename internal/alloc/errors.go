@@ -8,11 +8,11 @@ import (
 // Errors that a Core's methods return, possibly wrapped.
 var (
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrSize reports a byte count that is not positive, above MaxSize, or not a multiple of
-	// Unit where that is required.
+	// ErrSize reports a number of bytes that is not positive, that is above MaxSize, or that is not
+	// a multiple of Unit where this is required.
 	ErrSize = errors.New("bad size")
-	// ErrAddress reports a segment address that is not a multiple of Unit, or not below 1<<47,
-	// the end of x86-64's user address space. Only the Address policy returns it.
+	// ErrAddress reports a segment address that is not a multiple of Unit, or that is not below
+	// 1<<47, the end of x86-64's user address space. Only the Address policy returns it.
 	ErrAddress = errors.New("bad segment address")
 	// ErrExhausted reports that all segments added so far would exceed 1<<47 bytes of arena, or
 	// that a Core would have more than 1<<26 blocks or regions.
@@ -31,8 +31,8 @@ var (
 	ErrDeferred = errors.New("a freed block is still waiting for a stream")
 )
 
-// OutOfMemoryError reports that a request fits neither the stream's free memory nor the memory
-// that can still be mapped. All fields are in bytes.
+// OutOfMemoryError reports that a request fits neither into the stream's free memory nor into
+// the memory that can still be mapped. All fields are in bytes.
 type OutOfMemoryError struct {
 	Requested   int64 // size of the request
 	Free        int64 // total size of the stream's free blocks

@@ -14,8 +14,8 @@ func FuzzHistories(f *testing.F) {
 	})
 }
 
-// run applies a history. The low bits of the first byte of a step select the call, and its high
-// bits the stream.
+// run applies a history. In the first byte of each step, the low bits select the call, and the
+// high bits select the stream.
 func run(t *testing.T, c *Core, history []byte) {
 	t.Helper()
 	var held []Block

@@ -10,8 +10,8 @@ package alloc
 //     been freed if this block does not merge with a neighbor and no other free block has that
 //     size.
 //
-// The neighbors' states are read when the block is freed, not when it is merged. Their records are
-// often cache misses, and an early read shortens the stall of a mispredicted branch.
+// The neighbors' states are read when the block is freed, not when it is merged. Their records
+// are often cache misses, and reading them early shortens the stall of a mispredicted branch.
 
 func (p *placer) mergeHot() {
 	p.lastAlloc = 0
@@ -34,8 +34,8 @@ func (p *placer) freeNeighbors(b *block) neighbors {
 	return neighbors{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
 }
 
-// freeHot frees a block without uses or pins and makes it hot. home is the number of its index. The
-// caller must have merged the previous hot block and then set p.neighbors.
+// freeHot frees a block without uses or pins and makes it hot. home is the number of the block's
+// index. The caller must have merged the previous hot block and then set p.neighbors.
 func (p *placer) freeHot(b *block, id, home uint32) {
 	p.counts.live--
 	p.expire(b)
@@ -51,7 +51,7 @@ func (p *placer) servedByHot(units uint64, home uint32) bool {
 }
 
 // hotIsOnly reports whether the hot block, which has the given size, belongs to index home, does
-// not merge with a neighbor and would be the only block of its class.
+// not merge with a neighbor, and would be the only block of its class.
 func (p *placer) hotIsOnly(home uint32, units uint64) bool {
 	return units <= exactBins && p.hotHome == home && p.homes[home].bags[units-1].count == 0 &&
 		p.neighbors == neighbors{}

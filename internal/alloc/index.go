@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Sizes are grouped into bins. Up to 1 MiB, each bin has one size; above that, there are 64 bins
-// between two powers of two.
+// Sizes are grouped into bins. Up to 1 MiB, each bin has one size; above 1 MiB, there are 64
+// bins between successive powers of two.
 const (
 	exactBins = 2048 // number of bins with one size; also the largest of these sizes in units
 	exactLog  = 11   // logarithm of exactBins
@@ -14,9 +14,9 @@ const (
 	binCount  = 4096 // 64 words of 64 bits, summarized by one word
 )
 
-// binOf returns the bin of a size in units. A power of two is the last size of its bin rather than
-// the first, so that the free block of a new segment stays in its bin when the first blocks are
-// split off.
+// binOf returns the bin of a size in units. A power of two is the last size of its bin rather
+// than the first. The free block of a new segment thus stays in its bin when the first blocks
+// are split off.
 func binOf(units uint64) int {
 	last := units - 1
 	if last < exactBins {
@@ -27,9 +27,9 @@ func binOf(units uint64) int {
 	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// index finds the free blocks of one stream by size. A two-level bitmap records which bins are not
-// empty. A bin with one size has a bag, and a bin with several sizes has a list of classes ordered
-// by size.
+// index finds the free blocks of one stream by size. A two-level bitmap records which bins are
+// not empty. A bin with one size has a bag of blocks. A bin with several sizes has a list of
+// classes, which are ordered by size.
 type index struct {
 	bags    [exactBins]bag // first, so that none crosses a cache line
 	summary uint64
@@ -50,8 +50,8 @@ func (x *index) set(bin uint) {
 	x.summary |= 1 << word
 }
 
-// clearIfEmpty marks a bin as empty if blocks, the number of its remaining blocks, is 0. It has no
-// branch, because the branch would be unpredictable.
+// clearIfEmpty marks a bin as empty if blocks, which is the number of its remaining blocks, is
+// 0. It has no branch, because a branch would be unpredictable.
 func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
 	w := x.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
@@ -59,7 +59,7 @@ func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	x.summary ^= isZero(w) << word
 }
 
-// isZero returns 1 if n is 0 and otherwise 0, without a branch.
+// isZero returns 1 if n is 0, and otherwise 0. It has no branch.
 func isZero(n uint64) uint64 { return ^(n | -n) >> 63 }
 
 // nextBin returns the first nonempty bin at or above the given one, or -1 if there is none.
@@ -76,9 +76,10 @@ func (x *index) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the smallest free block with at least the given number of units, and its size. Among
-// blocks of the same size it returns the lowest. If there is none, it returns 0, 0. The size comes
-// from the bin or class, so that the caller need not wait for the block's record.
+// find returns the smallest free block with at least the given number of units, and the block's
+// size. Among blocks of the same size, it returns the one with the lowest position. If there is
+// no such block, find returns 0, 0. It derives the size from the bin or class, so that the
+// caller need not wait for the block's record.
 func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	f.credit += creditStep
 	if units > exactBins {
@@ -91,7 +92,7 @@ func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	return f.first(&x.bags[bin]), uint64(bin) + 1
 }
 
-// findLarge is find for requests above 1 MiB.
+// findLarge is like find, for requests above 1 MiB.
 func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64) {
 	bin := binOf(units)
 	for k := *x.list(bin); k != 0; k = f.classes[k].next {
@@ -102,8 +103,8 @@ func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64)
 	return f.firstOf(x, x.nextBin(bin+1))
 }
 
-// firstOf returns the lowest of the smallest blocks in a bin with several sizes, and its size.
-// It returns 0, 0 for bin -1.
+// firstOf returns the smallest block in a bin with several sizes, and its size. Among several
+// smallest blocks, it returns the one with the lowest position. For bin -1, it returns 0, 0.
 func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
@@ -114,9 +115,9 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert adds a free block to an index. It inlines the common case of addKey, because function
-// calls are a large part of the cost of placement. Callers pass the size, because they know it
-// before the block's record is loaded.
+// insert adds a free block to an index. It contains an inlined copy of the common case of
+// addKey, because function calls are a large part of the cost of placement. Callers pass the
+// size, because they know it before the block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -135,8 +136,8 @@ func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove removes a free block from its index. It inlines the common case of removeKey, and does
-// not branch on whether the bin becomes empty.
+// remove removes a free block from its index. It contains an inlined copy of the common case of
+// removeKey, and does not branch on whether the bin becomes empty.
 func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -158,7 +159,7 @@ func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeLarge is remove for blocks above 1 MiB.
+// removeLarge is like remove, for blocks above 1 MiB.
 func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
 	k := f.classOf(x, units)
 	g := &f.classes[k].blocks
@@ -178,9 +179,9 @@ func (f *freeBlocks) reindex(x *index, b *block, id uint32, place, units uint64)
 	f.insert(x, b, id, units)
 }
 
-// resizeClass is reindex for a block that is alone in its class: it changes the size of the class.
-// It changes nothing and returns false if the class has other blocks, or if the new size belongs to
-// another bin or breaks the order of classes.
+// resizeClass is like reindex for a block that is alone in its class: it changes the size of the
+// class. If the class has other blocks, or if the new size belongs to another bin or violates
+// the order of classes, it changes nothing and returns false.
 func (f *freeBlocks) resizeClass(x *index, b *block, id uint32, place, units uint64) bool {
 	cl := &f.classes[f.classOf(x, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
@@ -195,7 +196,7 @@ func (f *freeBlocks) resizeClass(x *index, b *block, id uint32, place, units uin
 	return true
 }
 
-// classOf returns the class of a size above 1 MiB, which must exist.
+// classOf returns the class of a size above 1 MiB. The class must exist.
 func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	k := *x.list(binOf(units))
 	for f.classes[k].units != units {
@@ -230,7 +231,7 @@ func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 }
 
 // grabClass returns the number of an unused class, whose bag may already have an array. It may
-// reallocate the classes.
+// reallocate the slice of classes.
 func (f *freeBlocks) grabClass() uint32 {
 	if k := f.unused; k != 0 {
 		f.unused = f.classes[k].next
@@ -256,7 +257,7 @@ func (f *freeBlocks) dropClass(x *index, k uint32) {
 	f.unused = k
 }
 
-// forgetFree drops all classes and bags. The caller must drop the indexes.
+// forgetFree drops all classes and bags. The caller must drop the indexes, which refer to them.
 func (f *freeBlocks) forgetFree() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
 	f.spareKeys, f.unused, f.credit = [32]uint32{}, 0, 0

@@ -30,8 +30,8 @@ type Held struct {
 	Range
 	Live   bool // whether the block is live rather than parked
 	Pinned bool // whether a graph pins the block
-	// Stream is the number of a live block's stream. Stream 0 has number 0. The other streams are
-	// numbered from 1 in the order of their first live blocks, by segment and offset.
+	// Stream is the number of a live block's stream. Stream 0 has the number 0. The other streams
+	// are numbered from 1 in the order of their first live blocks, sorted by segment and offset.
 	Stream uint32
 }
 
@@ -45,23 +45,25 @@ type Inventory struct {
 type Arrangement struct {
 	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
 	Segments []Extent
-	// Kept lists, by segment and offset, the ranges that do not become free before the next Rebuild:
-	// freed blocks that a graph pins, and live blocks that graphs pin on only some ranks.
+	// Kept lists, by segment and offset, the ranges that do not become free before the next
+	// Rebuild. These are freed blocks that a graph pins, and live blocks that graphs pin only on
+	// some ranks.
 	Kept []Range
 }
 
-// Conflict describes a live block that differs between ranks, or whose segment does.
+// Conflict describes a live block that is not the same on all ranks or whose segment is not.
 type Conflict struct {
 	Range
 	// Has describes, for each rank, the live block at this range and its segment.
 	Has []string
 }
 
-// Union returns an arrangement with which the Cores of several ranks place blocks identically after
-// a Rebuild, or a Conflict if a live block prevents that. It is a pure function of the inventories.
+// Union returns an arrangement with which the Cores of several ranks place blocks identically
+// after a Rebuild. If a live block prevents that, Union returns a Conflict. The result depends
+// only on the inventories.
 //
-// Segments that differ are retired. A rank keeps a retired segment mapped while a graph pins
-// part of it.
+// Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
+// graph pins a part of it.
 func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(ranks); c != nil {
 		return Arrangement{}, c
@@ -117,8 +119,8 @@ func (r Range) eachSpan(f func(span)) {
 }
 
 // keptParts returns the ranges to keep for a parked block, one for each span that the block
-// touches. A span without live blocks is kept whole, because its owner stream may differ
-// between ranks.
+// touches. If a span has no live blocks, the whole span is kept, because its owner stream may
+// differ between ranks.
 func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
 	r.eachSpan(func(s span) {
 		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
@@ -156,7 +158,7 @@ func mergeOverlapping(ranges []Range) []Range {
 }
 
 // findConflict returns a Conflict for the first live block, by segment and offset, that differs
-// between ranks or whose segment does. It returns nil if there is none.
+// between ranks or whose segment differs. It returns nil if there is none.
 func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
 	var all []Range

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a freed block can be allocated again: immediately, when other streams no
-// longer use it, or when no graph pins it any more.
+// lifetimes decides when a freed block can be allocated again. This may be immediately, once
+// other streams no longer use the block, or once no graph pins it.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
 	deferrals uint64   // number of the latest deferral
-	owners    []uint32 // buffer of deferringStreams
+	owners    []uint32 // reused result of deferringStreams
 }
 
-// homeFor returns the number of the index that serves requests of a stream and size.
+// homeFor returns the number of the index that serves requests of this size on a stream.
 func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
 	if stream != l.recent {
 		l.selectStream(stream)
@@ -109,8 +109,8 @@ func (l *lifetimes) deferFree(id uint32) {
 	l.counts.deferred += b.size()
 }
 
-// endDeferral ends a deferred block's use on a stream, and frees the block if this was its last
-// use. It does nothing if the block's deferral number is above last.
+// endDeferral ends a deferred block's use on a stream. If this was the block's last use, the
+// block becomes free. endDeferral does nothing if the block's deferral number is above last.
 func (l *lifetimes) endDeferral(id, stream uint32, last uint64) {
 	if l.endUse(&l.sides[id], stream, last) && l.sides[id].uses == 0 {
 		l.reportReturned(id)
@@ -149,7 +149,8 @@ func (l *lifetimes) freeEarly(id uint32) {
 	l.unqueue(id)
 }
 
-// reportReturned adds a block to Returned. It must precede makeFree, which may drop the record.
+// reportReturned adds a block to Returned. It must be called before makeFree, which may drop the
+// record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.filled = true
 	r := l.regionOf(&l.blocks[id])

@@ -1,11 +1,11 @@
 package alloc
 
-// merge merges an expired block with its free neighbors, adds the resulting block to the index,
-// and returns its size in units.
+// merge merges a block that has just become free with its free neighbors, adds the resulting
+// block to the index, and returns its size in units.
 func (l *layout) merge(x *index, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // one of them is large, or at least their OR is
+	if (p.span|n.span)>>idBits > exactBins { // at least one is large, or their OR is
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
@@ -32,8 +32,8 @@ func (l *layout) merge(x *index, b *block, id uint32, free neighbors) uint64 {
 	return units
 }
 
-// mergeLarge is merge for neighbors of any size. The resulting block keeps the record of a free
-// neighbor, so that the index changes as little as possible.
+// mergeLarge is like merge, for neighbors of any size. The resulting block keeps the record of a
+// free neighbor, so that the index changes as little as possible.
 func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
@@ -63,7 +63,7 @@ func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbors) uint6
 	return units
 }
 
-// follow links block b, with number id, after prev, which may be the ring of the region.
+// follow links block b, whose number is id, after prev. prev may be the region's ring.
 func (l *layout) follow(b *block, prev, id uint32) {
 	b.setPrev(prev)
 	l.blocks[prev].next = id

@@ -18,7 +18,7 @@ type machine struct {
 	marked modelMark     // latest mark of the model
 	held   []*modelBlock // live and parked blocks
 	stale  []Block       // freed blocks
-	spread uint64        // distance of the next segment from the base addresses
+	spread uint64        // distance of the next segment from the base address
 }
 
 func newMachine(t *rapid.T) *machine {
@@ -82,7 +82,8 @@ func (m *machine) Alloc(t *rapid.T) {
 	}
 }
 
-// addSegment adds a segment above or below all others, so that the policies differ.
+// addSegment adds a segment above or below all others, so that the two policies choose different
+// blocks.
 func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
 	address := uint64(1<<46) + m.spread
 	if rapid.Bool().Draw(t, "below") {
@@ -239,7 +240,7 @@ func (m *machine) Seize(t *rapid.T) {
 	if err != nil && errors.Is(err, waitErr) && !taken && len(got) == 1 {
 		m.model.begin()
 		m.model.request(stream)
-		return // Check verifies that nothing has changed.
+		return // Check then verifies that nothing has changed.
 	}
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
 	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {

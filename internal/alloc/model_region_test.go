@@ -25,7 +25,7 @@ func (m *model) reserve(rounded int64, stream Stream) {
 	b.region.high = max(b.region.high, b.offset+rounded)
 }
 
-// clean lowers the high-water marks of a stream to the end of its blocks in use.
+// clean lowers the high-water marks of a stream's regions to the end of the blocks in use.
 func (m *model) clean(stream Stream) {
 	for _, r := range m.regions() {
 		if r.stream == stream {
@@ -48,7 +48,7 @@ func (m *model) regions() (all []*modelRegion) {
 	return all
 }
 
-// tails returns the clean memory of each region.
+// tails returns the clean memory at the end of each region.
 func (s *modelSegment) tails() (all []modelTail) {
 	for i, b := range s.blocks {
 		if i == 0 || s.blocks[i-1].region != b.region {
@@ -70,8 +70,8 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// start returns the last span boundary at which a request can start and still end before t.end. The
-// result is below t.low if the request does not fit.
+// start returns the last span boundary at which a request can start and still end before t.end.
+// If the request does not fit, the result is below t.low.
 func (t modelTail) start(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
@@ -79,8 +79,8 @@ func (t modelTail) start(rounded int64) int64 {
 	return (t.end - rounded) / (2 * mib) * (2 * mib)
 }
 
-// absorb merges wholly clean regions into the previous region, and joins neighboring regions of one
-// stream.
+// absorb merges wholly clean regions into the previous region, and joins neighboring regions
+// that belong to the same stream.
 func (m *model) absorb() {
 	for _, s := range m.segments {
 		for i := 1; i < len(s.blocks); i++ {
@@ -184,7 +184,7 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	return owners
 }
 
-// gaps returns the free memory that a stream may seize, which excludes that of the spared stream.
+// gaps returns the free memory that a stream may seize. It excludes memory of the stream spared.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// model implements the behavior of a Core with lists and linear searches. It shares only the sizing
-// rules with the Core, and these have tests of their own.
+// model implements the behavior of a Core with lists and linear searches. It shares only the
+// sizing rules with the Core, and separate tests cover these.
 type model struct {
 	rules      *Core
 	segments   []*modelSegment
@@ -78,7 +78,8 @@ func (m *model) allBlocks() (all []*modelBlock) {
 	return all
 }
 
-// best returns the block that best fit selects, or nil. It compares all free blocks.
+// best returns the block that best fit selects, or nil if none fits. It compares all free
+// blocks.
 func (m *model) best(rounded int64, stream Stream) *modelBlock {
 	small := m.rules.config.smallBit(rounded) == 1
 	var free []*modelBlock

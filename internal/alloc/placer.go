@@ -16,8 +16,8 @@ type placer struct {
 	// The latest Alloc and the hot block; see hot.go.
 
 	lastAlloc  uint32    // block of the latest call if that was an Alloc; otherwise 0
-	lastUnits  uint64    // units that the latest Alloc requested
-	lastHome   uint32    // index of the latest Alloc
+	lastUnits  uint64    // size of the latest Alloc in units
+	lastHome   uint32    // index from which the latest Alloc was served
 	hot        uint32    // hot block, or 0
 	hotHome    uint32    // index of the hot block
 	hotRepeats bool      // whether the hot block was freed right after its Alloc
@@ -44,10 +44,11 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	return v
 }
 
-// fit returns the free block of an index that serves a request, and its size in units, or 0, 0 if
-// there is none. It also merges the hot block. If the hot block belongs to the same index, fit
-// searches before it merges, so that the processor overlaps the two. It searches again in the rare
-// case that the merge changed the block found, or created one that fits at least as well.
+// fit returns the free block of an index that serves a request, and the block's size in units.
+// If no block fits, it returns 0, 0. It also merges the hot block. If the hot block belongs to
+// the same index, fit searches before it merges, so that the processor overlaps the two. In the
+// rare case that the merge changed the block found, or created one that fits at least as well,
+// fit searches again.
 func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
 	if p.hot != 0 && p.hotHome != home {
 		p.cool(p.homes[p.hotHome])
@@ -66,8 +67,8 @@ func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint
 	return id, found
 }
 
-// cut removes a free block of size found from its index and returns the part for the request. If
-// the sizing permits it, the remainder is split off and keeps the block's record.
+// cut removes a free block, whose size is found, from its index and returns the part for the
+// request. If the sizing permits it, the remainder is split off and keeps the block's record.
 func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	rest := found - units
 	if rest == 0 || !p.geometric && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
@@ -127,8 +128,8 @@ func (p *placer) expire(b *block) {
 	b.packed = uint64(vacant)
 }
 
-// cover creates a region and a free block that cover a new segment, and returns the region. home is
-// the number of the index, and number that of the stream.
+// cover creates a region and a free block that cover a new segment, and returns the region. home
+// is the number of the region's index, and number is that of its stream.
 func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) uint32 {
 	r, id, ring := p.grabRegion(), p.grab(), p.grab()
 	p.regions[r] = region{
@@ -168,7 +169,8 @@ func (p *placer) whollyFree(s *segment) bool {
 	return true
 }
 
-// vacate drops the regions of a wholly free segment, of which r is the first.
+// vacate drops the regions of a segment that has only free memory. r is the segment's first
+// region.
 func (p *placer) vacate(r uint32) {
 	for r != 0 {
 		g := p.regions[r]

@@ -2,7 +2,8 @@ package alloc
 
 import "slices"
 
-// rebuilder lays out the segments of a Core anew around the held blocks.
+// rebuilder changes the layout of a Core's segments without moving the blocks that are live or
+// pinned.
 type rebuilder struct {
 	placer  *placer
 	streams *streamTable
@@ -19,8 +20,8 @@ type heldBlock struct {
 	Range
 }
 
-// extentOf returns the full range of a block that is not free, even if a rebuild has cut its
-// record.
+// extentOf returns the full range of a block that is not free, even if a rebuild has shortened
+// the block's record.
 func extentOf(b Block, cutBlocks map[uint32]Range) Range {
 	if r, cut := cutBlocks[uint32(b.Handle)]; cut {
 		return r
@@ -34,7 +35,7 @@ type fate uint8
 const (
 	absent  fate = iota // the Core has no such segment
 	usable              // its free memory can be allocated
-	retired             // it holds blocks, and nothing is allocated from it
+	retired             // it holds blocks, but nothing is allocated from it
 	unused              // it is retired and holds no blocks
 )
 
@@ -60,8 +61,8 @@ func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate
 	return unused
 }
 
-// empty drops all regions, free lists, stream numbers and blocks that are not held. It returns the
-// held blocks by segment.
+// empty drops all regions, free lists and stream numbers, and all blocks that are neither live
+// nor pinned. It returns the remaining blocks by segment.
 func (r *rebuilder) empty(segments int) [][]heldBlock {
 	p := r.placer
 	held := make([][]heldBlock, segments)
@@ -127,8 +128,9 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns, for each span of a segment, the record index of the stream that owns it, which
-// is stream 0 if the span has no live block. It also numbers the streams of live blocks.
+// ownersOf returns, for each span of a segment, the record index of the stream that owns the
+// span. If a span has no live block, its owner is stream 0. ownersOf also numbers the streams of
+// live blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {
@@ -156,8 +158,8 @@ func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	return opened
 }
 
-// fill creates the blocks of a region that covers the given area. It returns the held blocks after
-// the area.
+// fill creates the blocks of a region that covers the given area. It returns the held blocks
+// that lie after the area.
 func (r *rebuilder) fill(region uint32, area Range, held []heldBlock, kept []Range) []heldBlock {
 	p := r.placer
 	for offset := area.Offset; offset < area.end(); {
@@ -180,9 +182,9 @@ func (r *rebuilder) fill(region uint32, area Range, held []heldBlock, kept []Ran
 	return held
 }
 
-// cut returns the offset at which a held block's record ends. The record of a parked block ends
-// with the block's first span, because another stream may own the next one, and the rest of the
-// block becomes kept blocks.
+// cut returns the offset at which a held block's record ends. For a parked block, that is the
+// end of the first span that the block touches, because another stream may own the next span.
+// The rest of a parked block becomes kept blocks.
 func (r *rebuilder) cut(h heldBlock) int64 {
 	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
 	if h.live || end == h.end() {
@@ -192,8 +194,8 @@ func (r *rebuilder) cut(h heldBlock) int64 {
 	return end
 }
 
-// inRanges reports whether an offset is in one of the ranges. It also returns the offset at which
-// that range ends or the next one begins.
+// inRanges reports whether an offset is in one of the ranges. It also returns the offset at
+// which that range ends or, if the offset is in none, at which the next range begins.
 func inRanges(ranges []Range, ordinal int32, offset int64) (in bool, boundary int64) {
 	for _, r := range ranges {
 		switch {
@@ -207,8 +209,8 @@ func inRanges(ranges []Range, ordinal int32, offset int64) (in bool, boundary in
 	return false, MaxSize
 }
 
-// put appends record id to a region. If the record is not that of a held block, it becomes a kept
-// or a free block.
+// put appends record id to a region. If the record does not describe a held block, it becomes a
+// kept block or a free block.
 func (r *rebuilder) put(region, id uint32, extent Range, keep bool) {
 	p := r.placer
 	g, b, h := &p.regions[region], &p.blocks[id], &p.sides[id]
@@ -236,8 +238,8 @@ func (r *rebuilder) put(region, id uint32, extent Range, keep bool) {
 	r.count(extent.Segment, b, h)
 }
 
-// count adds a block that is not free to the counters. A block in a retired segment counts only as
-// pinned.
+// count adds a block that is not free to the counters. A block in a retired segment is counted
+// only as pinned.
 func (r *rebuilder) count(ordinal int32, b *block, h *side) {
 	n := &r.placer.counts
 	if h.pins > 0 {

@@ -9,16 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// divergingRank simulates a rank whose history differs from those of other ranks. Its blocks are in
-// the order of their allocation.
+// divergingRank simulates a rank whose history differs from those of other ranks. Its blocks are
+// in the order in which they were allocated.
 type divergingRank struct {
 	*rank
 	streams []Stream // names of the program's streams on this rank
 	pinned  []Block  // pinned blocks, live or parked
 }
 
-// step makes the call that op selects, with arguments that depend only on pick, size and the rank's
-// blocks, so that ranks with the same blocks make the same call.
+// step makes the call that op selects. The arguments of the call depend only on pick, size and
+// the rank's blocks, so ranks with the same blocks make the same call.
 func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
 	stream := r.streams[pick%len(r.streams)]
 	if len(r.held) == 0 {
@@ -101,9 +101,9 @@ func union(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 	return Union(inventories)
 }
 
-// TestRebuiltCoresPlaceBlocksIdentically makes the same calls on two ranks, after which each rank
-// independently uses and pins blocks, and allocates and frees others. Once both ranks have been
-// rebuilt, they must place new blocks identically.
+// TestRebuiltCoresPlaceBlocksIdentically makes the same calls on two ranks. Then each rank
+// independently uses and pins blocks, and allocates and frees other blocks. Once both ranks have
+// been rebuilt, they must place new blocks identically.
 func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := divergingRanks(t)

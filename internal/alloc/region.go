@@ -2,12 +2,12 @@ package alloc
 
 import "iter"
 
-// region describes a range of one segment whose blocks serve one stream. The regions of a segment
-// cover it without gaps. Blocks are linked and merged only within a region.
+// region describes a range of one segment whose blocks serve one stream. The regions of a
+// segment cover the whole segment. Blocks are linked and merged only within a region.
 //
 // Memory above a region's high-water mark is clean: it has not been allocated since the owner's
-// work was last known to be complete, so no queued work uses it. Any stream can therefore use clean
-// memory without waiting for another stream.
+// work was last known to be complete. No queued work uses it, so any stream can use clean memory
+// without waiting for another stream.
 type region struct {
 	origin  uint64 // position of the first unit of the segment
 	high    uint64 // high-water mark; at or below the first unit if the whole region is clean
@@ -19,8 +19,8 @@ type region struct {
 	next    uint32 // next region in the segment, or next unused record; 0 if there is none
 }
 
-// spanUnits is the granularity of regions in units: 2 MiB. Only the last region of a segment, which
-// ends with the segment, may have a different size.
+// spanUnits is the granularity of regions in units, which is 2 MiB. The last region of a segment
+// ends with the segment, so its size may not be a multiple of spanUnits.
 const spanUnits = uint64(2*mib) >> unitShift
 
 type layout struct {
@@ -40,8 +40,8 @@ func (l *layout) view(id uint32) Block {
 	return l.regionOf(b).view(b, id)
 }
 
-// blocksOf yields the numbers of the blocks of a segment, including free ones, by offset. It yields
-// nothing for a segment that has been trimmed or was never added.
+// blocksOf yields the numbers of all blocks of a segment, including free ones, by offset. If the
+// segment has been trimmed or was never added, it yields nothing.
 func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		if ordinal < 0 || int(ordinal) >= len(l.segments) {
@@ -97,15 +97,16 @@ func (l *layout) usedEnd(r uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// single returns the first block of a region, and reports whether that block is free and covers the
-// whole region.
+// single returns the first block of a region. It also reports whether that block is free and
+// covers the whole region.
 func (l *layout) single(r uint32) (id uint32, free bool) {
 	ring := &l.blocks[l.regions[r].ring]
 	id = ring.next
 	return id, id == ring.prev() && l.blocks[id].state() == Free
 }
 
-// clean lowers the high-water marks of a stream whose queued work is complete.
+// clean lowers the high-water marks of a stream's regions. The stream's queued work must be
+// complete.
 func (l *layout) clean(stream uint32) {
 	for r := range l.regions {
 		if g := &l.regions[r]; g.ring != 0 && g.home/2 == stream {
@@ -119,8 +120,8 @@ func (r *region) reserve(end uint64) {
 	r.high = max(r.high, end)
 }
 
-// absorb merges each wholly clean region into the previous region, and joins neighboring regions of
-// the same stream, so that takeClean finds adjacent memory as one run.
+// absorb merges each wholly clean region into the previous region, and joins neighboring regions
+// of the same stream. takeClean then finds adjacent clean memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -145,9 +146,10 @@ func (l *layout) whollyClean(r uint32) bool {
 	return l.regions[r].high <= base
 }
 
-// takeClean moves clean memory to a stream for a request that no free block of the stream can
-// serve, and reports whether there was enough. It uses the end of the smallest clean run that is
-// large enough and, among runs of the same size, of the first by segment and offset.
+// takeClean moves clean memory to a stream, for a request that no free block of the stream can
+// serve. It reports whether there was enough clean memory. It takes the memory from the end of
+// the smallest clean run that is large enough. Among runs of the same size, it chooses the first
+// by segment and offset.
 func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
@@ -175,7 +177,7 @@ func (l *layout) crowded() bool {
 }
 
 // lastSpan returns the last span boundary in a range at which a request can start and still end
-// within the range. It reports whether there is one.
+// within the range. It also reports whether there is one.
 func (r *region) lastSpan(low, end, units uint64) (position uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -184,8 +186,8 @@ func (r *region) lastSpan(low, end, units uint64) (position uint64, fits bool) {
 	return position, position >= low
 }
 
-// transferTail transfers the free memory of a region from position start on to a stream. If the
-// stream owns the next region, the memory is merged into that region.
+// transferTail transfers the free memory of a region, starting at the position start, to a
+// stream. If the stream owns the next region, the memory is merged into that region.
 func (l *layout) transferTail(r uint32, start uint64, home, owner uint32) {
 	if base, _ := l.extent(r); start > base {
 		r = l.split(r, start)
@@ -209,8 +211,8 @@ func (l *layout) assign(r, home, owner uint32) {
 	l.insert(l.homes[home], b, id, b.units())
 }
 
-// split divides a region at a position, which must be a block boundary or inside a free block. It
-// returns the upper part, which is a region of the same stream.
+// split divides a region at a position, which must be a block boundary or inside a free block.
+// It returns the upper part as a region of the same stream.
 func (l *layout) split(r uint32, position uint64) uint32 {
 	first := l.boundary(r, position)
 	upper, ring := l.grabRegion(), l.grab()
@@ -234,8 +236,8 @@ func (l *layout) split(r uint32, position uint64) uint32 {
 	return upper
 }
 
-// boundary returns the block of a region that begins at a position above the region's start. If a
-// free block contains the position, boundary splits that block.
+// boundary returns the block of a region that begins at a position above the region's start. If
+// the position is inside a free block, boundary splits that block.
 func (l *layout) boundary(r uint32, position uint64) uint32 {
 	g := &l.regions[r]
 	id := l.blocks[g.ring].prev()
@@ -266,9 +268,9 @@ func (l *layout) setRegion(first, end, r uint32) {
 	}
 }
 
-// join merges a region with the next one, which must belong to the same stream. Only the record of
-// kept, which is one of the two, survives. Because join visits all blocks of the other region,
-// callers choose as kept the region that probably has more blocks.
+// join merges a region with the next one, which must belong to the same stream. Only the record
+// of kept, one of the two regions, survives. Because join visits all blocks of the other region,
+// callers pass as kept the region that probably has more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]

@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// footprints returns the total size of all regions' spans below their high-water marks.
+// footprints returns the total size of all spans that lie below the high-water mark of their
+// region.
 func (c *Core) footprints() (bytes int64) {
 	for _, owned := range c.footprintsByOwner() {
 		bytes += owned
@@ -79,7 +80,7 @@ func TestSynchronizedStreamsShareMemory(t *testing.T) {
 		c.Synced(s, c.Mark())
 	}
 	if n := c.Stats(); n.Segments != 1 {
-		t.Errorf("1000 streams in turn needed %d segments (%d bytes), want 1", n.Segments, n.Mapped)
+		t.Errorf("1000 successive streams needed %d segments (%d bytes), want 1", n.Segments, n.Mapped)
 	}
 }
 
@@ -101,8 +102,8 @@ func TestMemoryFreedAfterMarkIsNotClean(t *testing.T) {
 }
 
 // TestGrowthIsBounded makes random requests on many streams. The pool may grow only if no run of
-// clean memory is large enough for the request. If streams are not synchronized, it may map at most
-// three times the footprints.
+// clean memory is large enough for the request. If streams are not synchronized, the pool may
+// map at most three times the footprints.
 func TestGrowthIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
@@ -169,10 +170,10 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	return v
 }
 
-// TestMappedMemoryOfRandomPrograms compares mapped memory with twice the sum of the streams' peak
-// footprints plus 2 MiB for each stream. The package's real bound also includes clean runs that
-// were too small for a request. Because this test does not count them, it permits mapped memory to
-// exceed the sum by an eighth.
+// TestMappedMemoryOfRandomPrograms compares mapped memory with a bound: twice the sum of the
+// streams' peak footprints, plus 2 MiB for each stream. The package's real bound also includes
+// clean runs that were too small for a request. This test does not count such runs, and
+// therefore permits mapped memory to exceed the sum by an eighth.
 func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 	for _, streams := range []int{1, 10, 100, 1000} {
 		worst := 0.0

@@ -1,9 +1,11 @@
 package alloc
 
-// StreamPoint identifies the event of a deferred block on a stream that used the block. The caller
-// records the event when the block is deferred, and the owner stream may have to wait for it later.
+// StreamPoint identifies an event for a deferred block: the event marks the end of the block's
+// use on one stream. The caller records the event when the block is deferred. The owner stream
+// may have to wait for it later.
 type StreamPoint struct {
-	// Deferral numbers a Core's deferred blocks from 1 in the order in which they were freed.
+	// Deferral is the number of the deferral. A Core numbers its deferred blocks from 1 in the
+	// order in which they were freed.
 	Deferral uint64
 	Stream   Stream
 }
@@ -14,8 +16,8 @@ type Return struct {
 	Owner uint32 // number of the stream that owned the block
 }
 
-// reports lists the side effects of the latest call that the caller must handle. The slices are
-// reused.
+// reports lists the side effects of the latest call that the caller must handle. The next call
+// reuses the slices.
 type reports struct {
 	filled   bool
 	toRecord []StreamPoint
@@ -30,16 +32,16 @@ func (r *reports) clear() {
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-// Reported reports whether EventsToRecord, Waits or Returned is nonempty after the latest call.
+// Reported reports whether EventsToRecord, Waits or Returned has entries after the latest call.
 func (r *reports) Reported() bool { return r.filled }
 
-// EventsToRecord lists the events to record after the latest Free or Unpin deferred a block. The
-// slice is valid until the next call that changes the Core.
+// EventsToRecord lists the events that the caller must record because the latest Free or Unpin
+// deferred a block. The slice is valid until the next call that changes the Core.
 func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 
-// Waits lists the events that the latest Alloc's stream must wait for, on the device, before it
-// uses a block from this Alloc or a later one. The slice is valid until the next call that changes
-// the Core.
+// Waits lists the events for which the stream of the latest Alloc must wait, on the device,
+// before it uses a block from this Alloc or a later one. The slice is valid until the next call
+// that changes the Core.
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
 // Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or

@@ -78,9 +78,10 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped. It
-// returns the removed segments in this order, for the caller to deregister and unmap. Their
-// ordinals are not reused. The slice is valid until the next call that changes the Core.
+// Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped.
+// It returns the removed segments, newest first, so that the caller can deregister and unmap
+// them. Their ordinals are not reused. The slice is valid until the next call that changes the
+// Core.
 func (c *Core) Trim(keep int64) []Segment {
 	c.mergeHot()
 	c.reports.clear()
@@ -99,8 +100,8 @@ func (c *Core) Trim(keep int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Held returns the segments and the blocks that are live or pinned. It omits blocks that are kept
-// only because of other ranks. Error: ErrDeferred.
+// Held returns the segments, and the blocks that are live or pinned. It omits blocks that this
+// rank keeps only because of other ranks. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) {
 	c.mergeHot()
 	var all Inventory
@@ -134,16 +135,17 @@ func (c *Core) Held() (Inventory, error) {
 	return all, nil
 }
 
-// Rebuild lays out a Core according to an Arrangement that Union has computed from the inventories
-// of this Core and others. Held blocks keep their places and handles. The spans of live blocks
-// belong to those blocks' streams, and all other memory is clean and belongs to stream 0. The
-// streams of live blocks are numbered as in [Held], and other streams get their numbers with their
-// next request. Cores that have been rebuilt to the same Arrangement return the same results for
-// the same calls.
+// Rebuild changes the layout of a Core to an Arrangement that Union has computed from the
+// inventories of this Core and others. Live and pinned blocks keep their places and handles. The
+// spans of live blocks belong to the streams of these blocks. All other memory is clean and
+// belongs to stream 0. The streams of live blocks are numbered as in [Held], and other streams
+// get their numbers at their next request. Cores that have been rebuilt to the same Arrangement
+// return the same results for the same calls.
 //
 // Before Rebuild, the caller must wait for all streams and call Synced for each. Rebuild returns
-// the retired segments without held blocks, for the caller to unmap. Nothing is allocated from the
-// other retired segments, which a later Rebuild returns once they have no held blocks.
+// the retired segments that hold no blocks, so that the caller can unmap them. Nothing is
+// allocated from the other retired segments; a later Rebuild returns them once they hold no
+// blocks.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
@@ -174,6 +176,6 @@ func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 	return gone, nil
 }
 
-// Keeps reports whether the latest Rebuild kept ranges or left retired segments mapped, which
-// another Rebuild may free.
+// Keeps reports whether the latest Rebuild kept ranges or left retired segments mapped. Another
+// Rebuild may free them.
 func (c *Core) Keeps() bool { return c.keeps }

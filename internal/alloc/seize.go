@@ -5,9 +5,9 @@ type gap struct {
 	start, end uint64 // positions
 }
 
-// bestGap returns the end of the smallest gap that holds a request and, among gaps of the same
-// size, of the first by segment and offset. It considers only indexes for which mayLose returns
-// true. If there is no such gap, the result has region 0.
+// bestGap returns the end of the smallest gap that holds a request. Among gaps of the same size,
+// it chooses the first by segment and offset. It considers only memory of indexes for which
+// mayLose returns true. If there is no such gap, the result has region 0.
 func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	best, bestSize := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -25,8 +25,8 @@ func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	return best
 }
 
-// gaps returns the free memory of the indexes for which mayLose returns true, in region first and
-// those that follow it in the segment.
+// gaps returns the free memory in region first and in the regions that follow it in the segment.
+// It considers only memory of indexes for which mayLose returns true.
 func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap) {
 	extends := false // whether the next free block may extend the last gap
 	for r := first; r != 0; r = l.regions[r].next {
@@ -48,7 +48,7 @@ func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap)
 	return gaps
 }
 
-// gapOwners returns the indexes other than home that own memory in a gap.
+// gapOwners returns the numbers of the indexes, except for home, that own memory in a gap.
 func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
 	for r := free.region; ; r = l.regions[r].next {
 		base, end := l.extent(r)

@@ -3,8 +3,9 @@ package alloc
 // roundUp returns the smallest multiple of step, a power of two, that is at least n.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 if small segments serve a rounded size, and otherwise 0. A stream's small
-// index follows its large one, so the bit can be added to the number of the large index.
+// smallBit returns 1 if small segments serve requests of a rounded size, and otherwise 0. A
+// stream's small index follows its large one, so callers add the bit to the number of the large
+// index.
 func (c *Config) smallBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
@@ -20,7 +21,7 @@ func (c *Config) splits(rounded, remainder int64) bool {
 }
 
 // segmentSize returns the size of the next segment for a rounded request, given the number of
-// mapped bytes. It ignores the capacity.
+// mapped bytes. It ignores Capacity.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

@@ -1,13 +1,13 @@
 package alloc
 
-// counts holds the running counters, in bytes unless noted.
+// counts holds the running counters, which are in bytes unless stated otherwise.
 type counts struct {
 	live       int   // number of live blocks
 	segments   int   // number of mapped segments
 	used       int64 // size of the blocks that are not free
-	requested  int64 // bytes requested for these blocks
-	peak       int64 // highest used
-	peakMapped int64 // highest mapped
+	requested  int64 // bytes requested for the blocks counted in used
+	peak       int64 // highest value of used so far
+	peakMapped int64 // highest value of mapped so far
 	parked     int64
 	deferred   int64
 	pinned     int64
@@ -18,9 +18,9 @@ type Stats struct {
 	Segments    int   // mapped segments
 	Live        int   // live blocks
 	Mapped      int64 // bytes of the segments
-	MappedPeak  int64 // highest Mapped so far
+	MappedPeak  int64 // highest value of Mapped so far
 	Used        int64 // bytes of blocks that are not free: live, parked and deferred
-	UsedPeak    int64 // highest Used so far
+	UsedPeak    int64 // highest value of Used so far
 	Requested   int64 // bytes that callers requested for the blocks counted in Used
 	Cached      int64 // bytes of free blocks: Mapped - Used
 	LargestFree int64 // largest free block of any stream

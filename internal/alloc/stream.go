@@ -10,16 +10,16 @@ type stream struct {
 
 type streamTable struct {
 	streams  []stream
-	records  map[Stream]uint32 // index in streams
+	records  map[Stream]uint32 // index of each stream in streams
 	numbered uint32            // number of streams other than 0 that have requested memory
 	recent   Stream            // stream of the latest request
-	current  uint32            // number of that stream's large index
+	current  uint32            // number of the large index of the stream recent
 }
 
-// Number returns a stream's number. Stream 0 and streams without requests have number 0. All others
-// are numbered from 1 in the order of their first Alloc or Reserve, so that a number depends only
-// on the history of requests and not on the stream's name. Numbers are not reused, and a Core keeps
-// about a hundred bytes for each stream.
+// Number returns a stream's number. Stream 0 and streams that have made no request have the
+// number 0. All others are numbered from 1 in the order of their first Alloc or Reserve, so that
+// a number depends only on the history of requests and not on the stream's name. Numbers are not
+// reused, and a Core keeps about a hundred bytes for each stream.
 func (t *streamTable) Number(name Stream) uint32 {
 	n, known := t.records[name]
 	if !known {

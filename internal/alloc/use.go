@@ -2,8 +2,8 @@ package alloc
 
 // use records a block's use on a stream other than its own.
 type use struct {
-	// seq is the deferral number if the block is deferred. Otherwise it is the value that
-	// useTable.recorded had when the use was recorded or renewed.
+	// seq is the deferral number if the block is deferred. Otherwise it is the value of
+	// useTable.recorded at the time when the use was recorded or renewed.
 	seq    uint64
 	stream uint32 // record index of the stream
 	next   uint32 // next use of the block, or next spare record
@@ -34,8 +34,8 @@ func (t *useTable) repeatUse(s *side, stream uint32) bool {
 	return false
 }
 
-// endUse drops a deferred block's use on a stream, and reports whether the block had one. It
-// ignores uses whose deferral number is above last.
+// endUse drops a deferred block's use on a stream, and reports whether the block had such a use.
+// It ignores uses whose deferral number is above last.
 func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	for link := &s.uses; *link != 0; link = &t.uses[*link].next {
 		u := *link
@@ -49,7 +49,7 @@ func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	return false
 }
 
-// forgetSynced drops the uses of a block that streams have completed; see stream.synced.
+// forgetSynced drops those uses of a block that are known to be complete; see stream.synced.
 func (t *useTable) forgetSynced(s *side, streams []stream) {
 	for link := &s.uses; *link != 0; {
 		u := *link

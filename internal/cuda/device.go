@@ -37,7 +37,7 @@ func trimNUL(text [128]byte) string {
 }
 
 // UUID returns the device's UUID in the format of nvidia-smi, without the prefix. For a MIG
-// instance it returns the UUID of the instance if the driver supports CUDA 11.4 or newer.
+// instance, it returns the UUID of the instance if the driver supports CUDA 11.4 or newer.
 func (d Device) UUID() (string, error) {
 	f := deviceGetUUID
 	if d.driver.symbols[deviceGetUUID2] != 0 {
@@ -54,10 +54,11 @@ func (d Device) TotalMem() (int64, error) {
 	return getValue[int64](&d.driver.table, deviceTotalMem, uintptr(d.handle))
 }
 
-// Attribute identifies a property of a device: CUdevice_attribute of cuda.h.
+// Attribute identifies a property of a device. It is a CUdevice_attribute of cuda.h.
 type Attribute int32
 
-// The attributes that symmem reads. Those whose names end in Supported are 0 or 1.
+// The attributes that symmem reads. Attributes whose names end in Supported have the value 0 or
+// 1.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -93,12 +94,13 @@ func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	return can != 0, err
 }
 
-// P2PAttribute identifies a property of a link: CUdevice_P2PAttribute of cuda.h.
+// P2PAttribute identifies a property of a link between two devices. It is a
+// CUdevice_P2PAttribute of cuda.h.
 type P2PAttribute int32
 
 // The link properties that symmem reads.
 const (
-	P2PPerformanceRank       P2PAttribute = 1 // smaller is faster
+	P2PPerformanceRank       P2PAttribute = 1 // a smaller value means a faster link
 	P2PNativeAtomicSupported P2PAttribute = 3
 )
 
@@ -109,16 +111,16 @@ func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	return int(value), err
 }
 
-// RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL use,
-// and returns it. The first call in a process creates the context, which takes several hundred
-// milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must be paired
-// with a ReleasePrimary.
+// RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL
+// also use, and returns it. The first call in a process creates the context, which takes several
+// hundred milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must
+// be paired with a ReleasePrimary.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. The context is destroyed with everything in it when all
-// users in the process, including other libraries, have released it.
+// ReleasePrimary undoes one RetainPrimary. When all users in the process, including other
+// libraries, have released the context, it is destroyed with everything in it.
 func (d Device) ReleasePrimary() error {
 	return d.driver.call(devicePrimaryCtxRelease, uintptr(d.handle))
 }

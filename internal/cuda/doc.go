@@ -6,11 +6,12 @@
 // calling thread unless they state otherwise, so a goroutine must call runtime.LockOSThread and
 // Driver.SetCurrent before it calls other methods. Methods of Device need no context.
 //
-// Handles are plain numbers, each owned by the caller that created it. Nothing is reference-counted
-// or freed automatically. Methods may be called concurrently to the extent that CUDA permits it;
-// for example, an object must not be destroyed while another thread uses it.
+// Handles are plain numbers, and the caller that creates one owns it. Nothing is
+// reference-counted or freed automatically. Methods may be called concurrently to the extent
+// that CUDA permits it; for example, an object must not be destroyed while another thread uses
+// it.
 //
-// Errors are of type *Error, which matches the Code constants with errors.Is. CUDA may report the
-// failure of queued work as the error of a later, unrelated call. After errors such as
+// Errors are of type *Error, and errors.Is matches them with the Code constants. CUDA may report
+// the failure of queued work as the error of a later, unrelated call. After errors such as
 // ErrIllegalAddress, the context is unusable.
 package cuda

@@ -11,8 +11,8 @@ import (
 // system's libcuda is used.
 const PathVariable = "SYMMEM_CUDA"
 
-// Driver calls an initialised libcuda. Each embedded type has the functions for one kind of object.
-// A Driver is immutable and safe for concurrent use.
+// Driver calls an initialised libcuda. Each embedded type provides the functions for one kind of
+// object. A Driver is immutable and safe for concurrent use.
 type Driver struct {
 	table
 	memory
@@ -26,13 +26,13 @@ func newDriver(t table) *Driver {
 	return &Driver{t, memory{t}, streams{t}, graphs{t}, modules{t}}
 }
 
-// Load opens libcuda and initialises it. Without paths it opens the file named by SYMMEM_CUDA, or
-// the system's libcuda.so.1 if the variable is not set. It prefers a copy that the process has
-// already loaded. It needs no context and creates none.
+// Load opens libcuda and initialises it. If no paths are given, it opens the file named by
+// SYMMEM_CUDA or, if that variable is not set, the system's libcuda.so.1. If the process has
+// already loaded a copy, Load uses that copy. Load needs no context and creates none.
 //
-// The error matches ErrNoDriver if there is no library, or if the library lacks a function. If
-// cuInit fails, the error is an *Error that matches a Code, such as ErrNoDevice on a machine with a
-// driver but no GPU.
+// If there is no library, or if the library lacks a function, the error matches ErrNoDriver. If
+// cuInit fails, the error is an *Error that matches a Code, such as ErrNoDevice on a machine
+// with a driver but no GPU.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -64,7 +64,8 @@ func (d *Driver) Version() (int, error) {
 	return int(version), err
 }
 
-// DeviceCount returns the number of GPUs visible to the process (CUDA_VISIBLE_DEVICES).
+// DeviceCount returns the number of GPUs visible to the process, which CUDA_VISIBLE_DEVICES can
+// limit.
 func (d *Driver) DeviceCount() (int, error) {
 	count, err := getValue[int32](&d.table, deviceGetCount)
 	return int(count), err
@@ -86,15 +87,15 @@ func (d *Driver) SetCurrent(context Context) error {
 
 // In returns a Driver that makes a context current before each call, so that goroutines need not
 // lock their threads. It does so in the same transition to C as the call, which is much cheaper
-// than a separate SetCurrent. The Driver must not be used for calls that have to run on the same
-// thread as an earlier call.
+// than a separate SetCurrent. The returned Driver must not be used for calls that have to run on
+// the same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
 	functions.before = d.Entry(context)
 	return newDriver(functions)
 }
 
-// Entry returns a step that makes a context current, which another library can run before its
+// Entry returns a step that makes a context current. Another library can run the step before its
 // calls.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{

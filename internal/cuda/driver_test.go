@@ -175,8 +175,8 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
-// load builds and opens a driver whose functions record their calls. extra contains the C source of
-// additional functions, which do not.
+// load builds and opens a driver whose declared functions record their calls. extra contains the
+// C source of additional functions, whose calls are not recorded.
 func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
 	source := dltest.Source(t, prelude+strings.Join(extra, ""), declarations)
@@ -192,7 +192,7 @@ func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.
 func TestLoadCallsInit(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	if got := recorder.Last(); got.Name != "cuInit" || got.Args[0] != 0 {
-		t.Errorf("Load called %s%v last, want cuInit[0]", got.Name, got.Args)
+		t.Errorf("the last call of Load was %s%v, want cuInit[0]", got.Name, got.Args)
 	}
 	if filepath.Base(driver.Path()) != "libcuda.so.1" {
 		t.Errorf("Path() = %s, want a file named libcuda.so.1", driver.Path())

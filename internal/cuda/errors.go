@@ -8,7 +8,8 @@ import (
 // ErrNoDriver is returned by Load if there is no libcuda, or if it is too old.
 var ErrNoDriver = errors.New("no CUDA driver")
 
-// Code is the result of a call (CUresult). It is an error, so that errors.Is finds it in an *Error.
+// Code is the result of a call (CUresult). It implements error, so that errors.Is can match an
+// *Error with it.
 type Code int32
 
 // The codes that symmem handles or explains.
@@ -32,14 +33,14 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
-// Is makes ErrOutOfMemory match any error with an OutOfMemory method that returns true, such as
+// Is makes ErrOutOfMemory match any error that has an OutOfMemory method returning true, such as
 // ErrOutOfMemory of package driver, which this package must not import.
 func (c Code) Is(target error) bool {
 	memory, ok := target.(interface{ OutOfMemory() bool })
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
 }
 
-// Error reports a failed call, or the failure of earlier work that CUDA reported in this call.
+// Error reports a failed call, or a failure of earlier work that CUDA reported in this call.
 type Error struct {
 	// Call is the function's name as libcuda exports it.
 	Call string

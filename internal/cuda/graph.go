@@ -35,8 +35,8 @@ func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 // GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
-// GraphAddEventRecord adds a node that records an event after the given nodes. After a launch of
-// the graph, a wait for the event waits for the node.
+// GraphAddEventRecord adds a node that records an event after the given nodes have run. After
+// the graph has been launched, a wait for the event waits for this node.
 func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (Node, error) {
 	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(nodes),
 		uintptr(len(nodes)), uintptr(event))
@@ -64,8 +64,8 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 		successors)
 }
 
-// editDependencies calls newer, which has an extra argument for edge data, if the driver has it,
-// and otherwise older.
+// editDependencies calls newer, which has an extra argument for edge data, if the driver has
+// this function. Otherwise it calls older.
 func (g *graphs) editDependencies(
 	older, newer function, graph Graph, nodes, successors []Node,
 ) error {
@@ -86,13 +86,13 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd makes CUDA call end once, some time after it has destroyed the last object that refers
-// to the graph: the graph itself, its clones, their instances, parent graphs, and unfinished
-// launches. The graph may still be under capture. Invalidating the capture destroys the graph, so
-// end is called in that case as well.
+// AtGraphEnd makes CUDA call end once, some time after it has destroyed the last object that
+// refers to the graph: the graph itself, its clones, their instances, parent graphs, and
+// unfinished launches. The graph may still be under capture. If the capture is invalidated, the
+// graph is destroyed, so end is called in that case as well.
 //
-// end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
-// and must not panic. It is not called if AtGraphEnd returns an error.
+// end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that
+// does, and must not panic. If AtGraphEnd returns an error, end is not called.
 //
 // If the driver has no user objects (before CUDA 11.3), the error is a *MissingError.
 func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
@@ -111,7 +111,7 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
-		work.Release() // so that the destructor does nothing
+		work.Release() // so that the destructor does not call end
 		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err

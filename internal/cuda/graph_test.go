@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// userObjects implements CUDA's user objects for one graph, which end_graph destroys.
+// userObjects implements CUDA's user objects for one graph, which the C function end_graph
+// destroys.
 const userObjects = `
 static CUhostFn destructor;
 static void *argument;

@@ -6,11 +6,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// HostFunc identifies a host function that streams can run. It is invalid after Release.
+// HostFunc identifies a Go function that streams can run on the host. It is invalid after
+// Release.
 type HostFunc uintptr
 
-// hosts maps HostFuncs to Go functions. The process has a single table and a single callback,
-// because a callback for C can never be freed.
+// hosts maps HostFuncs to Go functions. The process has only one table and one callback, because
+// a callback for C can never be freed.
 var hosts struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
@@ -48,8 +49,9 @@ func takeHost(h HostFunc) func() {
 // must not wait for a thread that does, and must not panic.
 func NewHostFunc(work func()) HostFunc { return keepHost(hostWork{work, false}) }
 
-// NewHostFuncOnce returns a HostFunc that is released when it runs. If it never runs, because
-// LaunchHostFunc returns an error or earlier work on the stream fails, the caller must release it.
+// NewHostFuncOnce returns a HostFunc that is released when it runs. If it never runs, the caller
+// must release it. This happens if LaunchHostFunc returns an error or if earlier work on the
+// stream fails.
 func NewHostFuncOnce(work func()) HostFunc { return keepHost(hostWork{work, true}) }
 
 func keepHost(w hostWork) HostFunc {
@@ -63,7 +65,7 @@ func keepHost(w hostWork) HostFunc {
 	return hosts.last
 }
 
-// Release frees the function. A stream that reaches the HostFunc afterwards calls nothing.
+// Release frees the function. If a stream reaches the HostFunc afterwards, it calls nothing.
 func (h HostFunc) Release() {
 	hosts.mu.Lock()
 	defer hosts.mu.Unlock()

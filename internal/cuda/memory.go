@@ -7,13 +7,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address until
-// it is mapped. Its memory is freed once every process has released all of its handles and removed
-// all of its mappings.
+// Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address
+// until it is mapped. The memory is freed once all processes have released all of their handles
+// to it and removed all of their mappings.
 type Handle uint64
 
-// HandleTypes is a set of ways to share an allocation with another process
-// (CUmemAllocationHandleType).
+// HandleTypes is a set of ways to share an allocation with another process. It is a bit mask of
+// CUmemAllocationHandleType values.
 type HandleTypes int32
 
 // The handle types, which can be combined.
@@ -49,7 +49,8 @@ type AllocationProp struct {
 	_                    [4]uint8
 }
 
-// PinnedMemory returns the properties of device memory that can be shared in the given ways.
+// PinnedMemory returns the properties of device memory that can be shared with the given handle
+// types. rdma is whether network cards can access the memory.
 func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp {
 	p := AllocationProp{
 		Type:             1,
@@ -64,9 +65,9 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 
 type memory struct{ table }
 
-// Granularity returns the granularity of allocations in bytes, of which sizes and addresses must be
-// multiples: the minimum or, if recommended is set, the value that the driver recommends for speed.
-// Granularity needs no context.
+// Granularity returns the granularity of allocations in bytes; their sizes and addresses must be
+// multiples of it. If recommended is set, it returns the value that the driver recommends for
+// speed, and otherwise the minimum. Granularity needs no context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -78,8 +79,8 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 	return size.Take(), err
 }
 
-// AddressReserve reserves a range of addresses without memory, for all devices. align must be a
-// power of two, or 0 to let the driver choose.
+// AddressReserve reserves a range of addresses for all devices without allocating memory. align
+// must be a power of two, or 0 to let the driver choose.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
@@ -91,7 +92,7 @@ func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
 
-// Create allocates physical memory; bytes must be a multiple of the granularity. It returns
+// Create allocates physical memory. bytes must be a multiple of the granularity. Create returns
 // ErrOutOfMemory if the device does not have enough memory.
 func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	handle, cell := dl.NewCell(Handle(0)), dl.NewCell(prop)
@@ -103,8 +104,8 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 // Release releases a handle. Mappings of the memory are not affected.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
-// Retain returns another handle of the allocation that is mapped at an address. The caller must
-// release it.
+// Retain returns another handle to the allocation that is mapped at an address. The caller must
+// release this handle.
 func (m *memory) Retain(address uintptr) (Handle, error) {
 	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
@@ -115,9 +116,9 @@ func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
 
-// Unmap removes a mapping, while the addresses stay reserved.
+// Unmap removes a mapping. The addresses stay reserved.
 //
-// Preconditions: all work that uses the memory has completed. Unmap does not wait for it.
+// Preconditions: all work that uses the memory has completed. Unmap does not wait for such work.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
@@ -130,7 +131,7 @@ type access struct {
 
 const readWrite = 3
 
-// SetAccess allows devices to read and write a mapped range. It fails for a device without peer
+// SetAccess allows devices to read and write a mapped range. It fails if a device has no peer
 // access to the device that owns the memory.
 func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
@@ -146,7 +147,7 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	return err
 }
 
-// ExportFD returns a file descriptor that other processes of this machine can import. The memory
+// ExportFD returns a file descriptor that other processes on this machine can import. The memory
 // stays allocated until the caller closes the descriptor.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
@@ -155,8 +156,8 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for a file descriptor that another process exported. The caller keeps
-// ownership of the descriptor and may close it afterwards.
+// ImportFD returns a handle for a file descriptor that another process exported. The caller
+// still owns the descriptor and may close it after ImportFD returns.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
@@ -184,14 +185,14 @@ var (
 	_ [12]byte = [unsafe.Sizeof(access{})]byte{}
 )
 
-// MemcpyAsync queues a copy between device or host addresses. If host memory is not page-locked,
-// the call waits for the copy.
+// MemcpyAsync queues a copy between device or host addresses. If host memory is involved that is
+// not page-locked, the call waits for the copy.
 func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the driver knows the memory at an address, which it does if that
-// is device memory or page-locked host memory.
+// MemRange returns an error unless the driver knows the memory at an address. The driver knows
+// device memory and page-locked host memory.
 func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
@@ -223,14 +224,14 @@ func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDevice returns the device address of page-locked host memory, which on most machines is
+// MemHostDevice returns the device address of page-locked host memory. On most machines, it is
 // the same as the host address.
 func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
 
-// MemAllocAsync allocates memory in stream order, from the current device's memory pool. During a
-// capture the allocation becomes a node of the graph.
+// MemAllocAsync allocates memory in stream order from the current device's memory pool. During a
+// capture, the allocation becomes a node of the graph.
 func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }

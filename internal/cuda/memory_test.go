@@ -22,7 +22,7 @@ func TestAllocationPropLayout(t *testing.T) {
 		unsafe.Offsetof(p.Usage), unsafe.Sizeof(a), unsafe.Offsetof(a.flags),
 	} {
 		if got := layout.Call(uintptr(i)); got != want {
-			t.Errorf("value %d of the layout is %d in C, want %d as in Go", i, got, want)
+			t.Errorf("value %d of the layout is %d in C, want %d, as in Go", i, got, want)
 		}
 	}
 }
@@ -32,7 +32,7 @@ func TestAllocationPropReachesDriver(t *testing.T) {
 	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
 	want := append(
 		slices.Concat(word32(1), word32(9), word32(1), word32(3)), // type, handle types, location
-		0, 0, 0, 0, 0, 0, 0, 0, // only used on Windows
+		0, 0, 0, 0, 0, 0, 0, 0, // used only on Windows
 		0, 1, 0, 0, 0, 0, 0, 0) // RDMA
 	recorder.Input(1, 32)
 	recorder.Output(0, words64(2<<20))
@@ -78,7 +78,7 @@ func TestSetAccessPassesEachDevice(t *testing.T) {
 	}
 	recorder.Reset()
 	if err := driver.SetAccess(address, big); err != nil || recorder.Last().Name != "" {
-		t.Errorf("SetAccess without devices = %v after a call of %q, want nil without a call", err,
+		t.Errorf("SetAccess without devices = %v after a call to %q, want nil and no call", err,
 			recorder.Last().Name)
 	}
 }
@@ -164,7 +164,7 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
 		t.Fatalf("LaunchKernel passed launch options %v, want options 1, 2 and 0", seen[:40])
 	}
-	// The launch has returned this memory to the pool, and no other launch has reused it.
+	// The launch has returned this memory to the pool, but no other launch has reused it yet.
 	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
 		t.Errorf("LaunchKernel passed size %d, want %d", size, len(want))
 	}

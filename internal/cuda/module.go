@@ -19,8 +19,8 @@ type Function uintptr
 
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context. The code is PTX, which the driver compiles,
-// or a cubin for the device. It must end with a zero byte, because PTX is a C string.
+// ModuleLoadData loads code into the current context. The code is either PTX, which the driver
+// compiles, or a cubin for the device. It must end with a zero byte, because PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -40,10 +40,10 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 }
 
 // ModuleLoadFunctions loads all kernels of a module onto the device. Without it, each kernel is
-// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), which may
-// wait until all kernels running in the context have exited, and so forever if one of them never
-// exits (CUDA C++ Programming Guide, "Lazy Loading"). It does nothing with drivers before CUDA
-// 12.4, which lack the required functions.
+// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). That
+// launch may wait until all kernels running in the context have exited, and thus forever if one
+// of them never exits (CUDA C++ Programming Guide, "Lazy Loading"). With drivers before CUDA
+// 12.4, which lack the required functions, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -70,14 +70,14 @@ func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload
 // Params holds a kernel's arguments as the bytes of a structure. The zero value has no arguments.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure whose layout is the same in C and Go. It must contain only numbers,
-// because a Go pointer in the copy would not keep its target reachable.
+// ParamsOf copies a structure that has the same layout in C and Go. It must contain only
+// numbers, because a Go pointer in the copy would not keep its target reachable.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
 }
 
-// With returns a copy in which the 64-bit integer at the given offset is v.
+// With returns a copy of p in which the 64-bit integer at the given offset is v.
 func (p *Params) With(offset int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[offset:], v)
@@ -155,9 +155,10 @@ func (d Device) LaunchesOverlap() (bool, error) {
 	return major >= 9 && version >= overlapVersion, err
 }
 
-// LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch: the
-// kernel may start before its predecessor in the stream has completed, and must wait for it itself
-// (griddepcontrol.wait of PTX). LaunchesOverlap must be true for the device.
+// LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch,
+// so that the kernel may start before its predecessor in the stream has completed. The kernel
+// must wait for its predecessor itself, with griddepcontrol.wait of PTX. LaunchesOverlap must be
+// true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -172,8 +173,8 @@ func (m *modules) LaunchOverlapping(
 	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
 }
 
-// LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
-// the arguments before it returns, and panics if they exceed MaxParams bytes.
+// LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It
+// copies the arguments before it returns. If they exceed MaxParams bytes, it panics.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

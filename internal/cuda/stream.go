@@ -30,14 +30,14 @@ func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 	return s.query(streamQuery, uintptr(stream))
 }
 
-// StreamSynchronize blocks the thread until all queued work has run. A caller that needs a deadline
-// must instead record an event and poll it.
+// StreamSynchronize blocks the thread until all queued work has run. A caller that needs a
+// deadline must record an event and poll it instead.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work on a stream wait for the point that the event marks. The caller
-// does not wait.
+// StreamWaitEvent makes later work on a stream wait for the point that the event marks.
+// StreamWaitEvent itself does not wait.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
@@ -46,7 +46,8 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 const waitExternal = 1
 
 // StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
-// capture. Each launch of the graph waits for the point that the event marks at that time.
+// capture. Each launch of the graph waits for the point that the event marks at the time of that
+// launch.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
@@ -56,22 +57,24 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so that counters may wrap.
+	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so that counters may wrap
+	// around.
 	WaitGreaterOrEqual WaitFlags = 0
 	// WaitEqual waits until the word has the value.
 	WaitEqual WaitFlags = 1
 )
 
 // StreamWaitValue makes later work on a stream wait until a word of device memory or page-locked
-// host memory satisfies the condition. The caller does not wait.
+// host memory satisfies the condition. StreamWaitValue itself does not wait.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
 	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. Any
-// thread that reads the new value also sees everything that earlier work on the stream wrote.
+// StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. A
+// thread that reads the new value also sees everything that earlier work on the stream has
+// written.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
@@ -90,7 +93,8 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event in the current context. It counts as reached until it is recorded.
+// EventCreate creates an event in the current context. Until the event is recorded, queries
+// treat it as reached.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
@@ -101,8 +105,8 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 }
 
 // EventQuery reports whether the event's point has been reached. It does not block or allocate.
-// While any stream is captured in global mode, it fails and invalidates that capture, unless the
-// calling thread is in relaxed mode.
+// While any stream is being captured in global mode, EventQuery fails and invalidates that
+// capture, unless the calling thread is in relaxed mode.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
@@ -111,17 +115,17 @@ func (s *streams) EventQuery(event Event) (done bool, err error) {
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
 // EventElapsedTime returns the time between two events, with a resolution of about half a
-// microsecond. Both events must have been created with timing. It returns ErrNotReady if either
-// event has not been reached yet.
+// microsecond. Both events must have been created with timing. If either event has not been
+// reached yet, the error is ErrNotReady.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
-// CaptureMode selects the threads on which unsafe calls fail while a stream is captured
-// (CUstreamCaptureMode). Unsafe calls, such as EventQuery and cuMemAlloc, are those that could wait
-// for captured work. A failed call also invalidates the capture.
+// CaptureMode selects on which threads unsafe calls fail while a stream is being captured
+// (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
+// EventQuery and cuMemAlloc. A failed call also invalidates the capture.
 type CaptureMode int32
 
 // The capture modes.
@@ -135,22 +139,22 @@ const (
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
 type CaptureStatus int32
 
-// The capture states. Even an invalidated capture has to be ended with EndCapture.
+// The capture states. Even after a capture has been invalidated, EndCapture must be called.
 const (
 	CaptureNone        CaptureStatus = 0
 	CaptureActive      CaptureStatus = 1
 	CaptureInvalidated CaptureStatus = 2
 )
 
-// BeginCapture makes a stream record work into a graph instead of running it. In modes other than
+// BeginCapture makes a stream record work into a graph instead of running it. Unless the mode is
 // CaptureRelaxed, the same thread must call EndCapture.
 func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
 // EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
-// invalidated, EndCapture ends it, too, but returns an error such as ErrCaptureInvalidated instead
-// of a graph.
+// invalidated, EndCapture also ends it, but returns an error such as ErrCaptureInvalidated
+// instead of a graph.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
@@ -158,8 +162,8 @@ func (s *streams) EndCapture(stream Stream) (Graph, error) {
 }
 
 // CaptureStatus returns the capture state of a stream. It may be called during any capture, and
-// does not block or allocate. For the default stream it returns ErrCaptureImplicit while another
-// stream is captured.
+// does not block or allocate. For the default stream, it returns ErrCaptureImplicit while
+// another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -171,21 +175,22 @@ type Capture struct {
 	Status CaptureStatus
 	// ID is unique among the captures of the process. It is 0 if the stream is not captured.
 	ID uint64
-	// Graph is the graph under capture, or 0 if no capture is active. The caller does not own it,
-	// but may add nodes and dependencies.
+	// Graph is the graph under capture, or 0 if no capture is active. The caller does not own the
+	// graph, but may add nodes and dependencies to it.
 	Graph Graph
 	// Tips lists the nodes on which the stream's next work will depend.
 	Tips []Node
 }
 
-// CaptureInfo returns the capture state of a stream, its graph and its position in that graph.
+// CaptureInfo returns the capture state of a stream, the graph under capture, and the stream's
+// position in that graph.
 func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph, tips := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// Pass an output for edge data, because the call would otherwise fail if there is any.
+		// Pass an output for edge data, because the call would otherwise fail if the capture has any.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {
@@ -212,7 +217,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	return c, err
 }
 
-// CaptureAfter makes the next captured work of a stream depend on additional nodes of the graph.
+// CaptureAfter makes the next captured work on a stream depend on additional nodes of the graph.
 func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	address, n := addressOf(nodes), uintptr(len(nodes))
@@ -224,8 +229,8 @@ func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 }
 
 // ThreadExchangeCaptureMode sets the capture mode of the calling thread and returns the previous
-// one, which the caller should restore afterwards. With CaptureRelaxed the thread can make unsafe
-// calls without invalidating captures.
+// mode, which the caller should restore afterwards. In CaptureRelaxed mode, the thread can make
+// unsafe calls without invalidating captures.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode)
 	err := s.call(threadExchangeStreamCaptureMode, cell.Address())

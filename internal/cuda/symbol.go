@@ -12,9 +12,9 @@ func declare(name string) function {
 	return function(len(names) - 1)
 }
 
-// Macros in cuda.h redirect some names, for example cuMemAlloc to cuMemAlloc_v2, whose signature is
-// the current one. These are the redirected names. The variants with per-thread default streams,
-// which end in _ptsz or _ptds, are not used.
+// Macros in cuda.h redirect some names to versioned functions that have the current signature,
+// for example cuMemAlloc to cuMemAlloc_v2. The following are the versioned names. The variants
+// for per-thread default streams, which end in _ptsz or _ptds, are not used.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -83,8 +83,8 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// Functions that a driver may lack, either because they are newer than the functions that Load
-	// requires, or because they have a different signature in later drivers.
+	// Functions that a driver may lack. Some are newer than the functions that Load requires;
+	// others have a different signature in later drivers.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")

@@ -19,8 +19,9 @@ const (
 
 var nodes = []Node{Node(address), Node(otherAddress)}
 
-// calls lists the methods that return only an error, with the C function that each must call and
-// the arguments that it must pass. Methods that return a value are in results.
+// calls lists the methods that return only an error. For each, it holds the C function that the
+// method must call, and the arguments that it must pass. Methods that return a value are in
+// results.
 var calls = map[string]struct {
 	call func(d *Driver) error
 	name string

@@ -30,8 +30,8 @@ func format[T any](v T, err error) string {
 	return fmt.Sprint(v)
 }
 
-// results lists methods that return a value. index is the index of the argument that holds the
-// address to which the C function writes output.
+// results lists methods that return a value. index is the index of the argument that points to
+// the memory where the C function writes output.
 var results = map[string]struct {
 	call   func(d *Driver) string
 	index  int
@@ -248,7 +248,7 @@ func TestMethodsReturnCompleteResults(t *testing.T) {
 
 func TestAllFunctionsAreTested(t *testing.T) {
 	tested := map[string]bool{
-		"cuInit": true, "cuGetErrorName": true, "cuGetErrorString": true, // called by every test
+		"cuInit": true, "cuGetErrorName": true, "cuGetErrorString": true, // called by Load, newError
 		"cuMemGetAllocationGranularity": true, "cuMemCreate": true, "cuMemSetAccess": true,
 		"cuLaunchHostFunc": true, "cuDeviceGetUuid_v2": true, "cuStreamGetCaptureInfo_v3": true,
 		"cuGraphAddDependencies_v2": true, "cuGraphRemoveDependencies_v2": true,
@@ -273,7 +273,7 @@ func TestDriverPrefersNewerFunctions(t *testing.T) {
 	driver, recorder := load(t, declarations+newerDeclarations)
 	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
 	if got := format(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
-		t.Errorf("UUID() = %s, want all bytes ab", got)
+		t.Errorf("UUID() = %s, want bytes that are all ab", got)
 	}
 	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
 		t.Errorf("called %s, want cuDeviceGetUuid_v2", got)

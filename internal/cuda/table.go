@@ -26,8 +26,8 @@ func (t *table) find() error {
 	return errors.Join(missing...)
 }
 
-// call calls a function and converts its result to an error. It allocates only if the function
-// fails.
+// call calls a function and converts its result to an error. It allocates memory only if the
+// function fails.
 func (t *table) call(f function, args ...uintptr) error {
 	if status, ok := t.symbols[f].StatusAfter(&t.before, args...); !ok || Code(status) != Success {
 		return t.failure(f, status, ok)
@@ -45,7 +45,8 @@ func getValue[T any](t *table, f function, rest ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// failure returns the error of a failed call or, if ok is false, of the step before the call.
+// failure returns the error of a failed call. If ok is false, the step before the call failed,
+// and failure returns that step's error.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return t.before.NewError(status)
@@ -53,8 +54,8 @@ func (t *table) failure(f function, status int32, ok bool) error {
 	return t.newError(f, Code(status))
 }
 
-// query calls a function and reports whether it succeeded. It does not treat ErrNotReady as an
-// error.
+// query calls a function and reports whether it succeeded. If the result is ErrNotReady, query
+// returns false and no error.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, ok := t.symbols[f].StatusAfter(&t.before, handle)
 	switch {
@@ -75,7 +76,8 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describe calls getErrorName or getErrorString, and returns "" if the driver does not know code.
+// describe calls getErrorName or getErrorString. It returns "" if the driver does not know the
+// code.
 func (t *table) describe(f function, code Code) string {
 	text := dl.NewCell(uintptr(0))
 	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))

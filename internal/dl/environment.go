@@ -7,12 +7,12 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable in Go's environment and in libc's, which C libraries read. In a program
-// without cgo, os.Setenv changes only Go's.
+// Setenv sets a variable in Go's environment and in that of libc, which C libraries read. In a
+// program without cgo, os.Setenv changes only Go's environment.
 //
-// Setenv must be called before a library reads the variable, because libraries such as NCCL cache
-// its value. No other thread may be reading the environment in C meanwhile, because libc has no
-// lock for it.
+// Setenv must be called before a library reads the variable, because libraries such as NCCL
+// cache its value. During the call, no other thread may read the environment in C, because libc
+// has no lock for it.
 func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err

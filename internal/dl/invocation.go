@@ -1,22 +1,23 @@
 package dl
 
-// maxPrepared is the maximum number of arguments of an Invocation and of a direct call, of which
-// six are passed in registers and six on the stack.
+// maxPrepared is the maximum number of arguments of an Invocation and of a direct call. Six of
+// them are passed in registers and six on the stack.
 const maxPrepared = 12
 
 type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
-	// step is a function to call with argument before function, or 0.
+	// step is a function to call with argument before function, or 0 if there is none.
 	step, argument uintptr
-	// result is the address at which to store the 64-bit result, or 0.
+	// result is the address at which the 64-bit result is stored, or 0.
 	result uintptr
 }
 
-// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Its calls
-// enter C directly, whereas StatusAfter passes its arguments through several functions, each of
-// which costs tens of nanoseconds if the instruction caches are cold, as they are between two calls
-// of a large library. The zero value is not ready. An Invocation is not safe for concurrent use.
+// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Its
+// calls enter C directly. StatusAfter, in contrast, passes its arguments through several
+// functions. Each of these functions costs tens of nanoseconds if the instruction caches are
+// cold, as they are between two calls of a large library. The zero value is not ready. An
+// Invocation is not safe for concurrent use.
 type Invocation struct {
 	frame frame
 	count int
@@ -24,7 +25,7 @@ type Invocation struct {
 
 // Prepare returns an Invocation. It panics if there are more than twelve arguments.
 //
-// Preconditions: those of StatusAfter, for each call of Status.
+// Preconditions: each call of Status must satisfy the preconditions of StatusAfter.
 func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
@@ -39,13 +40,13 @@ func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 // Ready reports whether the Invocation is prepared.
 func (i *Invocation) Ready() bool { return i.frame.function != 0 }
 
-// Set sets argument n, counted from 0. n may be one more than the index of the last argument.
+// Set sets argument n, counted from 0. It may also add one argument after the last.
 func (i *Invocation) Set(n int, value uintptr) {
 	i.frame.arguments[n] = value
 	i.count = max(i.count, n+1)
 }
 
-// Status makes the call, as StatusAfter does.
+// Status makes the call in the same way as StatusAfter.
 func (i *Invocation) Status() (status int32, ok bool) {
 	if maxPrepared <= directArguments {
 		return directStatus(&i.frame)

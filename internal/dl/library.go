@@ -25,9 +25,9 @@ type Library struct {
 	path   string
 }
 
-// Open opens the first of the named shared objects that can be loaded. Names without a slash are
-// searched for by the system's loader. If the process has already loaded a library under one of the
-// names, Open returns that library instead of loading a second copy. The error contains the
+// Open opens the first of the named shared objects that can be loaded. The system's loader
+// searches for names without a slash. If the process has already loaded a library under one of
+// the names, Open returns that library instead of loading a second copy. The error contains the
 // loader's message for each name.
 func Open(names ...string) (*Library, error) {
 	var errs []error
@@ -47,7 +47,7 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Resident returns a shared object if the process has already loaded it. Otherwise ok is false.
+// Resident returns a shared object if the process has already loaded it. Otherwise, ok is false.
 func Resident(name string) (l *Library, ok bool) {
 	handle, err := open(name, purego.RTLD_NOW|noload)
 	if err != nil {
@@ -70,8 +70,9 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf returns the path of a library's file with symbolic links resolved, so that two names for
-// the same file give the same path. If the loader does not report the path, it returns the name.
+// fileOf returns the path of a library's file with symbolic links resolved, so that two names of
+// the same file give the same path. If the loader does not report the path, fileOf returns the
+// name.
 func fileOf(handle uintptr, name string) string {
 	dlinfo, ok := Default("dlinfo")
 	if !ok {
@@ -94,8 +95,8 @@ func fileOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the file from which the library was loaded, with symbolic links
-// resolved. If the loader did not report it, Path returns the library's name.
+// Path returns the absolute path of the file from which the library was loaded, with symbolic
+// links resolved. If the loader does not report the path, Path returns the library's name.
 func (l *Library) Path() string { return l.path }
 
 // Name returns the name under which the library was opened.

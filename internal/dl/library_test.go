@@ -74,7 +74,7 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 
 func TestOpenRefusesEmptyNames(t *testing.T) {
 	for name, names := range map[string][]string{
-		"no names": nil, "an empty name, for which dlopen returns the program": {""},
+		"no names": nil, "an empty name, with which dlopen returns the main program": {""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := dl.Open(names...); err == nil {
@@ -95,7 +95,7 @@ func TestOpenedLibraryIsResident(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Open now accepts the soname, although no file has this name.
+	// Open now accepts the soname, although there is no file with this name.
 	resident, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)

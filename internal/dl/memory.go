@@ -8,15 +8,15 @@ import (
 
 const slotBytes = 128
 
-// slot is reusable heap memory for arguments of calls. It consists of words so that it is aligned
-// for all types.
+// slot is reusable heap memory for the arguments of calls. It consists of words, so it is
+// aligned for all types.
 type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
 
-// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse. It must be
-// called at most once, after C has used the memory for the last time. A cell that is never released
-// is garbage-collected.
+// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse; it must
+// be called at most once, after C has used the memory for the last time. A cell that is never
+// released is garbage-collected.
 //
 // T must be a number, or consist of arrays and structures of numbers. It must not contain Go
 // pointers, because the garbage collector does not see them in a cell.
@@ -37,24 +37,24 @@ func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 // Address returns the address of the value for C.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
-// Take returns the value and releases the cell. Calling it after the call into C also keeps the
-// cell reachable during that call.
+// Take returns the value and releases the cell. If it is called after the call into C, it also
+// keeps the cell reachable during that call.
 func (c Cell[T]) Take() T {
 	value := *c.value()
 	slots.Put(c.address)
 	return value
 }
 
-// never is always false, but the compiler must assume that it may be true and that sink may be
-// assigned, so arguments of AddressOf escape.
+// never is always false, but the compiler must assume that it may be true, so that sink may be
+// assigned. This makes arguments of AddressOf escape to the heap.
 var (
 	never bool
 	sink  unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable for C. It makes the variable escape to the heap, so
-// that the address stays valid. The caller must keep the variable reachable for as long as C uses
-// it, by runtime.KeepAlive after the call or by a permanent reference.
+// AddressOf returns the address of a variable for C. It makes the variable escape to the heap,
+// so that the address stays valid. The caller must keep the variable reachable for as long as C
+// uses it, with runtime.KeepAlive after the call or with a permanent reference.
 func AddressOf[T any](p *T) uintptr {
 	if never {
 		atomic.StorePointer(&sink, unsafe.Pointer(p))
@@ -70,19 +70,22 @@ func CString(s string) *byte {
 	return &b[0]
 }
 
-// pointer converts an address from C to a pointer. The address must not be in Go's heap.
+// pointer converts an address that C returned to a pointer. The address must not be in Go's
+// heap.
 func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// Bytes returns C's memory as a slice, which is valid for as long as C keeps that memory.
+// Bytes returns C's memory as a slice, which is valid for as long as C keeps that memory
+// allocated.
 //
-// Preconditions: the memory is readable, and writable if the slice is written to.
+// Preconditions: the memory is readable. If the slice is written to, the memory is also
+// writable.
 func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointer(address)), length)
 }
 
-// GoString returns a copy of the zero-terminated string at an address of C, or "" for address 0.
+// GoString returns a copy of the zero-terminated C string at an address, or "" for address 0.
 func GoString(address uintptr) string {
 	if address == 0 {
 		return ""
@@ -94,7 +97,7 @@ func GoString(address uintptr) string {
 	return string(Bytes(address, length))
 }
 
-// Load returns a copy of the value at an address of C.
+// Load returns a copy of the value at a C address.
 //
 // Preconditions: the memory is readable, and aligned for T.
 func Load[T any](address uintptr) T { return *(*T)(pointer(address)) }

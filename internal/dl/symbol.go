@@ -13,17 +13,18 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// lists holds argument lists for reuse, because they escape to the heap when passed to purego.
+// lists holds argument lists for reuse. Without reuse, each call would allocate one, because
+// they escape to the heap when passed to purego.
 var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 // Call calls the function with the C calling convention and returns the result register. If the
-// result is narrower than 64 bits, only the low bits are meaningful. Call blocks the thread while C
-// runs. It does not allocate.
+// function's result is narrower than 64 bits, only the low bits are meaningful. Call blocks the
+// thread while C runs. It does not allocate. It panics if there are more than MaxArguments
+// arguments.
 //
 // Preconditions: the arguments match the function's declaration. All of them are integers or
-// addresses, because floating-point numbers are passed in other registers. Addresses of Go memory
-// come from a Cell or AddressOf. A violation is undefined behavior, as in C. Call panics if there
-// are more than MaxArguments arguments.
+// addresses, because floating-point numbers are passed in other registers. Addresses of Go
+// memory come from a Cell or AddressOf. As in C, a violation is undefined behavior.
 func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return direct(s, args)
@@ -43,8 +44,8 @@ func general(s Symbol, args []uintptr) uintptr {
 }
 
 // Step describes a call that must precede another call, for example to make a context current on
-// the thread. Its function takes one argument and returns a status, which is 0 on success. The zero
-// value describes no call.
+// the thread. The function of a Step takes one argument and returns a status, which is 0 on
+// success. The zero value describes no call.
 type Step struct {
 	Function Symbol
 	Argument uintptr
@@ -52,13 +53,13 @@ type Step struct {
 	NewError func(status int32) error
 }
 
-// StatusAfter makes a step and then calls a function that returns a 32-bit status, on the same
-// thread. It enters C only once, so it takes little longer than a single call. If the step fails,
-// StatusAfter returns the step's status and false, and does not call the function.
+// StatusAfter first makes the call described by step and then calls s, which returns a 32-bit
+// status. Both run on the same thread. StatusAfter enters C only once, so it takes little longer
+// than a single call. If the step fails, StatusAfter returns the step's status and false, and
+// does not call s.
 //
-// Preconditions: those of Call. No status of the step or the function is negative or has bit 30
-// set. The step does not call back into Go, because that could move the stack that holds the
-// arguments.
+// Preconditions: those of Call. No status of the step or of s is negative or has bit 30 set. The
+// step does not call back into Go, because that could move the stack that holds the arguments.
 func (s Symbol) StatusAfter(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

@@ -168,7 +168,7 @@ int called(void) { return calls; }`)
 				}
 			}
 			if (called.Call() > before) != c.ok {
-				t.Errorf("function was called: %v, want %v", !c.ok, c.ok)
+				t.Errorf("the function was called: %v, want %v", !c.ok, c.ok)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C code that records the last call and holds the values that the next call is to
+// recorder is the C code that records the last call and holds the values that the next call will
 // return.
 const recorder = `
 #include <stddef.h>
@@ -55,10 +55,10 @@ void *recorder_last_call(void) { return &last_call; }
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C source of a recorder. prelude contains the types that the declarations use
-// and any extra C functions that the test needs. declarations contains declarations of functions
-// that return an int, copied from the header, each of which starts on a new line and may be wrapped
-// after a comma.
+// Source returns the C source of a recorder. prelude contains the types that the declarations
+// use, and any extra C functions that the test needs. declarations contains function
+// declarations copied from the header. Each of these functions returns an int. Each declaration
+// starts on a new line and may be wrapped after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -117,7 +117,7 @@ type Call struct {
 	Name string
 	// Args holds the arguments, each truncated to the width of its declared type.
 	Args []int64
-	// Seen holds the memory to which the pointer arguments selected by Input pointed.
+	// Seen holds copies of the memory to which the arguments selected by Input pointed.
 	Seen [16][256]byte
 }
 
@@ -148,7 +148,8 @@ func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 // Result sets the value that all functions return.
 func (r *Recorder) Result(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
 
-// Output makes functions write bytes to the address in the argument with the given index.
+// Output makes functions write bytes to the memory that the argument with the given index points
+// to.
 func (r *Recorder) Output(index int, bytes []byte) {
 	r.t.Helper()
 	copied := append([]byte(nil), bytes...)
@@ -156,7 +157,7 @@ func (r *Recorder) Output(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// Input makes functions record the memory at the address in the argument with the given index.
+// Input makes functions record the memory that the argument with the given index points to.
 func (r *Recorder) Input(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_input", uintptr(index), uintptr(bytes))
