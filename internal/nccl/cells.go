@@ -2,9 +2,10 @@ package nccl
 
 import "sync"
 
-// cells allocates variables to which NCCL writes handles. In a group, and for nonblocking
-// communicators, NCCL writes them after the call has returned, on another thread, so cells are
-// never reused or freed. Each communicator and each window uses one cell of 8 bytes.
+// cells allocates variables into which NCCL writes handles. In a group of calls, and for
+// nonblocking communicators, NCCL writes a handle after the call has returned, on another
+// thread. Cells are therefore never reused or freed. Each communicator and each window uses one
+// cell of 8 bytes.
 type cells struct {
 	mu     sync.Mutex
 	blocks [][]uintptr // guarded by mu; all but the last are full
@@ -13,7 +14,7 @@ type cells struct {
 
 const cellsPerBlock = 512
 
-// take returns a cell that holds 0. The library keeps it reachable.
+// take returns a cell that holds 0. The binding keeps the cell reachable.
 func (c *cells) take() *uintptr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,12 +5,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Creating it does not
-// call the library; On does. An Invocation is not safe for concurrent use.
+// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Creating it does
+// not call the library; calling On does. An Invocation is not safe for concurrent use.
 type Invocation struct {
 	binding    *binding
 	function   function
-	stream     int // index of the stream argument, always the last
+	stream     int // index of the stream argument, which is always the last
 	invocation dl.Invocation
 }
 
@@ -40,15 +40,16 @@ func (l *Library) AllReduce(
 }
 
 // AllGather concatenates count elements from each rank at recvAddress on every rank. It works in
-// place if sendAddress is that of this rank's part of the result.
+// place if sendAddress is the address of this rank's part of the result.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces one part of count elements per rank, and stores each rank's part at its
-// recvAddress. It works in place if recvAddress is that of this rank's part of the input.
+// ReduceScatter reduces one part of count elements for each rank, and stores each rank's part at
+// that rank's recvAddress. It works in place if recvAddress is the address of this rank's part
+// of the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -73,16 +74,16 @@ func (l *Library) Reduce(
 }
 
 // AlltoAll sends count elements to each rank and receives count elements from each. It does not
-// work in place. It needs NCCL 2.28.3; with older versions, use a group of Send and Recv calls
-// instead.
+// work in place. It requires NCCL 2.28.3; with older versions, use a group of Send and Recv
+// calls instead.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
-// calls that depend on each other must be in the same group.
+// Send sends count elements to a peer. The peer's Recv must have the same count and type. Send
+// and Recv calls that depend on each other must be in the same group.
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

@@ -19,7 +19,7 @@ func TestCommunicatorProperties(t *testing.T) {
 	} {
 		n, err := property(comm)
 		if got := recorder.Last(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
-			t.Errorf("%s: got %d, %v after a call of %s%v; want 7", name, n, err, got.Name, got.Args)
+			t.Errorf("%s: got %d, %v after a call to %s%v; want 7", name, n, err, got.Name, got.Args)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 
 func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	for _, handle := range []uint64{otherAddress, 0} { // 0 if windows are not supported
+	for _, handle := range []uint64{otherAddress, 0} { // NCCL returns 0 if windows are not supported
 		recorder.Output(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
 		got := recorder.Last()
@@ -80,7 +80,7 @@ func TestWindowRegisterReturnsHandle(t *testing.T) {
 	}
 	recorder.Reset()
 	if err := library.WindowDeregister(comm, 0); err != nil || recorder.Last().Name != "" {
-		t.Errorf("WindowDeregister of window 0 = %v after a call of %q, want nil without a call", err,
+		t.Errorf("WindowDeregister of window 0 = %v after a call to %q, want nil and no call", err,
 			recorder.Last().Name)
 	}
 }

@@ -4,7 +4,7 @@ import "fmt"
 
 // Defect describes a known defect of some NCCL versions.
 type Defect struct {
-	// From is the first version with the defect, and Below the version that fixes it.
+	// From is the first version with the defect, and Below is the version that fixes it.
 	From, Below int
 	// Major is the lowest major compute capability that is affected, or 0 for all GPUs.
 	Major int
@@ -16,8 +16,9 @@ type Defect struct {
 
 // The known defects that matter to symmem.
 var (
-	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack into the
-	// pack's last word, so that every fourth byte or element is wrong.
+	// ShiftedLoads occurs because NCCL's function loadPack reads beyond a pack, which is its unit
+	// of loading, and shifts this data into the pack's last word, so that every fourth byte or
+	// element is wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -42,8 +43,8 @@ var (
 	}
 	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
 	// but do not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel
-	// triggers their launch early, which a caller cannot detect, they read data that the previous
-	// kernel has not written yet.
+	// triggers their launch early, which a caller cannot detect, they read data before the previous
+	// kernel has written it.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -53,7 +54,7 @@ var (
 			"with communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}
-	// KeptByAbort leaks the memory of windows.
+	// KeptByAbort means that the memory of windows leaks.
 	KeptByAbort = &Defect{
 		Below: 22907,
 		Effect: "after an abort that ends kernels, the memory of their windows is not freed until the " +
@@ -68,7 +69,7 @@ var Defects = []*Defect{
 	EarlyStart, ShiftedLoads, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// In reports whether a version has the defect on GPUs of a major compute capability.
+// In reports whether a version has the defect on GPUs of the given major compute capability.
 func (d *Defect) In(version, major int) bool {
 	return version >= d.From && version < d.Below && major >= d.Major
 }

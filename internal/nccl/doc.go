@@ -2,17 +2,18 @@
 // it at run time. Names, numbers and layouts match nccl.h (src/nccl.h.in of github.com/NVIDIA/nccl)
 // from 2.27.3 to 2.32. The package needs no header and no C compiler.
 //
-// A process must use only one copy of NCCL, because it would crash if it passed a communicator of
-// one copy to another. Load therefore uses the copy that the process has already loaded, and
-// searches for one only if there is none.
+// A process must use only one copy of NCCL, because it would crash if it passed a communicator
+// created by one copy to another copy. Load therefore uses the copy that the process has already
+// loaded, and searches for a copy only if there is none.
 //
 // # Threads
 //
-// NCCL keeps the state of groups per operating system thread and uses the calling thread's current
-// CUDA context. A goroutine therefore calls runtime.LockOSThread, sets its context, and stays on
-// the thread from GroupStart to GroupEnd. A communicator must not be used concurrently, not even
-// for registrations. Only CommAbort and AsyncError may be called by another thread while a call on
-// the communicator blocks. Methods follow this rule unless they state otherwise.
+// NCCL keeps the state of groups separately for each operating system thread, and uses the
+// current CUDA context of the calling thread. A goroutine must therefore call
+// runtime.LockOSThread, set its context, and stay on the thread from GroupStart to GroupEnd. A
+// communicator must not be used concurrently, not even for registrations. Only CommAbort and
+// AsyncError may be called by another thread while a call on the communicator blocks. These
+// rules hold for all methods unless a method states otherwise.
 //
 // # Waiting
 //
@@ -25,7 +26,7 @@
 // Buffers must be on the communicator's device. Counts are in elements. NCCL may use its window
 // kernels for buffers inside a window, but it does not report which kernel it chose.
 //
-// Handles are plain numbers, each owned by the caller that created it. Errors are of type *Error,
-// which matches the Result constants with errors.Is, or of type *VersionError if the library lacks
-// a function.
+// Handles are plain numbers, and the caller that creates one owns it. Errors are of type *Error,
+// which errors.Is matches with the Result constants. If the library lacks a function, the error
+// is of type *VersionError.
 package nccl

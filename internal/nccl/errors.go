@@ -12,8 +12,8 @@ var ErrNoLibrary = errors.New("no NCCL")
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 
-// Result is the result of a call (ncclResult_t). It is an error, so that errors.Is finds it in an
-// *Error.
+// Result is the result of a call (ncclResult_t). It implements error, so that errors.Is can
+// match an *Error with it.
 type Result int32
 
 // The results that symmem handles.
@@ -30,11 +30,11 @@ func (r Result) Error() string { return fmt.Sprintf("NCCL result %d", int32(r)) 
 type Error struct {
 	// Call is the function's name.
 	Call string
-	// Code is the result. Text is NCCL's description of it.
+	// Code is the result, and Text is NCCL's description of it.
 	Code Result
 	Text string
-	// Last is NCCL's last warning, which usually explains the error. NCCL keeps only one warning per
-	// process, so it may come from another thread's call.
+	// Last is NCCL's last warning, which usually explains the error. NCCL keeps only one warning
+	// per process, so the warning may come from another thread's call.
 	Last string
 }
 
@@ -54,8 +54,8 @@ func (e *Error) Unwrap() error { return e.Code }
 type VersionError struct {
 	// Call is the function's name.
 	Call string
-	// Need is the first version with the function, and Have the library's version, in NCCL's
-	// encoding.
+	// Need is the first version with the function, and Have is the library's version. Both are in
+	// NCCL's encoding.
 	Need, Have int
 	// Path is the path of the library's file.
 	Path string

@@ -6,16 +6,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// Library is a loaded NCCL. Its methods follow the rules on threads in the package comment. It is
-// immutable.
+// Library is a loaded NCCL. It is immutable. Its methods follow the rules on threads in the
+// package comment.
 type Library struct {
 	binding
 	origin string
 	cells  *cells
 }
 
-// newLibrary looks up all functions. Only ncclGetVersion is required; methods return an error if
-// their function is missing.
+// newLibrary looks up all functions. Only ncclGetVersion is required; if another function is
+// missing, the method that needs it returns an error.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	l := &Library{binding: binding{library: library}, origin: origin, cells: new(cells)}
 	for _, f := range table {
@@ -34,9 +34,9 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	return l, nil
 }
 
-// WithStep returns a Library that runs a step before each call, on the same thread, for example to
-// make a context current, so that goroutines need not lock their threads. It does not support
-// groups, because NCCL keeps groups per thread.
+// WithStep returns a Library that runs a step before each call, on the same thread. If the step
+// makes a context current, for example, goroutines need not lock their threads. The returned
+// Library does not support groups, because NCCL keeps groups per thread.
 func (l *Library) WithStep(step dl.Step) *Library {
 	copied := *l
 	copied.before = step
@@ -46,12 +46,12 @@ func (l *Library) WithStep(step dl.Step) *Library {
 // Origin describes where Load found the library.
 func (l *Library) Origin() string { return l.origin }
 
-// Windows reports whether the library can register windows, which needs NCCL 2.27.3. A communicator
-// may still lack support for windows, in which case WindowRegister returns 0.
+// Windows reports whether the library can register windows, which requires NCCL 2.27.3. Even
+// then, a communicator may not support windows, in which case WindowRegister returns 0.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
-// Suspends reports whether the library can suspend communicators, which needs NCCL 2.29.7.
+// Suspends reports whether the library can suspend communicators, which requires NCCL 2.29.7.
 func (l *Library) Suspends() bool { return l.missing(commSuspend) == nil }
 
-// HasAlltoAll reports whether the library has AlltoAll, which needs NCCL 2.28.3.
+// HasAlltoAll reports whether the library has AlltoAll, which requires NCCL 2.28.3.
 func (l *Library) HasAlltoAll() bool { return l.missing(alltoAll) == nil }

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestLoadPrefersResidentCopy runs in a separate process, because the library with NCCL's name that
-// it loads cannot be unloaded.
+// TestLoadPrefersResidentCopy runs in a separate process, because it loads a library with NCCL's
+// name, which cannot be unloaded.
 func TestLoadPrefersResidentCopy(t *testing.T) {
 	const childVariable = "SYMMEM_TEST_OF_COPIES"
 	if os.Getenv(childVariable) == "" {

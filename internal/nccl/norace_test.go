@@ -2,5 +2,6 @@
 
 package nccl
 
-// poolKeepsItems reports whether sync.Pool keeps all items. Under the race detector it drops some.
+// poolKeepsItems reports whether sync.Pool keeps all items. Under the race detector, it drops
+// some.
 const poolKeepsItems = true

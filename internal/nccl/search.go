@@ -18,8 +18,8 @@ const PathVariable = "SYMMEM_NCCL"
 // soname is the soname of all versions of NCCL 2.
 const soname = "libnccl.so.2"
 
-// wheels lists the paths of NCCL in pip's packages (nvidia-nccl-cu12 or -cu13), relative to the
-// prefix of a Python installation.
+// wheels lists the paths of NCCL in the pip packages nvidia-nccl-cu12 and nvidia-nccl-cu13. The
+// paths are relative to the prefix of a Python installation.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -36,16 +36,17 @@ type location struct {
 	paths []string
 }
 
-// Load opens the first copy of NCCL that it can. It tries, in this order, the copy that the process
-// has already loaded, the file named by SYMMEM_NCCL, the wheels of the Python environment
-// ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH), and the system's loader. Environment
-// variables that NCCL reads must be set before Load is called.
+// Load opens the first copy of NCCL that can be opened. It tries, in this order, the copy that
+// the process has already loaded, the file named by SYMMEM_NCCL, the wheels of the Python
+// environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH), and the system's loader.
+// Environment variables that NCCL reads must be set before Load is called.
 //
-// The error matches ErrNoLibrary, lists all attempts, and suggests a remedy.
+// If no copy can be opened, the error matches ErrNoLibrary, lists all attempts, and suggests a
+// remedy.
 func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// locations lists the locations to search. If SYMMEM_NCCL is set, these are only the resident copy
-// and that file, so that a misspelt path is an error.
+// locations lists the locations to search. If SYMMEM_NCCL is set, it lists only the resident
+// copy and the file named there, so that a misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []prefix) []location {
 	locations := []location{{
 		origin: "the copy that this process has loaded", resident: true,
@@ -63,8 +64,8 @@ func locations(getenv func(string) string, prefixes []prefix) []location {
 // prefix is the folder of a Python installation.
 type prefix struct{ origin, folder string }
 
-// libraries returns the libraries of wheels below the prefix, those of the newest Python first. If
-// there are none, it returns the pattern, so that the error message shows it.
+// libraries returns the NCCL libraries of wheels below the prefix, with those of the newest
+// Python first. If there are none, it returns the pattern, so that the error message shows it.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
@@ -88,7 +89,8 @@ func newestFirst(a, b string) int {
 }
 
 // pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
-// environment is a symbolic link, so it includes the folders of the link and of its target.
+// environment is a symbolic link, so pythonPrefixes returns the prefixes of both the link and
+// its target.
 func pythonPrefixes(getenv func(string) string) []prefix {
 	prefixes := []prefix{}
 	add := func(origin, folder string) {

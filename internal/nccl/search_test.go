@@ -149,6 +149,6 @@ func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(singleLocation(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
-		t.Errorf("open = %v, want ErrNoLibrary about ncclGetVersion", err)
+		t.Errorf("open = %v, want ErrNoLibrary that mentions ncclGetVersion", err)
 	}
 }

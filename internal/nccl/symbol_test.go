@@ -63,7 +63,7 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
 	ncclComm_t comm, cudaStream_t stream)`
 
-// newerDeclarations contains functions that were added together with windows or later.
+// newerDeclarations contains functions that NCCL added together with windows or later.
 const newerDeclarations = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
@@ -73,8 +73,8 @@ ncclResult_t ncclCommResume(ncclComm_t comm)
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)`
 
-// compile builds a library that claims to be the given version of NCCL, and whose functions record
-// their calls.
+// compile builds a library that claims to be the given version of NCCL. The library's functions
+// record their calls.
 func compile(t testing.TB, version, declarations string) string {
 	t.Helper()
 	return dltest.Compile(t, "libnccl_recorder.so", dltest.Source(t, prelude, declarations),
@@ -107,7 +107,8 @@ const (
 
 func queue(c Invocation) error { return c.On(stream) }
 
-// calls lists methods with the C function that each must call and the arguments that it must pass.
+// calls lists methods. For each, it holds the C function that the method must call and the
+// arguments that it must pass.
 var calls = map[string]struct {
 	call func(l *Library) error
 	name string

@@ -6,20 +6,21 @@ import (
 	"unsafe"
 )
 
-// division describes the step between accumulation and rounding: either none, or the multiplication
-// or division of an average. Kernels depend on its layout.
+// division describes the final step between accumulation and rounding. There is either no such
+// step, or the sum is multiplied or divided to give the average. Kernels depend on the layout of
+// division.
 type division struct {
 	value uint64 // bits of the divisor or factor, from operand
-	// stopped is set by a kernel to the byte offset of the first block with an infinite or NaN sum.
-	// The kernel returns before it stores any byte of this block.
+	// stopped is set by a kernel to the byte offset of the first block that has an infinite or NaN
+	// sum. The kernel returns before it stores any byte of this block.
 	stopped int
 	mode    finalMode
 }
 
 type finalMode uint8
 
-// The flags of a finalMode, which the kernels test. With finalCheck, kernels stop at a block with
-// an infinite or NaN sum.
+// The flags of a finalMode, which the kernels test. If finalCheck is set, kernels stop at a
+// block that has an infinite or NaN sum.
 const (
 	finalNone     finalMode = 0
 	finalMultiply finalMode = 2
@@ -28,7 +29,7 @@ const (
 )
 
 // newDivision returns the division for an average. If the number of terms is a power of two, the
-// division multiplies by the reciprocal, which is faster and gives the same result, because the
+// division multiplies by the reciprocal. This is faster and gives the same result, because the
 // reciprocal is exact.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
@@ -36,13 +37,13 @@ func newDivision(t DataType, terms *terms) division {
 	if n&(n-1) == 0 {
 		f, mode = 1/f, finalMultiply
 	}
-	if t != Float16 || terms.rounded { // otherwise sums are in float32 and do not overflow
+	if t != Float16 || terms.rounded { // sums of float16 in float32 do not overflow
 		mode |= finalCheck
 	}
 	return division{mode: mode, value: operand(t, f)}
 }
 
-// operand returns the bits of a number in the type in which elements of type t are combined.
+// operand returns the bits of f in the type in which elements of type t are combined.
 func operand(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
@@ -67,7 +68,7 @@ type terms struct {
 }
 
 // mean returns the mean of the terms with index i, given their sum. If the sum is infinite or a
-// NaN, mean computes it again from scaled terms, which do not overflow.
+// NaN, mean adds the terms again after scaling them down, so that they do not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	if difference := sum - sum; difference == 0 { //nolint:gocritic // It is NaN unless sum is finite.
@@ -124,8 +125,8 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages in pieces that fit into the L1 cache, so that the sums are still in the
-// cache when they are divided.
+// averageIntegers computes the average piece by piece. A piece fits into the L1 cache, so its
+// sums are still in the cache when they are divided.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
 	dsts := j.dsts
@@ -141,7 +142,7 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides in place, truncating. No quotient overflows, because the divisor is
+// divideIntegers divides in place and truncates. No quotient overflows, because the divisor is
 // positive.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	all := elements[T](p, 0, size)

@@ -16,8 +16,8 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// newPages returns size bytes aligned to a page. As floats, they have values near 1, because
-// subnormal numbers would slow some operations down.
+// newPages returns memory of the given size, aligned to a page. As floats, its elements have
+// values near 1, because subnormal numbers would slow down some operations.
 func newPages(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)
@@ -62,7 +62,7 @@ func BenchmarkScaledSum(b *testing.B) {
 	}
 }
 
-// BenchmarkAverage averages finite sources, and sources that include NaNs, for which the portable
+// BenchmarkAverage averages finite sources, and also sources with NaNs, for which the portable
 // code is used.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10

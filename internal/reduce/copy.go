@@ -35,8 +35,8 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 		clear(all)
 		return
 	}
-	// The filled part doubles until it has the size of pattern, which fits into the L1 cache and is
-	// then the source of all further copies.
+	// The filled part doubles until it has the size of pattern. It then fits into the L1 cache and
+	// is the source of all further copies.
 	const pattern = 8 << 10
 	all[0] = value
 	for done := 1; done < size; {

@@ -1,7 +1,7 @@
 package reduce
 
-// detect returns the best level that is supported by both the processor and the operating system,
-// which must save the registers.
+// detect returns the best level that both the processor and the operating system support. The
+// operating system must save the registers of the level.
 func detect() level {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX

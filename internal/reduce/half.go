@@ -3,7 +3,7 @@ package reduce
 import "math"
 
 const (
-	quietBit32 = 1 << 22    // distinguishes a quiet float32 NaN from a signaling one
+	quietBit32 = 1 << 22    // set in a quiet float32 NaN, clear in a signaling one
 	infinity32 = 0xFF << 23 // the bits of +inf as a float32
 
 	float16Infinity = 0x7C00
@@ -19,14 +19,14 @@ func Float16Value(h uint16) float32 {
 		return math.Float32frombits(sign | infinity32 | quietBit32 | mantissa<<13)
 	case exponent == 0x1F:
 		return math.Float32frombits(sign | infinity32)
-	case exponent == 0: // zero or subnormal: mantissa units of 2^-24, which are exact in a float32
+	case exponent == 0: // zero or subnormal: a multiple of 2^-24, which is exact in a float32
 		magnitude := float32(mantissa) * (1.0 / (1 << 24))
 		return math.Float32frombits(sign | math.Float32bits(magnitude))
 	}
 	return math.Float32frombits(sign | (exponent+127-15)<<23 | mantissa<<13)
 }
 
-// Float16Bits rounds f to the nearest binary16, with ties to even. Overflow gives infinity, and a
+// Float16Bits rounds f to the nearest binary16, with ties to even. Overflow gives infinity. A
 // NaN stays a NaN.
 func Float16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
@@ -38,7 +38,7 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (127+16)<<23: // 65536 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (127-14)<<23: // below the smallest normal number
-		// Adding 0.5 leaves the number of units of 2^-24, rounded to even, in the low bits.
+		// Adding 0.5 leaves the number of units of 2^-24 in the low bits, rounded to nearest even.
 		shifted := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(shifted)-math.Float32bits(0.5))
 	}
@@ -50,7 +50,7 @@ func Float16Bits(f float32) uint16 {
 // BFloat16Value widens the bfloat16 number b. No bit changes, so a signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16Bits rounds f to the nearest bfloat16, with ties to even. Overflow gives infinity, and a
+// BFloat16Bits rounds f to the nearest bfloat16, with ties to even. Overflow gives infinity. A
 // NaN becomes a quiet NaN.
 func BFloat16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)

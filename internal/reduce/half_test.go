@@ -34,8 +34,8 @@ func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	}
 }
 
-// TestRoundingAgreesWithReferenceNearEveryHalf tests the neighbors of every half and of every
-// midpoint between two halves, where the rounded value changes.
+// TestRoundingAgreesWithReferenceNearEveryHalf tests the neighbors of every half and the
+// neighbors of every midpoint between two halves, because the rounded value changes there.
 func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
 		for _, bits := range turningPoints(uint16(i)) {
@@ -70,8 +70,8 @@ func float8Value(bits uint8) float32 {
 	return float32(math.Ldexp(8+fraction, exponent-10))
 }
 
-// TestFloat8RoundsToNearestEven rounds every number in the format, and every midpoint between two
-// neighboring numbers.
+// TestFloat8RoundsToNearestEven rounds every number in the format, and also every midpoint
+// between two neighboring numbers.
 func TestFloat8RoundsToNearestEven(t *testing.T) {
 	const largest = 0x7e // 448
 	for bits := uint8(0); bits <= largest; bits++ {

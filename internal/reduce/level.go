@@ -11,8 +11,8 @@ const (
 	levelAVX512         // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes in [from, to) at the active level. A streamed range must consist of
-// whole lines of every destination.
+// reduceRange reduces the bytes in [from, to) at the active level. If stream is set, the range
+// must consist of whole lines of every destination.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if active == levelPortable {
 		portably(j, from, to)
@@ -38,7 +38,7 @@ func (j *job) reduceRange(from, to int, stream bool) {
 // stopped.
 const resumeBytes = 512
 
-// resume computes the block at which a kernel has stopped, and returns the offset at which the
+// resume computes the block at which a kernel has stopped. It returns the offset at which the
 // kernel can continue.
 func (j *job) resume(to int) int {
 	end := min(j.div.stopped+resumeBytes, to)
@@ -63,11 +63,11 @@ const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// fewSources is the maximum number of sources for which tail uses a smaller buffer, which takes
-// less time to clear.
+// fewSources is the maximum number of sources for which tail uses a smaller buffer, because a
+// smaller buffer takes less time to clear.
 const fewSources = 8
 
-// tail reduces a range that is shorter than an AVX2 vector, padding it with zeros.
+// tail reduces a range that is shorter than an AVX2 vector. It pads the range with zeros.
 func (j *job) tail(from, to int) {
 	if len(j.srcs) <= fewSources {
 		reducePadded[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)

@@ -7,11 +7,12 @@ import (
 
 //go:generate go run ./gen
 
-// active is the level in use: the best that this processor supports. Only tests change it.
+// active is the level in use. It is the best level that this processor supports, and only tests
+// change it.
 var active = detect()
 
-// reduceAVX512 reduces the bytes in [from, to) with a kernel. last describes the division, and may
-// be nil if flags request none.
+// reduceAVX512 reduces the bytes in [from, to) with a kernel. last describes the division. It
+// may be nil if the flags request no division.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
@@ -26,15 +27,15 @@ func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Poin
 // fence orders streamed stores before all later stores.
 func fence()
 
-// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size must
-// be a multiple of lineBytes.
+// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size
+// must be a multiple of lineBytes.
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with IEEE 754 arithmetic and then restores the thread's settings, because
-// a thread that Go did not create may flush subnormal numbers to zero. Kernels change and restore
-// the settings themselves.
+// portably runs portable with IEEE 754 arithmetic and then restores the thread's settings. The
+// settings may differ because a thread that Go did not create may flush subnormal numbers to
+// zero. Kernels change and restore the settings themselves.
 func portably(j *job, from, to int) {
 	if !j.t.Float() {
 		portable(j, from, to)

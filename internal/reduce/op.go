@@ -3,8 +3,8 @@ package reduce
 // Op identifies the operation that combines two elements. The zero value is Sum.
 type Op uint8
 
-// The operations that every backend supports. The package comment specifies their results for NaNs,
-// zeros and overflow.
+// The operations that all backends support. The package comment specifies their results for
+// NaNs, zeros and overflow.
 const (
 	Sum Op = iota
 	Prod
@@ -30,9 +30,9 @@ type Number interface {
 	integer | ~float32 | ~float64
 }
 
-// Combine combines two elements. It relies on the built-in min and max, which order zeros and
-// propagate NaNs as IEEE 754-2019 specifies. Where the package comment requires a particular NaN,
-// Combine may return any NaN.
+// Combine combines two elements. It relies on the built-in functions min and max, which order
+// zeros and propagate NaNs as IEEE 754-2019 specifies. Where the package comment requires a
+// particular NaN, Combine may return any NaN.
 func Combine[T Number](op Op, a, b T) T {
 	switch op {
 	case Sum:

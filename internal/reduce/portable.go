@@ -5,12 +5,13 @@ import (
 	"unsafe"
 )
 
-// batch is the number of elements that the portable code accumulates at a time. It reads a batch
-// from all sources before it writes the destinations, so that a destination may be a source.
+// batch is the number of elements that the portable code accumulates at a time. The code reads a
+// batch from all sources before it writes the destinations, so that a destination may also be a
+// source.
 const batch = 64
 
-// canonical32 and canonical64 replace every NaN in a result. canonical32, rounded to a 16-bit type,
-// gives that type's canonical NaN.
+// canonical32 and canonical64 replace every NaN in a result. When canonical32 is rounded to a
+// 16-bit type, it gives the canonical NaN of that type.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -55,8 +56,8 @@ func portable(j *job, from, to int) {
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
-		// A pointer to the end of a Go slice may point into unused memory, which the garbage
-		// collector reports as corruption.
+		// A pointer to the end of a Go slice may point into unused memory, and the garbage collector
+		// would report it as corruption.
 		return nil
 	}
 	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
@@ -91,8 +92,8 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is combine for floats. In a scaled sum, it multiplies the elements of src by the
-// factor.
+// combineFloats is like combine, for floats. In a scaled sum, it multiplies the elements of src
+// by the factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -172,8 +173,8 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// finish applies the division and makes every NaN canonical. first is the index in the job of the
-// first element.
+// finish applies the division and makes every NaN canonical. first is the index, within the job,
+// of the first element of acc.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
 		if j.div.mode != finalNone {

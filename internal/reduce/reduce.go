@@ -9,28 +9,28 @@ const (
 	MaxDestinations = 64
 
 	// stride is the number of bytes of a destination that one kernel call covers. It is limited
-	// because the runtime cannot preempt a goroutine in a kernel, so that a kernel call can delay a
+	// because the runtime cannot preempt a goroutine in a kernel, so a kernel call can delay a
 	// garbage collection. A stride takes tens of microseconds for two sources, and milliseconds for
 	// 64 sources that are not in the cache.
 	stride = 256 << 10
 
-	lineBytes = 64 // a cache line, the unit of a streamed store
+	lineBytes = 64 // a cache line, which is the unit of streamed stores
 )
 
 // Hint describes how the destinations will be used. It never changes a value.
 type Hint struct {
 	// Stream requests stores that bypass the caches and do not read the lines that they overwrite.
-	// They are faster for destinations that do not fit into the cache and are not read soon. Stream
-	// has an effect only if the destinations have at least 128 bytes, are aligned to their elements,
-	// and have the same address modulo 64. It has no effect on averages of integers.
+	// Such stores are faster for destinations that do not fit into the cache and are not read soon.
+	// Stream has an effect only if the destinations have at least 128 bytes, are aligned to their
+	// elements, and have the same address modulo 64. It has no effect on averages of integers.
 	Stream bool
 }
 
-// Reduce stores src[0][i] op src[1][i] op ... in every destination for each i below count. The
-// package comment specifies order, values and permitted overlaps.
+// Reduce stores src[0][i] op src[1][i] op ... in every destination, for each i below count. The
+// package comment specifies the order, the values and the permitted overlaps.
 //
-// Preconditions (a violation panics before memory is accessed): op and t are valid; 1 to 64 sources
-// and destinations; count is not negative.
+// Preconditions: op and t are valid; there are 1 to 64 sources and 1 to 64 destinations; count
+// is not negative. If a precondition is violated, Reduce panics before it accesses memory.
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(op, t, dsts, srcs, count)
 	size := count * t.Size()
@@ -43,8 +43,8 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny implements Reduce for all calls. It is not inlined, so that Reduce's stack frame does
-// not contain a job.
+// reduceAny implements Reduce for all calls. It is not inlined, so that the stack frame of
+// Reduce does not contain a job.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -133,8 +133,8 @@ type job struct {
 	terms terms // of an average
 }
 
-// run reduces size bytes. Even with streaming, it stores the bytes before the destinations' first
-// line boundary and after the last one through the caches.
+// run reduces size bytes. Even if it streams, it stores the bytes before the destinations' first
+// line boundary and after their last one through the caches.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)
@@ -148,8 +148,8 @@ func (j *job) run(size int, hint Hint) {
 	j.walk(head+body, size, false)
 }
 
-// canStream reports whether all destinations reach a line boundary at the same element, and have at
-// least one whole line.
+// canStream reports whether all destinations reach a line boundary at the same element and have
+// at least one whole line.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {

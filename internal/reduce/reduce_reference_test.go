@@ -9,8 +9,8 @@ import (
 )
 
 // The reference computes one element at a time from its bits. It shares no arithmetic with the
-// package, because it rounds halves through float64 and has minimum and maximum functions of its
-// own.
+// package: it rounds halves through float64, and it has separate functions for minimum and
+// maximum.
 
 var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"}
 
@@ -74,8 +74,8 @@ func extend(t DataType, v uint64) int64 {
 	return int64(v<<unused) >> unused
 }
 
-// referenceFloat32 computes each operation in float64 and rounds it to float32. For one operation
-// on two float32, this is the correctly rounded result.
+// referenceFloat32 computes each operation in float64 and rounds the result to float32. For one
+// operation on two float32, this gives the correctly rounded result.
 func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 {
 	fold := func(scale float32) float32 {
 		acc := referenceWiden(t, sources[0]) * scale
@@ -208,7 +208,7 @@ func referenceRound(t DataType, f float32) uint64 {
 	return uint64(bits)
 }
 
-// referenceNarrow rounds to a format whose mantissa has the given width and whose exponents range
+// referenceNarrow rounds f to a format whose mantissa has width bits and whose exponents range
 // from minExponent to maxExponent.
 func referenceNarrow(f float32, width, minExponent, maxExponent int, payload uint16) uint16 {
 	sign := uint16(math.Float32bits(f) >> 31 << 15)
@@ -261,7 +261,7 @@ var specials = map[DataType][]uint64{
 	},
 }
 
-// draw returns a special value, a value near 1, which makes operations round, or random bits.
+// draw returns a special value, random bits, or a value near 1, which makes operations round.
 func draw(r *rand.Rand, t DataType) uint64 {
 	switch special := specials[t]; r.IntN(3) {
 	case 0:
@@ -333,8 +333,8 @@ func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
 	return buffers
 }
 
-// guarded is a buffer at a chosen distance from a line boundary, surrounded by bytes that must not
-// change.
+// guarded is a buffer at a chosen distance from a line boundary. It is surrounded by bytes that
+// must not change.
 type guarded struct {
 	all  []byte
 	data []byte

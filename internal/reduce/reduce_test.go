@@ -47,7 +47,7 @@ func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 }
 
 func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
-	const period = 1021 // elements; does not divide a stride, so that strides differ
+	const period = 1021 // in elements; it does not divide a stride, so strides differ
 	r := rand.New(rand.NewPCG(3, 4))
 	eachTypeAndOp(func(typ DataType, op Op) {
 		count := (stride+stride/8)/typ.Size() + 77
@@ -68,8 +68,8 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
-// TestTwoSourcesAgreeWithReference tests two sources, for which kernels have separate loops with
-// one and with two destinations.
+// TestTwoSourcesAgreeWithReference tests calls with two sources, for which kernels have separate
+// loops: one for one destination and one for two.
 func TestTwoSourcesAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
@@ -119,8 +119,8 @@ func TestAverageAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestAverageOfFewOverflowingSums computes averages in which only a few sums are infinite or NaN,
-// so that kernels stop and continue.
+// TestAverageOfFewOverflowingSums computes averages in which only a few sums are infinite or
+// NaN, so that kernels stop in the middle and continue.
 func TestAverageOfFewOverflowingSums(t *testing.T) {
 	largestValues := map[DataType]uint64{
 		Float32: 0x7F7FFFFF, Float64: 0x7FEFFFFFFFFFFFFF, Float16: 0x7BFF, BFloat16: 0x7F7F,
@@ -170,8 +170,8 @@ func TestScaledSumAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestHalvesAgreeWithReferenceForEveryValue combines every half with some special values, to test
-// that all halves are widened and narrowed correctly.
+// TestHalvesAgreeWithReferenceForEveryValue combines every half with some special values, to
+// check that all halves are widened and narrowed correctly.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
 		all := make([]byte, 2<<16)

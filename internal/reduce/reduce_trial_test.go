@@ -15,7 +15,7 @@ type trial struct {
 	dsts      int
 	inPlace   int // index of the source that is also the first destination, or -1
 	misplaced int // bytes between a line boundary and the first destination
-	staggered int // by how many bytes each further destination is misplaced more
+	staggered int // additional misplacement of each further destination, in bytes
 	hint      Hint
 }
 

@@ -3,31 +3,31 @@ package reduce
 import "unsafe"
 
 // Tree combines sources as a binary tree: it combines each half of the sources recursively, and
-// then the two results. For integers, minimum and maximum, the order does not matter, and the
-// functions Reduce and Average are faster.
+// then combines the two results. For integers, minimum and maximum, the order does not matter,
+// so callers can use the functions Reduce and Average, which are faster.
 type Tree struct {
 	Op Op
 	T  DataType
-	// Rounded makes every intermediate result of 16-bit floats be rounded to their type. Otherwise
-	// intermediate results are float32, and only the final result is rounded.
+	// Rounded means that every intermediate result of 16-bit floats is rounded to their type.
+	// Otherwise, intermediate results are float32, and only the final result is rounded.
 	Rounded bool
-	// Scaled makes every element be multiplied by Factor before the sum, as in the function
-	// ScaledSum. Op must be Sum. With Rounded, the products are also rounded.
+	// Scaled means that every element is multiplied by Factor before the sum, as in the function
+	// ScaledSum. Op must be Sum. If Rounded is also set, the products are rounded too.
 	Scaled bool
 	Factor float64
-	// Average makes the result be divided by the number of sources, as in the function Average. Op
-	// must be Sum.
+	// Average means that the result is divided by the number of sources, as in the function
+	// Average. Op must be Sum.
 	Average bool
 }
 
-// treeBlock is the number of bytes of each source that a Tree combines at a time. It is small
-// enough for intermediate results to stay in the L1 cache.
+// treeBlock is the number of bytes of each source that a Tree combines at a time. It is so small
+// that intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
 type scratch [2 * treeBlock]byte
 
 // Reduce combines the sources and stores the result in every destination. The number of sources
-// must be a power of two. The other preconditions are those of the function Reduce, and the package
+// must be a power of two. The other preconditions are those of the function Reduce. The package
 // comment specifies the arithmetic.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
@@ -56,8 +56,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 
 func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator returns the type in which elements are combined, and the size that the given bytes of
-// a source have in that type.
+// accumulator returns the type in which elements are combined. It also returns the size in that
+// type of the given number of bytes of a source.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	if tr.wide() {
 		return Float32, 2 * bytes
@@ -79,8 +79,8 @@ func (tr *Tree) combine(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int)
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// load stores one source's elements, multiplied by the factor if there is one, in the accumulator's
-// type.
+// load stores the elements of one source in the accumulator's type. If there is a factor, load
+// multiplies them by it.
 func (tr *Tree) load(acc, src unsafe.Pointer, size int) {
 	t, bytes := tr.accumulator(size)
 	if tr.wide() {

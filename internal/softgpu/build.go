@@ -17,11 +17,11 @@ import (
 var sources embed.FS
 
 // Build returns the paths of the software driver, which includes the kernels of package kernels,
-// and of the software NCCL. If the libraries are not yet in the user's cache, Build compiles them
-// with gcc and g++ from the sources in this folder.
+// and of the software NCCL. If the libraries are not yet in the user's cache, Build compiles
+// them with gcc and g++ from the sources in this folder.
 //
-// A process must load cuda before nccl, because NCCL finds the driver by its soname, and must not
-// load any other driver.
+// A process must load cuda before nccl, because NCCL finds the driver by its soname. The process
+// must not load any other driver.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cached(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
@@ -33,8 +33,9 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cached returns the folder in the user's cache for the embedded sources, the flags and the extra
-// sources. If the folder does not exist, fill creates its contents.
+// cached returns the folder in the user's cache for the embedded sources, the flags and the
+// extra sources. If the folder does not exist, cached creates it and calls fill to create its
+// contents.
 func cached(flags []string, fill func(dir string) error, extra ...fs.FS) (string, error) {
 	root, err := userCache()
 	if err != nil {
@@ -83,7 +84,7 @@ func unpack(dir string, source embed.FS) error {
 }
 
 // compile builds a library from a folder of C sources. It puts flags last on the command line,
-// because they may name libraries.
+// because they may name libraries, which must follow the sources.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -97,9 +98,9 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// run runs a compiler and returns its output. part names what is compiled, for the error. The
-// compiler creates its temporary files in dir, so that they are removed along with dir even if the
-// compiler is killed.
+// run runs a compiler and returns its output. part names what is compiled, for error messages.
+// The compiler creates its temporary files in dir, so that they are removed along with dir even
+// if the compiler is killed.
 func run(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {

@@ -14,19 +14,22 @@ import (
 	"time"
 )
 
-// recipe holds the code that compiles the libraries, because a change to it requires a new build.
+// recipe holds the Go code that compiles the libraries, because a change to this code requires a
+// new build.
 //
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags. It
-// saves later tests from compiling, and it is the only place where killed tests leave files.
+// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags.
+// It spares later tests the compilation, and it is the only place where killed tests leave
+// files.
 type cache struct{ dir string }
 
 const (
 	// unfinishedPrefix begins the names of incomplete folders.
 	unfinishedPrefix = "unfinished-"
-	// completeMark is the name of the file that is written to a folder last.
+	// completeMark is the name of the file that is written to a folder last. A folder without it is
+	// incomplete.
 	completeMark = "complete"
 	// maxUnused is the time after which an unused folder is removed.
 	maxUnused = 7 * 24 * time.Hour
@@ -34,8 +37,9 @@ const (
 	compileTimeout = 10 * time.Minute
 )
 
-// userCache returns the cache of this user. If the user's home directory is missing or read-only,
-// the cache is in the folder for temporary files, where it must belong to this user.
+// userCache returns the cache of this user. If the user's home directory is missing or
+// read-only, the cache is in the folder for temporary files, and there it must belong to this
+// user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -61,8 +65,8 @@ func userCache() (cache, error) {
 // writable is W_OK in access(2).
 const writable = 2
 
-// folder returns the subfolder for a key. If there is none, folder creates it and fill creates its
-// contents.
+// folder returns the subfolder for a key. If it does not exist, folder creates it and calls fill
+// to create its contents.
 func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -75,7 +79,8 @@ func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 		return dir, os.Chtimes(dir, now, now)
 	}
 	c.clean()
-	// Each call writes to a new folder, because compilers may outlive a process that is killed.
+	// Each call writes to a new folder, because a compiler may still be running after its process
+	// has been killed.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
 		err = fill(unfinished)
@@ -118,9 +123,9 @@ func flock(f *os.File) error {
 	}
 }
 
-// clean removes folders that have not been used recently, and unfinished folders left by processes
-// that were killed. If a compiler is still writing to a folder, the folder may remain until a later
-// call.
+// clean removes folders that have not been used recently, and unfinished folders that killed
+// processes have left behind. If a compiler is still writing to a folder, the folder may remain
+// until a later call.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {

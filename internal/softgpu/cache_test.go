@@ -19,8 +19,8 @@ func (f *filler) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// checkFolder checks that a folder in the cache contains exactly the library and the mark, and that
-// f has filled the given number of folders by then.
+// checkFolder checks that a folder in the cache contains exactly the library and the mark, and
+// that f has filled the given number of folders so far.
 func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
 	t.Helper()
 	dir, err := c.folder(key, f.fill)
@@ -39,8 +39,8 @@ func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
 	}
 }
 
-// TestCacheWithoutHomeDirectory uses the folder for temporary files, where userCache must refuse a
-// folder that other users can write to.
+// TestCacheWithoutHomeDirectory makes userCache use the folder for temporary files. There, it
+// must refuse a folder that other users can write to.
 func TestCacheWithoutHomeDirectory(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")

@@ -4,9 +4,10 @@
 // in several.
 //
 // The software GPU is a test double that behaves as the real libraries do, including their
-// mistakes. Streams are asynchronous, a collective over windows adds a peer's base and this rank's
-// own offset, and calls wait forever for a missing rank. A program that works on the software GPU
-// may still fail on a real one, and its speed means nothing. Only tests may import this package.
+// mistakes. Streams are asynchronous, a collective over windows computes addresses from a peer's
+// base and this rank's own offset, and calls wait forever for a missing rank. A program that
+// works on the software GPU may still fail on a real one, and its speed has no meaning. Only
+// tests may import this package.
 //
 // Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
 // a thread with a queue. Captured work becomes a graph of the same units of work. The kernels of
@@ -15,11 +16,12 @@
 // ID, which they open through /proc, so that no name is left behind. The interfaces follow cuda.h
 // (CUDA 12 and 13), nccl.h (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9.
 //
-// Build compiles the libraries. A test then sets SYMMEM_CUDA and SYMMEM_NCCL to their paths.
-// Objects are cached in ~/.cache/symmem-softgpu by a digest of sources, flags and compilers until
-// they have not been used for a week. src/abi contains the C interface, src/cuda the driver,
-// src/nccl the collectives, and src/gpu the device as kernels see it. The NCCL library links to the
-// driver by soname, so a process that has loaded NVIDIA's libcuda.so.1 cannot load it.
+// Build compiles the libraries. A test then sets SYMMEM_CUDA and SYMMEM_NCCL to their paths. The
+// libraries are cached in ~/.cache/symmem-softgpu, under a digest of sources, flags and
+// compilers, until they have not been used for a week. src/abi contains the C interface,
+// src/cuda the driver, src/nccl the collectives, and src/gpu the device as kernels see it. The
+// NCCL library links to the driver by its soname, so a process that has loaded NVIDIA's
+// libcuda.so.1 cannot load the library.
 //
 // # Behavior
 //
@@ -51,21 +53,22 @@
 //
 // # Kernels
 //
-// src/gpu/device.h replaces the header of the same name in package kernels, whose other sources are
-// compiled unchanged. A kernel takes one structure. A launch runs on its stream's thread, with at
-// most 2048 warps at the same time. Each GPU thread has 16 KiB of stack, and runs until it waits
-// for its warp or block, returns, or calls dev::pause. A kernel that polls memory without
-// dev::pause never finishes. Each round of the scheduler runs every thread, in ascending order
-// unless SOFTGPU_ORDER=down.
+// src/gpu/device.h replaces the header of the same name in package kernels, whose other sources
+// are compiled unchanged. A kernel takes one structure as its argument. A launch runs on the
+// thread of its stream, with at most 2048 warps at the same time. Each GPU thread has a stack of
+// 16 KiB, and runs until it waits for its warp or block, returns, or calls dev::pause. If a
+// kernel polls memory without calling dev::pause, it never finishes. Each round of the scheduler
+// runs every thread, in ascending order unless SOFTGPU_ORDER=down.
 //
-// A line of 128 bytes is atomic: its last word is written last and read first. Misaligned lines and
-// accesses kill the process. Arithmetic is that of the device: no contraction, round to nearest
-// even, NaN 0x7fffffff and 0x7fff, IEEE 754-2019 minimum and maximum.
+// Accesses to an aligned line of 128 bytes are atomic: the last word of the line is written last
+// and read first. Misaligned lines and accesses kill the process. Arithmetic is that of the
+// device: no contraction, rounding to nearest even, NaNs 0x7fffffff and 0x7fff, and the minimum
+// and maximum of IEEE 754-2019.
 //
 // # Environment
 //
-// Set these variables before the process starts, or through libc's setenv. Defaults, or the codes
-// of the calls that fail without the variable, are in parentheses.
+// Set these variables before the process starts, or through libc's setenv. Parentheses contain
+// the default, or the code that calls return if the variable is not set.
 //
 //   - SOFTGPU_DEVICES: number of devices (4). CUDA_VISIBLE_DEVICES selects some of them by number.
 //   - SOFTGPU_MEMORY: bytes of memory per device, counted separately for each process (8 GiB).

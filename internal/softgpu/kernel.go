@@ -11,10 +11,10 @@ import (
 
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// kernelFlags returns the flags for compiling kernels. They make the header that emulates the
-// device take precedence over the kernels' header of the same name, disable contraction, as on the
-// device, and make unaligned accesses kill the process. Warnings are disabled, because builds for
-// GPUs report them.
+// kernelFlags returns the flags for compiling kernels. With these flags, the header that
+// emulates the device takes precedence over the kernels' header of the same name, contraction is
+// disabled, as on the device, and unaligned accesses kill the process. Warnings are disabled,
+// because builds for GPUs report them.
 func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
@@ -60,8 +60,8 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// mark precedes each kernel in the output of the preprocessor. The table is made from this output,
-// because macros generate the kernels' names.
+// mark precedes each kernel in the output of the preprocessor. The table is made from this
+// output rather than from the sources, because macros generate the kernels' names.
 const mark = "SOFTGPU_KERNEL"
 
 var kernelName = regexp.MustCompile(`\b` + mark + `\s+(\w+)\s*\(`)

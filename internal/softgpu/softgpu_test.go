@@ -92,8 +92,8 @@ func includingKernels(dir string) []string {
 	}
 }
 
-// programRuns lists the runs of the programs. A comment at the beginning of each program says what
-// the program tests.
+// programRuns lists the runs of the test programs. A comment at the beginning of each program
+// describes what the program tests.
 var programRuns = []struct {
 	name, program string
 	args, env     []string
@@ -167,8 +167,8 @@ var programRuns = []struct {
 	},
 }
 
-// shortExitSleep shortens the sleep at the end of programs under the thread sanitizer, which is a
-// second by default and gives threads that are still running time to exhibit races.
+// shortExitSleep shortens the sleep at the end of programs under the thread sanitizer. The sleep
+// gives threads that are still running time to exhibit races; by default, it takes a second.
 const shortExitSleep = "TSAN_OPTIONS=atexit_sleep_ms=10"
 
 func runPrograms(t *testing.T, b libraries) {
@@ -227,8 +227,8 @@ func TestProgramsHaveNoRaces(t *testing.T) {
 	runPrograms(t, sanitized)
 }
 
-// TestInjectedFailureIsReturned makes only the second allocation fail, whose error the program must
-// report.
+// TestInjectedFailureIsReturned makes only the second allocation fail. The program must report
+// the error of that allocation.
 func TestInjectedFailureIsReturned(t *testing.T) {
 	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")

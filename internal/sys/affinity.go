@@ -22,7 +22,7 @@ func Affinity() ([]int, error) {
 }
 
 // SetAffinity binds the calling thread, and threads that it starts later, to one processor. The
-// caller must lock its goroutine to the thread.
+// caller must have locked its goroutine to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
@@ -36,7 +36,8 @@ func bind(thread, processor int) error {
 	return nil
 }
 
-// ProcessorBytes is the length of a processor mask, which has one bit for each of 1,024 processors.
+// ProcessorBytes is the length of a processor mask in bytes. The mask has one bit for each of
+// 1,024 processors.
 const ProcessorBytes = 128
 
 // Processors returns the mask of the processors on which the calling thread may run. Bit n%8 of

@@ -12,9 +12,9 @@ import (
 // ErrLocked is returned by LockFile if another open file has the lock.
 var ErrLocked = errors.New("the file is locked")
 
-// CreateFile creates a file that only this user may access, and allocates its blocks, so that
-// writing through a mapping cannot fail later. It returns an error if path already exists, even as
-// a symbolic link.
+// CreateFile creates a file that only this user may access. It allocates the file's blocks, so
+// that writing through a mapping cannot fail later. If path already exists, even as a symbolic
+// link, CreateFile returns an error.
 func CreateFile(path string, bytes int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -38,9 +38,9 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	return nil, errors.Join(err, f.Close(), os.Remove(path))
 }
 
-// LockFile locks a file until it is closed. If the lock is held by another open file, in this or
-// any other process, LockFile returns ErrLocked without waiting. It returns nil, without locking,
-// if the filesystem does not support locks.
+// LockFile locks a file until it is closed. If another open file, in this or any other process,
+// holds the lock, LockFile returns ErrLocked without waiting. If the filesystem does not support
+// locks, LockFile returns nil without locking.
 func LockFile(f *os.File) error {
 	err := withoutInterrupts(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -55,7 +55,7 @@ func LockFile(f *os.File) error {
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 
-// withoutInterrupts repeats a system call for as long as signals interrupt it.
+// withoutInterrupts repeats a system call as long as signals interrupt it.
 func withoutInterrupts(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited holds, by file descriptor, the inodes of the sockets that a forked child must close,
-// and 0 for other descriptors. It is nil in programs that do not fork.
+// inherited is indexed by file descriptor. For a socket that a forked child must close, it holds
+// the socket's inode; for other descriptors, it holds 0. It is nil in programs that do not fork.
 var inherited []uint64
 
 // ShareSockets sets the table that CloseInForks fills and that the fork handler reads. It must be
 // called before the first socket is opened.
 func ShareSockets(table []uint64) { inherited = table }
 
-// CloseInForks makes forked children close a socket. If a child kept the socket open, the process
-// at the other end would not notice when this process exits. CloseInForks ignores values that are
-// not sockets. The entry may stay in the table after the socket is closed, because inode numbers
-// are not reused.
+// CloseInForks makes forked children close a socket. If a child kept the socket open, the
+// process at the other end would not notice when this process exits. CloseInForks ignores values
+// that are not sockets. The socket may stay in the table after it is closed, because inode
+// numbers are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {

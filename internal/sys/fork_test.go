@@ -13,7 +13,7 @@ func TestCloseInForks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	CloseInForks(l) // has no effect, because there is no table yet
+	CloseInForks(l) // has no effect without a table
 	table := make([]uint64, 1<<14)
 	ShareSockets(table)
 	defer ShareSockets(nil)

@@ -13,9 +13,9 @@ const (
 	futexWake = 1
 )
 
-// FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. It
-// returns immediately if the word does not hold want. In any case, callers must check their
-// condition again. The word may be in memory shared between processes.
+// FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. If
+// the word does not hold want, it returns immediately. In all of these cases, callers must check
+// their condition again. The word may be in memory that processes share.
 func FutexWait(word *uint32, want uint32, d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(want),
@@ -27,12 +27,12 @@ func FutexWake(word *uint32) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1<<30, 0, 0, 0)
 }
 
-// Yield lets another process run. It bypasses the Go scheduler, so the goroutine keeps its P while
-// it waits for another process on the same machine.
+// Yield lets another process run. It bypasses the Go scheduler, so the goroutine keeps its P
+// (the scheduler's processor) while it waits for another process on the same machine.
 func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Cores returns the number of processors that this process may use. This is the size of its
-// affinity mask or, if it is smaller, the cgroup quota that Go has applied to GOMAXPROCS.
+// affinity mask or, if smaller, the cgroup quota that Go has applied to GOMAXPROCS.
 func Cores() int {
 	return min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }

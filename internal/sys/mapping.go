@@ -9,16 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's address space: either a reservation without memory, or
-// shared memory. Its creator owns it. Close unmaps the range. A second Close returns ErrUnmapped,
-// or panics in builds with the tag invariants.
+// Mapping is a range of this process's address space: either reserved addresses without memory,
+// or shared memory. Its creator owns it. Close unmaps the range. A second Close returns
+// ErrUnmapped or, in builds with the tag invariants, panics.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// nested is set for memory that is mapped over a part of a reservation. Close then restores the
-	// reservation instead of leaving a hole, into which other memory could be mapped.
+	// nested is set for memory that is mapped over a part of a reservation. When such memory is
+	// closed, the reservation is restored, because other memory could otherwise be mapped into the
+	// hole.
 	nested bool
-	// origin is the stack that created the mapping, in builds with the tag invariants.
+	// origin is the stack that created the mapping. It is recorded only in builds with the tag
+	// invariants.
 	origin origin
 }
 
@@ -55,7 +57,8 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return r, nil
 }
 
-// MapAt maps a shared file over a part of the reservation m. The result must be closed before m.
+// MapAt maps a shared file over a part of the reservation m. The returned Mapping must be closed
+// before m.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -81,17 +84,17 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// Where transparent huge pages are available for shared memory, a new segment causes 512 times
-	// fewer page faults. Elsewhere the kernel ignores the advice.
+	// Where the system supports transparent huge pages for shared memory, a new segment then causes
+	// 512 times fewer page faults. Elsewhere, the kernel ignores the advice.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
 // reclaim reserves a range again after an attempt to map memory over it has failed. It reports
-// whether the range certainly belongs to the caller. The kernel may have unmapped the range before
-// it failed, and another thread may since have mapped other memory there, which must not be
-// unmapped. If reclaim returns false, the caller must abandon the range, which leaks addresses but
-// no memory.
+// whether the range certainly belongs to the caller. The kernel may have unmapped the range
+// before the attempt failed, and another thread may have mapped other memory there since, which
+// must not be unmapped. If reclaim returns false, the caller must therefore abandon the range.
+// This leaks addresses but no memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -108,15 +111,15 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
 // Populate makes the pages of a part of the mapping present and writable, so that stores to them
-// cause no page faults. It has no effect on kernels before 5.14. offset must be a multiple of
+// cause no page faults. On kernels before 5.14, it has no effect. offset must be a multiple of
 // PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, the stores populate the pages
 }
 
-// Protect permits or prevents access to the mapping's memory. While access is prevented, an attempt
-// raises SIGSEGV.
+// Protect permits or prevents access to the mapping's memory. While access is prevented, reads
+// and writes raise SIGSEGV.
 func (m *Mapping) Protect(access bool) error {
 	protection := unix.PROT_NONE
 	if access {
@@ -128,8 +131,8 @@ func (m *Mapping) Protect(access bool) error {
 	return nil
 }
 
-// Shrink unmaps the end of a reservation, keeping the given number of bytes, rounded up to
-// PageSize.
+// Shrink unmaps the end of a reservation. It keeps the given number of bytes, rounded up to a
+// multiple of PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
@@ -143,8 +146,8 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, bytes), rest)
 }
 
-// Keep leaves the range mapped until the process exits, for the case that something that cannot be
-// stopped may still refer to its addresses. The Mapping must not be used afterwards.
+// Keep leaves the range mapped until the process exits. It is for ranges whose addresses may
+// still be used by something that cannot be stopped. The Mapping must not be used afterwards.
 func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
@@ -183,8 +186,8 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// Readable reports whether this process can read the byte at an address. It returns true if the
-// system cannot tell.
+// Readable reports whether this process can read the byte at an address. If the system cannot
+// determine this, Readable returns true.
 func Readable(address uintptr) bool {
 	var b [1]byte
 	local := []unix.Iovec{{Base: &b[0], Len: 1}}
@@ -193,8 +196,9 @@ func Readable(address uintptr) bool {
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// Remove frees the pages that lie entirely within a range of shared memory, in all processes that
-// map it. The pages contain zeros afterwards. Remove returns their total size.
+// Remove frees the pages that lie entirely within a range of shared memory, in all processes
+// that map it. The pages contain zeros afterwards. Remove returns the total size of the freed
+// pages.
 func Remove(base unsafe.Pointer, bytes int64) (int64, error) {
 	page := uintptr(os.Getpagesize())
 	head := -uintptr(base) & (page - 1)

@@ -31,8 +31,8 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain closes a mapping that is already closed. It returns the error of Close or, in builds
-// with the tag invariants, ErrUnmapped if Close panics as it should.
+// closeAgain closes a mapping that is already closed. It returns the error of Close. In builds
+// with the tag invariants, Close panics as it should, and closeAgain returns ErrUnmapped.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
 		if r := recover(); (r != nil) != invariants.Enabled {
@@ -169,8 +169,8 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 }
 
 // TestFailedHugeMappingsKeepOtherMappings checks that a failing mapping does not remove another
-// goroutine's mapping: goroutines map memory while others request huge pages that the system does
-// not have.
+// goroutine's mapping. Some goroutines map memory while others request huge pages that the
+// system does not have.
 func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
 	var goroutines sync.WaitGroup

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes, and the granularity of segments, because a memfd
-// backed by huge pages has a whole number of them. All ranks use this granularity, so that segments
-// have the same size on ranks with and without huge pages.
+// PageSize is the size of a huge page in bytes. It is also the granularity of segments, because
+// a memfd backed by huge pages has a whole number of them. All ranks use this granularity, so
+// that segments have the same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
 // Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a
@@ -49,8 +49,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// probe maps a file once. It lets the kernel choose the address, because a failed mmap at a fixed
-// address could unmap other memory.
+// probe maps a file once. It lets the kernel choose the address, because a failed mmap at a
+// fixed address could unmap other memory.
 func probe(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -59,8 +59,8 @@ func probe(f *os.File, bytes int64) error {
 	return unmap(base, bytes)
 }
 
-// FileSize returns a file's size in bytes. It asks the kernel, so the size can be trusted, unlike
-// one that another process has sent.
+// FileSize returns a file's size in bytes. The kernel reports the size, so it can be trusted,
+// unlike a size that another process has sent.
 func FileSize(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -70,9 +70,9 @@ func FileSize(f *os.File) (int64, error) {
 }
 
 // SealSize prevents changes to the size of a memfd. Without the seal, another process could
-// truncate the file, so that accesses to a mapping would fault. Older kernels cannot seal files
-// with huge pages. Callers may ignore that error, because only ranks of the same user have the
-// descriptor.
+// truncate the file, and accesses to a mapping of it would fault. Older kernels return an error
+// for files with huge pages. Callers may ignore that error, because only ranks of the same user
+// have the descriptor.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -91,10 +91,10 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the pages of a memfd that Discard has freed. A memfd backed by huge pages has
-// lost its reservation, so that an access could otherwise raise SIGBUS. For other files, Refill
-// does nothing, because the system allocates their pages on access. If Refill fails, the file has
-// no pages, as after Discard.
+// Refill allocates the pages of a memfd that Discard has freed. Discard makes a memfd backed by
+// huge pages lose its reservation, so that an access could otherwise raise SIGBUS. For other
+// files, Refill does nothing, because the system allocates their pages on access. If Refill
+// fails, the file has no pages, as after Discard.
 func Refill(f *os.File, bytes int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -106,8 +106,8 @@ func Refill(f *os.File, bytes int64) error {
 	return fill(f, bytes)
 }
 
-// fill implements Refill for huge pages. The kernel allocates them one by one and keeps those that
-// it has allocated before an error.
+// fill implements Refill for files with huge pages. The kernel allocates the pages one by one.
+// If it fails, it keeps those that it has already allocated.
 func fill(f *os.File, bytes int64) error {
 	if err := allocateFile(f, 0, 0, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)

@@ -99,6 +99,6 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		t.Errorf("AllocatedBytes = %d, %v after a failed fill, want 0", left, err)
 	}
 	if calls != 2 {
-		t.Errorf("fill has called fallocate %d times, want 2", calls)
+		t.Errorf("fill called fallocate %d times, want 2", calls)
 	}
 }

@@ -9,10 +9,10 @@ import (
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
 	// SetAside is the number of pages of size PageSize that are reserved for HugeMemfd
-	// (vm.nr_hugepages), and Free is the number of these that are not in use.
+	// (vm.nr_hugepages). Free is the number of these pages that are not in use.
 	SetAside, Free int
 	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
-	// within_size, advise, never, deny or force. It is empty if the kernel has none.
+	// within_size, advise, never, deny or force. It is empty if the kernel has no such policy.
 	Shared string
 }
 
@@ -47,8 +47,8 @@ func bracketed(text string) string {
 	return word
 }
 
-// ReadText returns the text of a system file, for example in /proc, without surrounding space, or
-// "" if the file cannot be read.
+// ReadText returns the text of a system file, such as one in /proc, without surrounding space.
+// If the file cannot be read, it returns "".
 func ReadText(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -18,10 +18,11 @@ func Pidfd(pid int) (*os.File, error) {
 }
 
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if the file is
-// closed or its read deadline passes.
+// closed or if its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller. A thread blocked in a system call would instead make
-// the runtime's monitor wake up thousands of times a second on the processors that ranks need.
+// AwaitEnd waits in the Go runtime's poller. If a thread were blocked in a system call instead,
+// the runtime's monitor would wake up thousands of times a second on processors that the ranks
+// need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -59,9 +60,9 @@ func BootID() (string, error) {
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace returns an identifier of one of this process's namespaces. Processes in different "net"
-// namespaces cannot connect over abstract sockets. A process can be watched only from its own "pid"
-// namespace or an enclosing one.
+// Namespace returns an identifier of one of this process's namespaces. Processes in different
+// "net" namespaces cannot connect over abstract sockets. A process can be watched only from the
+// same "pid" namespace or an enclosing one.
 func Namespace(kind string) (string, error) {
 	s, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

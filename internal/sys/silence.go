@@ -26,8 +26,9 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer for TCP connections that fail after SilenceLimit, as with DetectSilence.
-// It can also connect to Unix sockets.
+// Dialer returns a dialer whose TCP connections fail if the other machine has not answered for
+// SilenceLimit, like connections passed to DetectSilence. The dialer can also connect to Unix
+// sockets.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -57,7 +58,7 @@ func DetectSilence(conn net.Conn) error {
 	return limitSilence(raw)
 }
 
-// limitSilence limits how long sent data may stay unacknowledged. Where Linux supports it, data is
+// limitSilence limits how long sent data may stay unacknowledged. If Linux supports it, data is
 // sent again every probeInterval, so that the connection recovers soon after the network does.
 func limitSilence(conn syscall.RawConn) error {
 	var failed error
@@ -112,7 +113,7 @@ func SilenceOf(conn net.Conn) Silence {
 }
 
 // IsSilence reports whether an error on a TCP connection means that the other machine did not
-// answer, which it does even if the process at the other end has exited.
+// answer. A live machine answers even after the process at the other end has exited.
 func IsSilence(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,

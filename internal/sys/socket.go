@@ -15,7 +15,8 @@ type Peer struct {
 	UID int
 }
 
-// PeerOf returns the process at the other end. It asks the kernel, so the answer cannot be forged.
+// PeerOf returns the process at the other end of a connection. The kernel identifies the
+// process, so the answer cannot be forged.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -44,9 +45,10 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that was sent with it, or nil if there was
-// none. If there was more than one, it closes all of them and returns an error. If this process has
-// reached its limit of descriptors, the kernel drops the descriptor and ReceiveFile returns EMFILE.
+// ReceiveFile fills message and returns the descriptor that was sent with it, or nil if there
+// was none. If more than one descriptor was sent, it closes all of them and returns an error. If
+// this process has reached its limit of descriptors, the kernel drops the descriptor and
+// ReceiveFile returns EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)

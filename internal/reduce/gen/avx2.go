@@ -11,8 +11,8 @@ func (avx2) masks() bool           { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return v(i) }
 
-// v returns the name of vector register i, as numbered in the command's comment, and x that of its
-// lower half.
+// v returns the name of the vector register that the command's comment numbers i. x returns the
+// name of its lower half.
 func v(i int) string { return fmt.Sprintf("Y%d", i) }
 func x(i int) string { return fmt.Sprintf("X%d", i) }
 
@@ -42,7 +42,7 @@ func (avx2) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, v(15))
 }
 
-// jumpIfNotFinite subtracts each accumulator from itself, like avx512.jumpIfNotFinite.
+// jumpIfNotFinite subtracts each accumulator from itself; see avx512.jumpIfNotFinite.
 func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -58,7 +58,7 @@ func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	p.op("JNE", label)
 }
 
-// widen loads a vector of halves like avx512.widen.
+// widen loads a vector of halves; see avx512.widen.
 func (avx2) widen(p *program, k kernel, address string, low, high int) {
 	if k.elem.name == "Float16" {
 		p.op("VCVTPH2PS", address, v(low))
@@ -102,7 +102,8 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, v(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// This is like avx512.lanes, but blends by the upper bit of each byte in the mask.
+		// This is like avx512.lanes, but the blend is selected by the highest bit of each byte in the
+		// mask.
 		p.op("VPMULLW", operand, v(acc), v(10))
 		p.op("VPSRLW", "$8", v(acc), v(acc))
 		p.op("VPAND", operand, v(12), operand)
@@ -123,7 +124,8 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// longExtreme inverts the highest bits so that it can compare unsigned integers as signed ones.
+// longExtreme inverts the highest bits, so that it can compare unsigned integers as if they were
+// signed.
 func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
 	p.op("VPXOR", operand, v(12), v(10))
 	p.op("VPXOR", acc, v(12), v(11))
@@ -135,9 +137,9 @@ func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
 	p.op("VBLENDVPD", v(10), operand, acc, acc)
 }
 
-// extremes computes the result with both orders of the operands. The two differ only for zeros,
-// where OR gives -0 and AND gives +0. Lanes with a NaN are added instead, because addition
-// propagates NaNs.
+// extremes computes the result with both orders of the operands. The two results differ only for
+// zeros, where OR gives -0 and AND gives +0. If a lane has a NaN, its operands are added
+// instead, because addition propagates NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op.name] + k.elem.lane
 	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op.name]
@@ -149,7 +151,7 @@ func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	p.op("VBLENDV"+k.elem.lane, v(11), acc, v(10), acc)
 }
 
-// longProduct multiplies 32-bit halves: low*low + (low*high + high*low)<<32.
+// longProduct computes 64-bit products from 32-bit halves: low*low + (low*high + high*low)<<32.
 func (avx2) longProduct(p *program, operand, acc string) {
 	p.op("VPSRLQ", "$32", acc, v(10))
 	p.op("VPMULUDQ", operand, v(10), v(10))
@@ -161,7 +163,7 @@ func (avx2) longProduct(p *program, operand, acc string) {
 	p.op("VPADDQ", v(10), acc, acc)
 }
 
-// jumpIfNaN compares accumulators in pairs, like avx512.jumpIfNaN.
+// jumpIfNaN compares accumulators in pairs; see avx512.jumpIfNaN.
 func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	n := k.registers(units)

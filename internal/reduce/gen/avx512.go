@@ -11,8 +11,8 @@ func (avx512) masks() bool           { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return z(i) }
 
-// z returns the name of vector register i, as numbered in the command's comment, and y that of its
-// lower half.
+// z returns the name of the vector register that the command's comment numbers i. y returns the
+// name of its lower half.
 func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
@@ -37,7 +37,8 @@ func (avx512) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, z(15))
 }
 
-// jumpIfNotFinite subtracts each accumulator from itself, which gives zero or a NaN.
+// jumpIfNotFinite subtracts each accumulator from itself, which gives zero if the value is
+// finite and otherwise a NaN.
 func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -63,9 +64,9 @@ func (avx512) fetch(p *program, k kernel, address, register string, how access) 
 	p.op(move, address, register)
 }
 
-// widen loads a vector of halves into two registers of float32. For Float16, these get the lower
-// and the upper half of the vector; for BFloat16, they get the even and the odd elements, which
-// avoids a shuffle.
+// widen loads a vector of halves into two registers of float32. For Float16, the registers get
+// the lower and the upper half of the vector. For BFloat16, they get the even and the odd
+// elements, because this avoids a shuffle.
 func (s avx512) widen(p *program, k kernel, address string, low, high int, how access) {
 	if how == masked {
 		s.fetch(p, k, address, z(11), how)
@@ -121,16 +122,17 @@ func needsRegister(k kernel) bool {
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
-		// Bit 2 of choice takes the sign from the result of the comparison, which orders the zeros.
-		// Lanes with a NaN are added instead, because addition propagates NaNs.
+		// Bit 2 of choice makes the instruction take the sign from the result of the comparison, which
+		// orders the zeros. If a lane has a NaN, its operands are added instead, because addition
+		// propagates NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
 		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
 		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
 		p.op("VMOVAPS", z(10), z(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// The first product is that of the even bytes, and the shifted one that of the odd bytes. The
-		// last instruction combines the two.
+		// The first product is that of the even bytes, and the shifted product is that of the odd
+		// bytes. The last instruction combines the two.
 		p.op("VPMULLW", operand, z(acc), z(10))
 		p.op("VPSRLW", "$8", z(acc), z(acc))
 		p.op("VPANDD", operand, z(12), operand)
@@ -154,7 +156,7 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 			p.op("VCMP"+k.elem.lane, ordered, left, right, "K2", "K2")
 		}
 	}
-	p.op(test, "K2", "K2") // carry if all bits are set
+	p.op(test, "K2", "K2") // sets the carry flag if all bits are set
 	p.op("JCC", label)
 }
 
@@ -177,8 +179,8 @@ func (avx512) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", z(high), y(high))
 		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
 	case "BFloat16":
-		// Rounding to even adds 0x7FFF plus the last bit that is kept. For the canonical NaN, this
-		// does not carry.
+		// To round to nearest even, the code adds 0x7FFF plus the last bit that is kept. For the
+		// canonical NaN, this addition does not carry.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", z(acc), z(8))
 			p.op("VPANDD", z(13), z(8), z(8))

@@ -14,7 +14,7 @@ type kernel struct {
 // accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
-// access is the way in which a vector in memory is loaded or stored.
+// access selects how a vector in memory is loaded or stored.
 type access int
 
 const (
@@ -23,8 +23,8 @@ const (
 	streamed        // bypassing the caches
 )
 
-// vectors generates code for an instruction set. A unit is one vector in memory, which has one
-// accumulator, or two for halves. Addresses are assembler operands.
+// vectors generates code for one instruction set. A unit is one vector in memory. It has one
+// accumulator, or two if its elements are halves. Addresses are assembler operands.
 type vectors interface {
 	name() string
 	bytes() int      // size of a vector
@@ -34,14 +34,14 @@ type vectors interface {
 	constants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, how access)
 	combine(p *program, k kernel, unit int, address string, how access)
-	// operand loads the operand of the final step, or the factor, into register 15.
+	// operand loads the operand of the final step, or the factor, into vector register 15.
 	operand(p *program, k kernel, address string)
 	// jumpIfNotFinite jumps to a label if an accumulator of the first units holds an infinity or a
 	// NaN.
 	jumpIfNotFinite(p *program, k kernel, units int, label string)
 	// jumpIfNaN jumps to a label if an accumulator of the first units holds a NaN.
 	jumpIfNaN(p *program, k kernel, units int, label string)
-	// canonical replaces every NaN in the accumulators of the first units with the canonical one.
+	// canonical replaces every NaN in the accumulators of the first units with the canonical NaN.
 	canonical(p *program, k kernel, units int)
 	pack(p *program, k kernel, unit int)
 	store(p *program, k kernel, unit int, address string, how access)
@@ -63,9 +63,9 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// symbol returns the name of the kernel's function. Signed and unsigned integers of the same size
-// share a function if their results have the same bits. A bitwise operation has only one function,
-// which works on bytes.
+// symbol returns the name of the kernel's function. Signed and unsigned integers of the same
+// size share a function if their results have the same bits. A bitwise operation has only one
+// function, which works on bytes.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
 	switch {
@@ -84,8 +84,8 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits that replace every NaN in an accumulator. For BFloat16, the bits
-// that are truncated are zero, so that rounding does not carry.
+// canonicalNaN returns the bits that replace every NaN in an accumulator. For BFloat16, the low
+// bits that rounding removes are zero, so that rounding does not carry.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.elem.name {
 	case "Float64":
@@ -96,8 +96,8 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// finalStep reports whether the kernel can divide or multiply after the accumulation, as averages
-// require.
+// finalStep reports whether the kernel can divide or multiply after the accumulation, as
+// averages require.
 func (k kernel) finalStep() bool { return k.elem.float && k.op.name == "Sum" }
 
 func (k kernel) units() int {
@@ -131,9 +131,10 @@ func assemble(set vectors) []byte {
 	return p.Bytes()
 }
 
-// entry writes the function that Go calls. It jumps to a kernel, which returns to Go. On a thread
-// with different arithmetic settings, it instead changes the settings, calls the kernel, and
-// restores them. For that it uses the space of arguments that it has already read.
+// entry writes the function that Go calls. This function jumps to a kernel, which returns to Go.
+// If the thread has different arithmetic settings, the function instead changes the settings,
+// calls the kernel, and restores the settings. It saves them in the stack space of arguments
+// that it has already read.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n", set.name())
@@ -162,7 +163,7 @@ func entry(p *program, set vectors) {
 	p.op("JMP", "AX")
 	p.label("own")
 	p.op("STMXCSR", "kernel+0(FP)")
-	p.op("MOVQ", "$0x1F80", "dsts+8(FP)") // the value after a reset
+	p.op("MOVQ", "$0x1F80", "dsts+8(FP)") // the value of MXCSR after a processor reset
 	p.op("LDMXCSR", "dsts+8(FP)")
 	p.op("CALL", "AX")
 	p.op("LDMXCSR", "kernel+0(FP)")
@@ -176,10 +177,11 @@ func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "GLOBL trial%s<>(SB), RODATA|NOPTR, $48\n\n", set.name())
 }
 
-// trial contains two vectors and their sum according to IEEE 754. The first lane detects whether
-// the thread flushes subnormal operands or results to zero, as after torch.set_flush_denormal. The
-// other lanes detect whether it rounds to nearest even. Reading MXCSR instead would take about 20
-// ns, because it waits for all earlier arithmetic.
+// trial contains two vectors, and their sum according to IEEE 754. The first lane detects
+// whether the thread flushes subnormal operands or results to zero, as after
+// torch.set_flush_denormal. The other lanes detect whether the thread rounds to nearest even.
+// Reading MXCSR instead would take about 20 ns, because the read waits for all earlier
+// arithmetic.
 var trial = [3][4]uint32{
 	{1, 0x3F800000, 0xBF800000, 0x3F800001},
 	{1, 0x33800000, 0xB3800000, 0x33800000},
@@ -253,15 +255,15 @@ type stage struct {
 	late   *program // code that is placed after the return
 	set    vectors
 	kernel kernel
-	prefix string // of labels
+	prefix string // prefix of the stage's labels
 	units  int
 	access access
 }
 
-// pairs writes loops over blocks for the most common shapes, which are two sources and one or two
-// destinations. These loops keep the pointers in registers, which for one destination is up to a
-// third faster in the L1 cache. For two destinations, storing vectors alternately is 7 % faster in
-// the L2 cache. For other shapes, the code falls through.
+// pairs writes loops over blocks for the most common shapes, which are two sources and one or
+// two destinations. For other shapes, the code falls through. These loops keep the pointers in
+// registers, which for one destination is up to a third faster in the L1 cache. For two
+// destinations, storing vectors alternately is 7 % faster in the L2 cache.
 func (s *stage) pairs() {
 	s.op("CMPQ", "R9", "$2")
 	s.op("JNE", "block")
@@ -284,8 +286,9 @@ func (s *stage) pairs() {
 	s.late.Write(later.Bytes())
 }
 
-// pair writes one of those loops. Unless results must be packed first, it stores them before the
-// check for NaNs, and again if there are any, so that loads and stores alternate.
+// pair writes one of these loops. Unless results must first be packed, the loop stores them
+// before it checks for NaNs, so that loads and stores alternate. If there are NaNs, it stores
+// the results again.
 func (s *stage) pair(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -355,8 +358,8 @@ func (s *stage) write() {
 	s.store()
 }
 
-// clear replaces NaNs with the canonical one and, if it found any, stores the given results again.
-// A single check for NaNs covers the whole block.
+// clear replaces NaNs with the canonical NaN. If there are any, it stores the given results
+// again. One check for NaNs covers the whole block.
 func (s *stage) clear(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
@@ -372,9 +375,9 @@ func (s *stage) clear(label string, results []string) {
 	s.late.op("JMP", label+"Clear")
 }
 
-// prefetch prefetches a line that a later block will load. Kernels for 16-bit floats execute too
-// many instructions per line for the processor to prefetch the next lines in time. For other types,
-// a prefetch would only cost time.
+// prefetch prefetches a line that a later block will load. Kernels for 16-bit floats execute so
+// much code per line that the processor does not prefetch the next lines in time. For other
+// types, a prefetch would only cost time.
 func (s *stage) prefetch(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.access == whole {
@@ -382,8 +385,8 @@ func (s *stage) prefetch(address string) {
 	}
 }
 
-// final writes the step after the accumulation. Rare steps are placed after the return, so that
-// without them, no branch is taken except the one to the next block.
+// final writes the step after the accumulation. Code for rare cases is placed after the return.
+// If no such case occurs, the only branch taken is the one to the next block.
 func (s *stage) final() {
 	s.op("TESTL", "$6", "BX")
 	s.op("JNE", s.prefix+"Multiply")
@@ -418,8 +421,8 @@ func (s *stage) finalAll(instruction string) {
 	}
 }
 
-// store writes the loop over destinations. Streamed stores need no mask, because a streamed range
-// consists of whole lines.
+// store writes the loop over destinations. Streamed stores need no mask, because a streamed
+// range consists of whole lines.
 func (s *stage) store() {
 	s.op("XORL", "CX", "CX")
 	s.label(s.prefix + "Destination")

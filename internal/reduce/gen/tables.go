@@ -12,20 +12,22 @@ type element struct {
 
 type operation struct {
 	name string
-	// integers and floats are instructions that implement the whole operation. The element type
-	// completes their names, as in VPADDB and VADDPS. Types without such an instruction need a case
-	// in the method lanes.
+	// integers and floats are the names of instructions that implement the whole operation, without
+	// the suffix for the element type, as in VPADDB and VADDPS. Types without such an instruction
+	// need a case in the method lanes.
 	integers, floats string
-	// bitwise operations have one instruction for all integers. AVX-512 appends the size of lanes.
+	// bitwise operations have one instruction for all integers. AVX-512 appends the size of the
+	// lanes to its name.
 	bitwise bool
-	// scaled operations are for floats. They multiply every source by a factor in register 15.
+	// scaled operations exist only for floats. They multiply every source by the factor in vector
+	// register 15.
 	scaled bool
 	// signed operations have different instructions for signed and unsigned integers.
 	signed bool
 }
 
-// operations and elements are in the order of the constants in package reduce, where opScaledSum
-// follows the last operation.
+// operations and elements are in the order of the constants in package reduce. There,
+// opScaledSum follows the last operation.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},

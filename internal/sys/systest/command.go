@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// Patience is a limit for processes that normally take seconds. It is long enough for a busy
-// machine.
+// Patience is the time limit for processes that normally take seconds. It is long enough for a
+// busy machine.
 const Patience = 2 * time.Minute
 
-// dumpTime limits the time that a process takes to print its stacks after its deadline, and the
-// time for which its children may keep its output open after it exits.
+// dumpTime limits how long a process takes to print its stacks after its deadline. It also
+// limits how long the process's children may keep its output open after the process has exited.
 const dumpTime = 10 * time.Second
 
-// Command prepares a process that gets SIGQUIT after its limit, or when the test ends. A Go program
-// then prints the stacks of its goroutines and exits, and a C program just exits. dumpTime later,
-// the process is killed, and Wait stops waiting for the end of its output.
+// Command prepares a process that gets SIGQUIT when its time limit expires or the test ends. A
+// Go program then prints the stacks of its goroutines and exits; a C program just exits. If the
+// process is still running after dumpTime, it is killed, and Wait stops waiting for the end of
+// its output.
 func Command(t testing.TB, limit time.Duration, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

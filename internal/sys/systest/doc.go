@@ -1,3 +1,3 @@
-// Package systest starts processes for tests, which print their stacks if they exceed their
-// deadline.
+// Package systest starts processes for tests. If a process exceeds its deadline, it prints its
+// stacks.
 package systest
