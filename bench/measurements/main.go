@@ -5,8 +5,8 @@
 //	measurements add NAME [FLAGS]   write results/NAME.json from the output of "symmem bench
 //	                                --json" or "go test -bench" on standard input
 //
-// Each table is generated between two comments. To add a table to a page, write these two lines and
-// run the command:
+// Each table is generated between two comments. To add a table to a page, write these two lines
+// and run the command:
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
@@ -14,11 +14,12 @@
 // bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves. A
 // result file has exactly these fields:
 //
-//   - runs lists the runs: machine, date (a day, or "2026-11-20 to 2026-11-22"), and if known
-//     libraries, commit and command. A run for a part of the table names it in part.
-//   - columns lists names with units.
-//   - rows lists the rows. A cell is a number, whose digits are kept, a text, null, or a list of
-//     these, which is shown with " / ".
+//   - runs describes each run by its machine, its date (a day, or "2026-11-20 to 2026-11-22") and,
+//     if known, its libraries, commit and command. If a run produced only a part of the table, its
+//     field named part says which.
+//   - columns lists the names of the columns, with units.
+//   - rows lists the rows. A cell is a number (all of its digits are kept), a string, null, or a
+//     list of these, which is joined with " / ".
 package main
 
 import (

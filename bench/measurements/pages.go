@@ -13,8 +13,8 @@ import (
 	"symmem/bench/results"
 )
 
-// generated matches a table together with the comments before and after it. The first group is the
-// name of the result file.
+// generated matches a table together with the comments before and after it. The first capture
+// group is the name of the result file.
 var generated = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
 // tables returns the tables in the result files of a folder as Markdown, by name.

@@ -22,8 +22,8 @@ func parse(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// table collects named values by row. Each name has a column, and the columns are in order of
-// appearance.
+// table collects named values by row. Each name has a column, and the columns are in the order in
+// which the names first appeared.
 type table struct {
 	columns []string
 	rows    []map[string]any

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Summary summarizes the batches of one variant, in nanoseconds per operation.
+// Summary summarizes the times of a result or its baseline, in nanoseconds per operation.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
@@ -44,7 +44,7 @@ type Result struct {
 	// Ratio is the median of the baseline divided by Median, so a value above 1 means that the
 	// result is faster.
 	Ratio *float64 `json:"ratio"`
-	// Bar is the maximum time that is permitted, in nanoseconds, or 0 if there is no limit.
+	// Bar is the longest permitted median in nanoseconds. If it is 0, there is no limit.
 	Bar float64 `json:"bar_ns,omitempty"`
 	// Counts holds further figures, by name.
 	Counts map[string]float64 `json:"counts,omitempty"`
@@ -107,8 +107,8 @@ func (r *Report) NoteWorst() {
 	}
 }
 
-// Half reports whether the result is in-place or out-of-place. A row of nccl-tests consists of
-// these two halves.
+// Half returns "in-place" or "out-of-place", after the two halves of each row that nccl-tests
+// prints.
 func (r *Result) Half() string {
 	if r.Params["in_place"] == true {
 		return "in-place"
@@ -128,7 +128,7 @@ func (r *Report) Missed() []string {
 	return missed
 }
 
-// Label returns the name and the parameters.
+// Label returns the name and the parameters of a result, as in "all_reduce bytes=8 ranks=2".
 func (r *Result) Label() string {
 	var b strings.Builder
 	b.WriteString(r.Name)

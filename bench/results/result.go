@@ -34,8 +34,8 @@ type Run struct {
 	Command string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It rejects unknown fields, and rows that do not have a cell for each
-// column.
+// Read decodes a result file. It rejects unknown fields, and rows that do not have exactly one
+// cell for each column.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))

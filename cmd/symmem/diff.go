@@ -70,7 +70,7 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags of commands that compare the ranks' files.
+// rankFiles holds the flags of commands that compare files recorded by ranks.
 type rankFiles struct {
 	ranks    []string
 	device   int
@@ -112,8 +112,8 @@ func (f *rankFiles) compare(
 	}
 	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
 	if minFiles > 1 && !report.Compared() {
-		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group with events "+
-			"is in the files of two ranks"))
+		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group has events "+
+			"in the files of two ranks"))
 	}
 	return report, nil
 }

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// traceRanks makes three ranks perform the same requests and write traces. Unless extra is
-// negative, rank 1 makes one more request before request number extra.
+// traceRanks makes three ranks perform the same requests and write traces. If extra is not
+// negative, rank 1 makes one additional request before request number extra.
 func traceRanks(t *testing.T, extra int) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -82,7 +82,7 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds compares the traces of two worlds of the same processes, whose ranks differ
+// TestDiffOfTwoWorlds compares the traces of processes that opened two worlds. The ranks differ
 // only in the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()

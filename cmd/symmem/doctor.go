@@ -125,7 +125,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 }
 
 // join runs the trial on a rank that a launcher has started. The trial comes before all other
-// checks, because these load NCCL. Without a trial, the first rank of each machine reports on it.
+// checks, because those load NCCL. Without a trial, the first rank of each machine reports on that
+// machine.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -201,7 +202,7 @@ func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 }
 
 // tuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
-// built-in table. required reports whether the user named the file, so that it must exist.
+// built-in table. If required is true, the user named the file, so it must exist.
 func tuningFile(device string, ranks int) (file string, required bool) {
 	file = os.Getenv("SYMMEM_TUNING")
 	switch {
@@ -217,8 +218,8 @@ func tuningFile(device string, ranks int) (file string, required bool) {
 	return file, false
 }
 
-// trialContext limits the time of a trial, which waits for other ranks several times, and creates
-// contexts and communicators.
+// trialContext limits the duration of a trial. The limit is longer than f.timeout because a trial
+// waits for other ranks several times, and also creates contexts and communicators.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -37,7 +37,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); ranksWithLogs(cmd.Process.Pid) < 2; {
 		if time.Now().After(deadline) {
-			t.Fatal("the ranks have not opened their logs within a minute")
+			t.Fatal("the ranks did not open their logs within a minute")
 		}
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -100,8 +100,8 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// TestDoctorWithoutHomeDirectory checks that doctor's verdict, which depends on the machine, is the
-// same with and without a home directory.
+// TestDoctorWithoutHomeDirectory checks that doctor's verdict, which depends on the machine, is
+// the same with and without a home directory.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := runSymmem(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")

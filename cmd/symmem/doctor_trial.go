@@ -13,8 +13,8 @@ import (
 )
 
 // trialSizes lists the sizes of the trial's calls: a small one for latency and a large one for
-// bandwidth, which is also the size of the segment. For each size, repeats calls are timed, after
-// as many untimed ones.
+// bandwidth. The segment has the large size. The number of timed calls of each size is given by
+// repeats; the same number of untimed calls precedes them.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -169,24 +169,24 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 }
 
 func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
-	sum, stream := workload.Transfer{
+	transfer, stream := workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
 			Count: m.Bytes() / 4, Ranks: t.rt.Size(),
 		},
 		Group: t.rt.World(), Send: m, Recv: m,
 	}, t.rt.DefaultStream()
-	if err := sum.Fill(stream); err != nil {
+	if err := transfer.Fill(stream); err != nil {
 		return err
 	}
-	if err := sum.Launch(ctx, stream, stream); err != nil {
+	if err := transfer.Launch(ctx, stream, stream); err != nil {
 		return err
 	}
-	if err := sum.Read(stream); err != nil {
+	if err := transfer.Read(stream); err != nil {
 		return err
 	}
 	err := stream.Synchronize(ctx)
-	c.Wrong = sum.Compare(sum.Got, sum.Output(t.rt.Rank())).Wrong
+	c.Wrong = transfer.Compare(transfer.Got, transfer.Output(t.rt.Rank())).Wrong
 	return err
 }
 
@@ -216,8 +216,8 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel of a call, which it looks for in NCCL's log after the first skip
-// launches.
+// prove records the kernel that performed a call. It searches NCCL's log for that kernel, except
+// for the log's first skip launches.
 func (t *trial) prove(c *doctor.TrialCall, skip int) {
 	if !t.rankZero.Logged || c.Path == symmem.PathDirect.String() {
 		return

@@ -1,11 +1,11 @@
-// Command against compares the speed of collectives on the host between two checkouts of symmem. It
-// builds the command of each checkout and runs the two commands alternately, so that other load on
-// the machine slows down both. It prints the ratio of each pair of runs.
+// Command against compares the speed of collectives on the host between two checkouts of symmem.
+// It builds the command of each checkout and runs the two commands alternately, so that other load
+// on the machine slows down both. It prints the ratio of each pair of runs.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are folders. If -bar is set, the exit code is 1 if a ratio of the old to the new time
-// is below it. If the measurement fails, the exit code is 2.
+// OLD and NEW are the folders of the checkouts. The exit code is 1 if the ratio of the old to the
+// new time is below -bar for any result, and 2 if the measurement fails.
 package main
 
 import (

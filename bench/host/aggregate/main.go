@@ -4,12 +4,13 @@
 //	aggregate table FILE                 print all rows of a file as Markdown tables
 //	aggregate results FILE FOLDER        write the tables as result files for docs/measurements
 //
-// Environment variables describe the origin of results: MACHINE, LIBRARIES, DATE, COMMIT and
-// COMMAND.
+// The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND describe the origin of
+// the results.
 //
 // A row consists of label, ranks, operation, bytes, and the median, 10th percentile and 90th
 // percentile in microseconds. Rows in FILE have two further columns: the round-trip time between
-// two processors in nanoseconds, before and after the launch. Lines that begin with # are comments.
+// two processors in nanoseconds, before and after the launch. Lines that begin with # are
+// comments.
 package main
 
 import (

@@ -89,7 +89,7 @@ func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 
 func TestInvalidInputIsRejected(t *testing.T) {
 	if err := run([]string{"rows"}, nil, nil); !errors.Is(err, errUsage) {
-		t.Errorf("with too few arguments, run = %v, want the usage", err)
+		t.Errorf("run with too few arguments = %v, want the usage error", err)
 	}
 	if err := run([]string{"rows", "x"}, strings.NewReader("{"), nil); err == nil {
 		t.Error("rows accepted a truncated report")

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// ours is the label of symmem, and limit the label of the plain C program. All other labels are
-	// those of peers.
+	// ours labels the rows of symmem, and limit labels those of a plain C program. All other labels
+	// belong to peers.
 	ours  = "symmem"
 	limit = "limit"
 )
@@ -34,7 +34,7 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches holds the medians of all launches, by key and label, in microseconds.
+// launches holds the median of each launch of a benchmark, by key and label, in microseconds.
 type launches struct {
 	times map[rowKey]map[string][]float64
 	// dropped counts the rows of launches during which the machine changed or was busy.

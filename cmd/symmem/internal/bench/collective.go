@@ -20,8 +20,8 @@ type Collective struct {
 	Path     symmem.PathChoice
 	// OutsideWindows places the buffers outside windows on every path, as PathPlain always does.
 	OutsideWindows bool
-	// Compare measures PathAuto against every path that a call can take, alternating on the same
-	// buffers. It needs PathAuto and a single check level.
+	// Compare measures PathAuto against every path that a call can take, alternating between them on
+	// the same buffers. It requires Path to be PathAuto, and Checks to contain a single level.
 	Compare bool
 	// GraphOps is the number of calls to capture into a graph, whose replays are timed. If it is 0,
 	// calls are timed one by one.
@@ -33,8 +33,9 @@ type Collective struct {
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds at each level, whose batches are combined. Each world has its
-	// memory at different addresses, which can change the time of small messages by a tenth.
+	// Worlds is the number of worlds at each check level. Their batches are combined, because each
+	// world has its memory at other addresses, which can change the time of small messages by a
+	// tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
@@ -44,12 +45,12 @@ type Collective struct {
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm is set once something has been measured, after which the processors run at full clock.
+	// warm is set after the first measurement, when the processors have reached their full clock.
 	warm bool
 }
 
-// bufferBytes returns the size of a buffer for calls of up to largest bytes, which are rounded up
-// to a whole number of elements for each rank.
+// bufferBytes returns the size of a buffer for calls of up to largest bytes. The buffer has room
+// for calls whose size is rounded up to a whole number of elements for each rank.
 func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
@@ -72,8 +73,8 @@ type Row struct {
 	Results [2]*report.Result
 }
 
-// Run measures collectives as one rank of a world that a launcher has started. On every rank, it
-// passes each row to emit, but only rank 0 should write the row.
+// Run measures collectives as one rank of a world that a launcher has started. It passes each row
+// to emit on every rank, but only rank 0 should print the rows.
 func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 	var worlds []*world
 	var err error
@@ -153,8 +154,8 @@ func (o *Collective) measure(
 }
 
 // choices returns the path choices to measure. With Compare, these are PathAuto and, if the call
-// can take several paths, each of these. If the call cannot take the requested path, choices
-// returns PathAuto and the reason.
+// can take more than one path, each path that it can take. If the call cannot take the requested
+// path, choices returns PathAuto and the reason for the refusal.
 func (o *Collective) choices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {

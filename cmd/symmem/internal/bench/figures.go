@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// result combines the batches of the runners that measure the same call. With several check levels,
-// it compares the last level with the first.
+// result combines the batches of the runners that measure the same call. With several check
+// levels, it compares the last level with the first.
 func (o *Collective) result(
 	row *Row, inPlace bool, refused string, runners []*runner,
 ) *report.Result {
@@ -62,8 +62,9 @@ func (o *Collective) result(
 	return result
 }
 
-// compare makes the fastest path the baseline of a result. The ratio is the median of the ratios of
-// adjacent batches, which drift does not affect. auto holds the times with PathAuto.
+// compare makes the fastest path the baseline of a result. auto holds the times with PathAuto. The
+// ratio is the median of the ratios of adjacent batches, because drift does not affect those
+// ratios.
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
@@ -86,6 +87,6 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 	}
 }
 
-// SlowerThanPlain is the upper limit for the time on a path that the tuning table chooses, relative
-// to the plain path.
+// SlowerThanPlain is the upper limit for the time on a path that the tuning table chooses,
+// relative to the plain path.
 const SlowerThanPlain = 1.02

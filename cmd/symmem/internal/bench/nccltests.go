@@ -23,7 +23,7 @@ type NCCLTests struct {
 	refused   []string   // reasons why rows did not take the requested path
 }
 
-// ncclNames maps types to their names in nccl-tests, where these differ.
+// ncclNames contains the types whose names in nccl-tests differ from ours.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",

@@ -67,15 +67,16 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// countsAllRanks reports whether the size counts the parts of all ranks instead of one part.
+// countsAllRanks reports whether the size covers the parts of all ranks rather than a single part.
 func (o *Operation) countsAllRanks() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
 // countAndSize returns the count argument of a call of about the given size in bytes, and the
-// actual size. As in nccl-tests, the size is that of an all-gather's output or a reduce-scatter's
-// input, and is rounded up to a whole number of elements for each rank.
+// actual size. As in nccl-tests, the size of an all-gather is that of its output, the size of a
+// reduce-scatter is that of its input, and sizes are rounded up to a whole number of elements for
+// each rank.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -88,6 +89,6 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	return count, count * unit
 }
 
-// hasBuffers reports whether the operation has buffers, and thus windows and rules in a tuning
-// table.
+// hasBuffers reports whether the operation has buffers that peers read. Only such operations use
+// windows and have rules in a tuning table.
 func (o *Operation) hasBuffers() bool { return o.kind.Tuned() }

@@ -15,8 +15,8 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// wordDistance is the distance between the two words in bytes. It places them in different pairs
-	// of cache lines.
+	// wordDistance is the distance in bytes between the two words that the goroutines write. It is
+	// large enough for the words to be in different pairs of cache lines.
 	wordDistance = 256
 )
 

@@ -15,15 +15,15 @@ import (
 // Tune measures the times for a tuning table. All ranks must use the same configuration.
 type Tune struct {
 	// Collective sets the operations, the sizes, the element type, the backend and the plan; Run
-	// sets the other fields. If the backend supports capture and GraphOps is not 0, calls are
-	// measured in graphs of as many calls as fit into a batch, at most GraphOps. Otherwise, calls are
-	// measured one by one.
+	// sets the other fields. If GraphOps is not 0 and the backend supports capture, Run measures
+	// graphs of up to GraphOps calls, as many as fit into a batch. Otherwise, it measures calls one
+	// by one.
 	Collective
 	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string
 	// Base returns the table to start from, or nil for the built-in table. It is called on rank 0
-	// only. The table's times for sizes outside the range of Sizes are kept if they were measured
-	// with the same device and library.
+	// only. If the table was measured with the same device and library, Run keeps its times for sizes
+	// outside the range of Sizes.
 	Base func(device string, ranks int) *tuning.Table
 	// Progress, if set, is called with a description of each measurement.
 	Progress func(text string)
@@ -36,7 +36,7 @@ type Tuned struct {
 	Table *tuning.Table
 	// Rules lists the new rules in the order of measurement.
 	Rules []tuning.Rule
-	// Skipped says why there is no new rule, for each operation without one.
+	// Skipped explains, for each operation without a new rule, why there is none.
 	Skipped []string
 	// Device and Ranks determine the name of the table's file.
 	Device string
@@ -69,8 +69,8 @@ func skipReason(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints adds the old times for smaller and larger sizes to the new times, which are in
-// ascending order of size. It returns nil if there are no new times.
+// mergePoints returns the new points and those old points whose sizes are outside the range of the
+// new ones. newPoints must be in ascending order of size. If it is empty, mergePoints returns nil.
 func mergePoints(old, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -97,8 +97,8 @@ func (o *Tune) report(format string, args ...any) {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noise returns the random error of the median of ratios, in percent. It uses logarithms, which
-// give delays of either path the same weight.
+// noise returns the random error of the median of ratios, in percent. It uses logarithms because
+// they give delays of either path the same weight.
 func noise(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0

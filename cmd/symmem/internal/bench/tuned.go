@@ -12,9 +12,9 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size and a line for each rule. The line of a size shows by
-// how much the chosen path is faster than the alternative. If the two-level path was measured, its
-// time is in the column of the direct path.
+// Text writes a line for each measured size and a line for each rule. The line for a size shows by
+// how much the chosen path is faster than the alternative. The time of the two-level path is shown
+// in the column of the direct path, because only one of the two is measured.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",

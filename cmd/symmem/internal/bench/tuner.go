@@ -12,8 +12,9 @@ import (
 // tuner measures the paths of operations, one operation at a time.
 type tuner struct {
 	*Tune
-	// registered has registered buffers of a pool. outside has buffers outside windows, on which the
-	// direct path is measured, and is nil if no call can take the direct path.
+	// registered is the world whose buffers lie in windows. outside is the world whose buffers lie
+	// outside windows; it is used to measure the direct path on such buffers, and is nil if no call
+	// can take the direct path.
 	registered, outside *world
 	base                *tuning.Table // table to start from
 	reused              bool          // set if new rules contain times of base
@@ -46,11 +47,11 @@ func (t *tuner) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		newPoints := t.rules(op, times)
-		if len(newPoints) == 0 {
+		newRules := t.rules(op, times)
+		if len(newRules) == 0 {
 			t.tuned.Skipped = append(t.tuned.Skipped, skipReason(op, t.DataType))
 		}
-		t.tuned.Rules = append(t.tuned.Rules, newPoints...)
+		t.tuned.Rules = append(t.tuned.Rules, newRules...)
 	}
 	return nil
 }
@@ -73,9 +74,9 @@ func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 				Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
 			},
 		}
-		variants := mergePoints(t.base.Measured(calls), measured.points)
-		t.reused = t.reused || len(variants) > len(measured.points)
-		rules = append(rules, tuning.Derive(calls, otherwise, variants))
+		merged := mergePoints(t.base.Measured(calls), measured.points)
+		t.reused = t.reused || len(merged) > len(measured.points)
+		rules = append(rules, tuning.Derive(calls, otherwise, merged))
 	}
 	return rules
 }
@@ -101,13 +102,13 @@ func (t *tuner) describe() *tuning.Table {
 }
 
 // points holds the times of one operation in ascending order of size. windows compares the plain
-// path with the window path. direct compares the direct path or, in a group without a direct path,
-// the two-level path with the faster of plain and window. anywhere compares the direct path, on
-// buffers outside windows, with the plain path.
+// path with the window path. direct compares the faster of these two with the direct path, or with
+// the two-level path in a group that has no direct path. anywhere compares the plain path with the
+// direct path on buffers outside windows.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
-// maxOutsideBytes exceeds the exchange memory of any group, which limits the direct path on buffers
-// outside windows.
+// maxOutsideBytes is an upper bound on the size of calls that can take the direct path on buffers
+// outside windows. The actual limit is the group's exchange memory, which is always smaller.
 const maxOutsideBytes = 64 << 20
 
 // measure measures an operation out of place and, if it is supported, in place.
@@ -169,7 +170,7 @@ func (t *tuner) variants(
 	for _, path := range paths {
 		variants = append(variants, variant{t.registered, path})
 	}
-	// On buffers outside windows, a call can be in place only on a single rank.
+	// Outside windows, calls can be in place only in a group of one rank, which has nothing to tune.
 	if t.outside == nil || inPlace || row.Bytes > maxOutsideBytes {
 		return variants, nil
 	}
@@ -198,9 +199,9 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches holds the times of all variants at one size, or nil for those that were not measured.
-// anywhere is the time of the direct path on buffers outside windows; the others are times on
-// symmetric buffers.
+// batches holds the times of all variants at one size; those that were not measured are nil.
+// anywhere holds the times of the direct path on buffers outside windows. All other times were
+// measured on symmetric buffers.
 type batches struct{ plain, window, direct, twoLevel, anywhere []float64 }
 
 func (p *points) add(bytes int64, inPlace bool, b batches) {
@@ -225,9 +226,9 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of the paths, which are in nanoseconds per call. The noise is that
-// of the ratios of the faster other path to the direct path, if that was measured, and otherwise
-// that of the ratios of the plain path to the window path.
+// newPoint summarizes the times of the paths, which are in nanoseconds per call. NoisePercent is
+// the noise of a ratio of times. If the direct path was measured, it is the ratio of the faster of
+// plain and window to direct; otherwise, it is the ratio of plain to window.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -243,7 +244,8 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	return p
 }
 
-// microseconds returns the median of times in microseconds, or 0 if there are none.
+// microseconds returns the median of perOp, which is in nanoseconds, converted to microseconds. It
+// returns 0 if perOp is nil.
 func microseconds(perOp []float64) float64 {
 	if perOp == nil {
 		return 0

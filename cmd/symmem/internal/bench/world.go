@@ -25,12 +25,12 @@ type world struct {
 	recvStream *symmem.Stream
 	send, recv symmem.Buffer
 	gatherer   *workload.Gatherer
-	// path points to the current path choice. Worlds over the same Runtime share it.
+	// path points to the current path choice, which worlds with the same Runtime share.
 	path *symmem.PathChoice
 }
 
-// BindRank binds this process to its rank's processor. It preserves GOMAXPROCS, from which the host
-// backend derives how many processors the ranks share.
+// BindRank binds this process to its rank's processor. It preserves GOMAXPROCS, because the host
+// backend derives from it how many processors the ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -163,7 +163,7 @@ func (w *world) explain(c *call) (symmem.Explanation, error) {
 	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
 
-// refusalReason says why a call does not take the requested path, or returns "" if it does.
+// refusalReason returns the reason why a call does not take the requested path, or "" if it does.
 func (w *world) refusalReason(
 	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
@@ -203,8 +203,8 @@ func (w *world) paths(
 	return paths, nil
 }
 
-// openOutside returns a world over the same Runtime with buffers outside windows, or nil if no call
-// takes the direct path.
+// openOutside returns a world that has the same Runtime as w, but buffers outside windows. It
+// returns nil if no call takes the direct path.
 func (w *world) openOutside(ctx context.Context, o *Collective) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
@@ -218,7 +218,8 @@ func (w *world) openOutside(ctx context.Context, o *Collective) (*world, error) 
 	return w.newOutsideWorld(ctx, o, bytes)
 }
 
-// withoutGraphs switches from graphs to single calls if the backend does not support capture.
+// withoutGraphs sets c.GraphOps to 0, so that calls are measured one by one, if the backend does
+// not support capture.
 func (w *world) withoutGraphs(c *Collective) error {
 	if c.GraphOps == 0 {
 		return nil

@@ -17,8 +17,8 @@ const (
 )
 
 // MeasureCopies measures the speed of copies to one GPU from each other visible GPU that it can
-// access. It temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the
-// results.
+// access. It temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers
+// the results.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -72,8 +72,8 @@ func (c *cleanup) run() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy returns the copy speed between two GPUs in GB/s. The target's context must be current
-// on the calling thread.
+// measureCopy returns the copy speed between two GPUs in GB/s. The target's context must be
+// current on the calling thread.
 func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err error) {
 	var cleanups cleanup
 	defer func() { err = errors.Join(err, cleanups.run()) }()
@@ -100,7 +100,8 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// mapFor allocates memory on owner and maps it for user, until cleanups is run.
+// mapFor allocates memory on owner and maps it for access by user. Running cleanups frees the
+// memory.
 func mapFor(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanup,
 ) (address uintptr, err error) {

@@ -13,9 +13,10 @@ import (
 // Variable holds an environment variable that may affect symmem, NCCL or CUDA.
 type Variable struct {
 	Name string `json:"name"`
-	// Value is the variable's value, unless it is a secret.
+	// Value is the variable's value, or "(hidden)" if it is a secret.
 	Value string `json:"value"`
-	// File is the NCCL configuration file that sets the variable, or empty for the environment.
+	// File is the NCCL configuration file that sets the variable. It is empty if the environment sets
+	// the variable.
 	File string `json:"file,omitempty"`
 }
 
@@ -194,8 +195,8 @@ func judgeVariables(f *Facts, s *Section) {
 	}
 }
 
-// judge reports the effect of a variable, except that NVIDIA's variables do not affect the host
-// backend.
+// judge reports the effect of a variable. If the host backend was requested, it warns only about
+// symmem's variables, because the others do not affect that backend.
 func (v *Variable) judge(requestedBackend string, s *Section) {
 	setting := fmt.Sprintf("%s=%s", v.Name, v.Value)
 	if v.File != "" {

@@ -92,7 +92,7 @@ func TestInspectTuning(t *testing.T) {
 		t.Errorf("without a file: got %+v, want the built-in table", got)
 	}
 	if got := InspectTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
-		t.Errorf("without a required file: got %+v, want an error", got)
+		t.Errorf("with a required file missing: got %+v, want an error", got)
 	}
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)

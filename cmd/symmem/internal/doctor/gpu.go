@@ -8,7 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. Attributes that the driver does not know are false.
+// GPU describes a visible device. If the driver does not know an attribute, the attribute is
+// false.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`

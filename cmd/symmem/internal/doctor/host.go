@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// Host describes those properties of the machine on which the host backend and the control plane
-// depend.
+// Host describes the properties of the machine that the host backend and the control plane depend
+// on.
 type Host struct {
 	Kernel string `json:"kernel"`
 	// Cores is the number of processors that this process may use.
@@ -87,7 +87,8 @@ func tryFutex() error {
 // package syscall does not define it.
 var membarrierNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
-// tryMembarrier checks, with MEMBARRIER_CMD_QUERY (0), that the kernel supports expedited barriers.
+// tryMembarrier checks, with MEMBARRIER_CMD_QUERY (0), that the kernel supports expedited
+// barriers.
 func tryMembarrier() error {
 	call, ok := membarrierNumbers[runtime.GOARCH]
 	if !ok {
@@ -124,8 +125,8 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMaps is the limit of mappings below which doctor warns, because each segment of each rank
-// needs a mapping.
+// minMaps is the smallest limit on the number of a process's mappings for which doctor does not
+// warn. Each segment of each rank needs a mapping.
 const minMaps = 65530
 
 func judgeHost(f *Facts, s *Section) {

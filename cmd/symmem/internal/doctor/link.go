@@ -73,7 +73,8 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// queryNVML adds information from NVML. Fields whose query NVML does not support stay unknown.
+// queryNVML adds information from NVML. If NVML does not support a query, the queried field
+// remains unknown.
 func (l *Links) queryNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {

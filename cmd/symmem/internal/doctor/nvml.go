@@ -12,7 +12,7 @@ import (
 
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library, until close.
+// nvml calls NVIDIA's management library. It must not be used after close.
 type nvml struct {
 	library *dl.Library
 }

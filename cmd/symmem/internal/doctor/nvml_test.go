@@ -8,8 +8,8 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// nvmlSource implements an NVML with three GPUs, of which the first two are connected by NVLink.
-// The third has no NVLinks and does not support the query.
+// nvmlSource implements NVML for three GPUs. The first two are connected by NVLink. Queries about
+// links of the third return NVML_ERROR_NOT_SUPPORTED.
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Level rates a finding or a section, whose level is that of its worst finding.
+// Level rates a finding or a section. A section has the level of its worst finding.
 type Level string
 
 // The levels, from the best to the worst.
@@ -28,7 +28,7 @@ func worse(a, b Level) Level {
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
 }
 
-// Finding is one judgment.
+// Finding is the judgment of one fact.
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`

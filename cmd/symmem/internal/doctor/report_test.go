@@ -40,8 +40,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changedFacts returns the file's facts after applying change. A list in change replaces the file's
-// list.
+// changedFacts returns the facts of testdata/h200.json after applying change. A list in change
+// replaces the list in the file.
 func changedFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")

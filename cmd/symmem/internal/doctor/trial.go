@@ -26,11 +26,11 @@ type RankZeroResults struct {
 	Device string `json:"device"`
 	// Logged is set if NCCL's log was requested.
 	Logged bool `json:"logged"`
-	// LogTrouble says why the log does not show which kernels ran, or is empty.
+	// LogTrouble is the reason why the log does not show which kernels ran. It is empty if it does.
 	LogTrouble string `json:"log_trouble,omitempty"`
 	// Copies holds the copy speeds between GPUs.
 	Copies []Copy `json:"copies,omitempty"`
-	// CopyTrouble says why the speeds could not be measured, or is empty.
+	// CopyTrouble is the reason why the speeds could not be measured. It is empty if they were.
 	CopyTrouble string `json:"copy_trouble,omitempty"`
 }
 
@@ -164,7 +164,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 
 const direct = "direct"
 
-// judgeDirect reports why an all-reduce did not use the direct path, if so.
+// judgeDirect reports why an all-reduce did not use the direct path although it was requested.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.RankResults[0].Calls {
 		switch {

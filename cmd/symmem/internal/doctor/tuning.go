@@ -29,8 +29,8 @@ type Tuning struct {
 	Error string `json:"error,omitempty"`
 }
 
-// ReadTuning returns the tuning table for a device: that of the file, if the file exists or is
-// required, and otherwise the built-in table, or nil if there is no device.
+// ReadTuning returns the tuning table for a device. If the file exists or is required, the table
+// is read from the file. Otherwise, it is the built-in table, or nil if there is no device.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {

@@ -30,9 +30,9 @@ type Clock struct {
 	Measured int64 `json:"measured_ns"`
 	// Spread is the uncertainty of Measured, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// Offset is the offset, in nanoseconds, by which exported times are corrected. It is 0 unless
-	// Measured is clearly larger than the time that a call takes to return, because ranks on the
-	// same machine have the same clock.
+	// Offset is subtracted from exported times, in nanoseconds. It is 0 unless Measured is clearly
+	// larger than the time that a call takes to return, because a smaller value does not show that
+	// the clocks differ.
 	Offset int64 `json:"offset_ns"`
 }
 
@@ -71,9 +71,9 @@ type samples map[sampleKey]int64
 // maxSamples limits the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock samples a trace. Calls are numbered by group and name. If there are too many, only
-// those whose number is a multiple of a certain power of two are kept, so that all ranks sample the
-// same calls.
+// sampleClock samples the times of calls in a trace. Calls are numbered separately for each group
+// and name. If there are too many calls, sampleClock keeps only those whose number is a multiple
+// of a power of two, so that all ranks sample the same calls.
 func sampleClock(l *trace.Log) samples {
 	s := samples{}
 	type series struct{ calls, stride uint64 }
@@ -106,7 +106,7 @@ func sampleClock(l *trace.Log) samples {
 	return s
 }
 
-// thin removes those samples of a series whose number is not a multiple of stride.
+// thin removes the samples of a group and name whose number is not a multiple of stride.
 func (s samples) thin(id [2]string, stride uint64) {
 	for k := range s {
 		if k.group == id[0] && k.name == id[1] && k.number%stride != 0 {
@@ -121,8 +121,8 @@ func isValue(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the clocks of the ranks. A rank that shares no call with the first rank is
-// compared with another rank whose offset is known.
+// measureClocks measures the clocks of the ranks. A rank that shares no call with the first rank
+// is compared with another rank whose offset is known.
 func measureClocks(ranks []rankTrace, all []samples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	known := make([]bool, len(ranks))

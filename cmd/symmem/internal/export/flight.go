@@ -41,7 +41,7 @@ var flightTypes = map[string]string{
 // WriteFlightRecorder returns the number of calls written and the number of Sends and Recvs
 // omitted.
 //
-// The state of every call is "scheduled", because traces do not record when calls end.
+// The state of every call is "scheduled", because traces do not record when calls complete.
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
 		f := flight{traces: t, log: l, clock: t.Clocks[i], counts: map[string]uint64{}}

@@ -7,8 +7,8 @@ import (
 	"symmem/trace"
 )
 
-// memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses, so
-// each segment gets an address that no other segment has had.
+// memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses,
+// so each segment gets an address that no other segment has had.
 type memory struct {
 	pools   map[poolKey]*pool
 	order   []*pool // in the order of first use
@@ -23,8 +23,8 @@ type poolKey struct {
 
 type pool struct {
 	title string
-	// number numbers the pools with a domain from 1, in the order of their first use, which is the
-	// same on all ranks. It is 0 for a pool without a domain.
+	// number is the pool's number among the pools with a domain, counting from 1 in the order of
+	// first use, which is the same on all ranks. It is 0 for a pool without a domain.
 	number   int64
 	segments map[int32]*segment
 	// allocated and mapped hold the total sizes of blocks and of segments, in bytes.
@@ -34,8 +34,8 @@ type pool struct {
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
-	// unseen is set if the trace does not contain the event that mapped the segment. The size of
-	// the segment is then that of the range that its blocks have used.
+	// unseen is set if the trace does not contain the event that mapped the segment. In that case,
+	// bytes is the size of the range that the segment's blocks have used.
 	unseen bool
 }
 
@@ -74,7 +74,8 @@ func (m *memory) poolOf(r *trace.Record) *pool {
 	return p
 }
 
-// segment returns the segment of a record, creating it if the trace lacks the event that mapped it.
+// segment returns the segment of a record, creating it if the trace lacks the event that mapped
+// it.
 func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
@@ -85,8 +86,8 @@ func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	return s
 }
 
-// apply updates the state with a pool's record. It returns the pool if its sizes have changed, or
-// nil.
+// apply updates the state with one record. If the record changes the sizes of its pool, apply
+// returns the pool; otherwise, it returns nil.
 func (m *memory) apply(r *trace.Record) *pool {
 	if r.Segment < 0 {
 		return nil

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// pickler writes a Python value as a pickle of protocol 2, without holding it in memory. The caller
-// writes the items of a list or dict between the calls of open and close, and calls item before
-// each item of a list. finish returns any write error.
+// pickler writes a Python value as a pickle of protocol 2, without holding it in memory. The
+// caller writes the items of a list or dict between the calls that open and close it, and calls
+// item before each item of a list. finish returns any write error.
 type pickler struct {
 	w       *bufio.Writer
-	strings map[string]uint32 // numbers in Python's memo
+	strings map[string]uint32 // number of each string in Python's memo
 	batches []int             // for each open list, the number of items since its last batch
 }
 
@@ -52,7 +52,7 @@ func (p *pickler) closeList() {
 }
 
 // batchItems is the number of items by which a list is extended at once, as in Python's pickler.
-// The memory_viz page fails if a list is extended by many more.
+// The memory_viz page fails if a list is extended by many more items at once.
 const batchItems = 1000
 
 // item must be called before each item of a list.

@@ -10,12 +10,12 @@ import (
 	"symmem/trace"
 )
 
-// WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
-// the number of pool events written.
+// WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It
+// returns the number of pool events written.
 //
-// Pools with a domain appear as MemPools of device 0, and other pools as its default pool. The
-// addresses are not those of the process: segments are given addresses in the order in which they
-// were mapped.
+// Pools with a domain appear as MemPools of device 0, and other pools as the default pool of that
+// device. The addresses are not those of the process: segments are given addresses in the order in
+// which they were mapped.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
 		s := snapshot{
@@ -98,7 +98,8 @@ func (s *snapshot) record(r *trace.Record) {
 	}
 }
 
-// free writes a free. If it is parked or deferred, a later record completes it.
+// free writes the events of freeing a block. If the free is parked or deferred, a later record
+// completes it.
 func (s *snapshot) free(p *pool, address int64, old block, r *trace.Record) {
 	if !old.freed {
 		s.entry("free_requested", p, address, old.requested, r)

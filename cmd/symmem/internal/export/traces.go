@@ -14,8 +14,8 @@ import (
 	"symmem/trace"
 )
 
-// Traces lists the traces of one run. Its methods read one file at a time and keep none of them, so
-// that the traces of many ranks need not fit into memory together.
+// Traces lists the traces of one run. Its methods read one file at a time and keep none of them,
+// so that the traces of many ranks need not fit into memory together.
 type Traces struct {
 	// Clocks lists the ranks' clocks, ordered by rank.
 	Clocks []Clock
@@ -38,10 +38,10 @@ type rankTrace struct {
 type group struct {
 	id    string
 	ranks []int // members in ascending order
-	// first is the smallest event number from which on all traces contain the group's events.
+	// first is the earliest event number from which every trace contains all of the group's events.
 	first uint64
-	// messages is set if the group has Sends or Recvs, in which case the ranks have different event
-	// numbers.
+	// messages is set if the group has Sends or Recvs. The ranks then number the same collective
+	// differently.
 	messages bool
 }
 
@@ -65,8 +65,8 @@ func Open(paths []string) (*Traces, error) {
 			return cmp.Compare(a.rank, b.rank)
 		})
 		if duplicate {
-			return nil, fmt.Errorf("%s and %s are both of rank %d: pass the traces of one "+
-				"world of one run", t.ranks[at].path, s.Path, r.rank)
+			return nil, fmt.Errorf("%s and %s are both traces of rank %d: pass the traces "+
+				"of a single world of a single run", t.ranks[at].path, s.Path, r.rank)
 		}
 		t.ranks = slices.Insert(t.ranks, at, r)
 		samples = slices.Insert(samples, at, sampleClock(l))
@@ -109,7 +109,8 @@ func read(path string) (*trace.Log, error) {
 		return nil, fmt.Errorf("%s is not a trace that symmem export reads: %w", path, err)
 	}
 	if l.Rank >= l.Size || l.Size > maxRanks {
-		return nil, fmt.Errorf("%s is of rank %d of %d, which is impossible", path, l.Rank, l.Size)
+		return nil, fmt.Errorf("%s claims to be of rank %d in a world of %d ranks, which is invalid",
+			path, l.Rank, l.Size)
 	}
 	return l, nil
 }
@@ -117,7 +118,7 @@ func read(path string) (*trace.Log, error) {
 // maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// addGroups adds what a trace says about groups.
+// addGroups adds the groups that occur in a trace, and their known members.
 func (t *Traces) addGroups(l *trace.Log) {
 	seen := map[string]bool{}
 	for i := range l.Records {
@@ -144,7 +145,7 @@ func (t *Traces) addGroups(l *trace.Log) {
 	}
 }
 
-// group returns the group with an id, creating it if necessary.
+// group returns the group with the given id, creating it if necessary.
 func (t *Traces) group(id string) *group {
 	g := t.groups[id]
 	if g == nil {
@@ -170,8 +171,8 @@ func isMessage(r *trace.Record) bool {
 
 func (t *Traces) addNotes() {
 	if world := t.groups[worldID]; world != nil && len(world.ranks) > len(t.ranks) {
-		t.Notes = append(t.Notes, fmt.Sprintf("there are traces of %d of the world's %d ranks",
-			len(t.ranks), len(world.ranks)))
+		t.Notes = append(t.Notes, fmt.Sprintf("traces were found for only %d of the %d ranks in "+
+			"the world", len(t.ranks), len(world.ranks)))
 	}
 	for _, r := range t.ranks {
 		if r.missing > 0 {
@@ -186,12 +187,13 @@ func (t *Traces) addNotes() {
 	}
 }
 
-// complete reports whether no trace has lost its beginning.
+// complete reports whether every trace goes back to its first event.
 func (t *Traces) complete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
 }
 
-// start returns the time at which the i-th trace started, on the clock of the first.
+// start returns the time at which the i-th trace started, according to the clock of the first
+// rank.
 func (t *Traces) start(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
 }

@@ -15,17 +15,18 @@ const (
 	// The sizes of messages in bytes. Messages are so large that a link's speed matters more than the
 	// time to start a message.
 	hostBytes, gpuBytes = 1 << 20, 4 << 20
-	// linkRepeats is the number of timed messages in each direction. The result is their mean, in
-	// which a process that is sometimes stopped or throttled appears slow.
+	// linkRepeats is the number of timed messages in each direction. The result is their mean, so
+	// that a process that is sometimes stopped or throttled appears slow.
 	linkRepeats = 32
 	// linkPasses is the number of times that a slow link is measured. Because other programs may
 	// disturb a measurement, a link counts as slow only if it is slow every time.
 	linkPasses = 3
 )
 
-// Links measures the link between each pair of ranks, using m, which must have at least 8 MiB. It
-// is collective. On each rank, it returns the links to ranks with higher numbers. A link whose
-// speed is less than tolerance times that of fast links of its kind is measured again.
+// Links measures the link between each pair of ranks. It is collective, and returns on each rank
+// the links to ranks with higher numbers. The messages use m, which must have at least 8 MiB. If
+// the speed of a link is less than tolerance times that of fast links of its kind, the link is
+// measured again.
 func Links(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, m symmem.Memory, tolerance float64,
 ) ([]Link, error) {
@@ -71,8 +72,8 @@ func Links(
 // pair holds two ranks in ascending order.
 type pair [2]int
 
-// schedule lists all pairs of ranks in rounds of n/2 consecutive pairs, as in a tournament. Each
-// rank occurs once in each round, so that the pairs of a round exchange messages at the same time.
+// schedule lists all pairs of ranks, round by round, as in a tournament. Each rank occurs at most
+// once in a round, so that all pairs of the round exchange messages at the same time.
 func schedule(ranks int) (pairs []pair) {
 	n := ranks + ranks%2 // if ranks is odd, one rank pauses in each round
 	for round := range n - 1 {

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// Kind says which part of a job a fault blames, that is, which part to repair or replace.
+// Kind is the kind of part that is to blame for a fault, and thus has to be repaired or replaced.
 type Kind string
 
 // The kinds of faults, in the order of reports.
@@ -44,7 +44,7 @@ type Call struct {
 	Path          string `json:"path"`
 	// MicroS is the slowest rank's time, in microseconds.
 	MicroS float64 `json:"us"`
-	// TableMicroS is the tuning table's time, or 0 if it contains none.
+	// TableMicroS is the time of such a call in the tuning table, or 0 if the table has none.
 	TableMicroS float64 `json:"table_us,omitempty"`
 	// Wrong is the number of wrong elements on all ranks.
 	Wrong int64 `json:"wrong"`
@@ -56,7 +56,7 @@ type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Nodes lists the ranks' nodes. The node of a rank without a result is empty.
+	// Nodes lists the machine of each rank. It is empty for a rank without a result.
 	Nodes    []string `json:"nodes"`
 	Faults   []Fault  `json:"faults"`
 	Warnings []string `json:"warnings"`
@@ -70,8 +70,8 @@ type Report struct {
 // exitCodes lists the exit code for each kind of fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Code returns the exit code, which is 0 if there is no fault, and otherwise depends on the kind of
-// the first fault.
+// Code returns the exit code, which is 0 if there is no fault, and otherwise depends on the kind
+// of the first fault.
 func (r *Report) Code() int {
 	if len(r.Faults) == 0 {
 		return 0

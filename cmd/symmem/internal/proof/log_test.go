@@ -17,7 +17,7 @@ import (
 // test -rewrite updates the expected output. The commands are:
 //
 //	parse   parse the input as a log
-//	prove   print the previous log's answers for the collectives and sizes in the input
+//	prove   print what the previous log proves about the collectives and sizes in the input
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log

@@ -21,10 +21,11 @@ type Recorder struct {
 // Start sets environment variables that make NCCL log its choices. It must be called before this
 // process first calls NCCL, which caches the variables.
 //
-// Variables that are already set keep their values. If they prevent the log, Problem says so.
-// Unless NCCL_DEBUG_FILE is set, the log is an unnamed file, which disappears when the process
-// exits, even if it is killed. If NCCL_DEBUG is set, however, the user has requested a log, which
-// Start then creates in a new folder, and which is kept.
+// Variables that are already set keep their values. If those values prevent NCCL from logging its
+// choices, Problem says so. If NCCL_DEBUG_FILE is set, NCCL writes the log there. Otherwise, if
+// NCCL_DEBUG is INFO or TRACE, the user has requested a log, so Start creates it in a new folder,
+// and Close keeps it. In all other cases, the log is an unnamed file, which disappears when the
+// process exits, even if the process is killed.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{problem: p.problem}
@@ -75,8 +76,8 @@ const tmpfile = 0x400000
 // createUnnamed creates a file without a name in a folder's file system. If the file system does
 // not support such files, it creates a named file and removes the name.
 //
-// The descriptor stays open until the process exits, because NCCL opens the log by the descriptor's
-// number and truncates it, possibly late, so that the number must not be reused for another file.
+// The descriptor stays open until the process exits. NCCL opens and truncates the file that has
+// the descriptor's number, possibly much later, so the number must not be reused for another file.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -91,8 +92,8 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Problem says why the log cannot show which kernels ran, and what to do about it. It returns "" if
-// there is no such problem.
+// Problem returns the reason why the log cannot show which kernels ran, with a remedy. If the log
+// can show them, Problem returns "".
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -108,7 +109,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log unless the user has requested it. NCCL may continue to write to it.
+// Close truncates the log unless the user has requested it. NCCL may continue to write to the log.
 func (r *Recorder) Close() error {
 	if !r.temporary {
 		return nil
@@ -126,8 +127,8 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// defaultSubsystems lists the subsystems that are logged by default. Proofs need TUNING; the others
-// explain its choices.
+// defaultSubsystems lists the subsystems that are logged by default. Proofs need TUNING; the
+// others explain the choices that NCCL made.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC"
 
 type settings struct {
@@ -138,7 +139,8 @@ type settings struct {
 	problem string
 }
 
-// plan decides which of the variables that are not set to set, except for the file.
+// plan chooses values for those log variables that the user has not set, except for the file's
+// name.
 func plan(getenv func(string) string) settings {
 	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)
@@ -161,7 +163,7 @@ func plan(getenv func(string) string) settings {
 	return p
 }
 
-// enablesTuning reports whether a list of subsystems, which ^ inverts, enables TUNING.
+// enablesTuning reports whether a list of subsystems enables TUNING. A leading ^ inverts the list.
 func enablesTuning(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {
@@ -175,8 +177,8 @@ func enablesTuning(subsystems string) bool {
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
-// to the first dot, with dashes for characters that file names must not contain, %p the process id,
-// and %% a percent sign.
+// to the first dot, with dashes for characters that file names must not contain, %p the process
+// id, and %% a percent sign.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Build returns a page that shows a result. If progress is not nil, Build calls it with the number
-// of events converted so far and the total.
+// Build returns a page that shows the result of a comparison. If progress is not nil, Build calls
+// it with the number of events converted so far and the total.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
@@ -80,8 +80,8 @@ type builder struct {
 // first use.
 type interned struct{ stacks, texts []int32 }
 
-// ranksOf returns the histories of the ranks, by index. It is nil for a rank that shares no
-// sequence with other ranks.
+// ranksOf returns the histories of the ranks, by index. The history of a rank that shares no
+// sequence with other ranks is nil.
 func (b *builder) ranksOf(r *diff.Report) []*history.Rank {
 	b.interned = map[*history.Rank]*interned{}
 	ranks := make([]*history.Rank, len(r.Ranks))
@@ -180,8 +180,8 @@ func (b *builder) track(m *diff.Member) *page.Track {
 	return t
 }
 
-// segments returns the segments of a sequence. It extends each segment to the end of its last block
-// if necessary, because traces do not contain the sizes of all segments.
+// segments returns the segments of a sequence. It extends each segment to the end of its last
+// block if necessary, because traces do not contain the sizes of all segments.
 func segments(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
@@ -202,7 +202,7 @@ func segments(s *history.Sequence) []page.Segment {
 	return all
 }
 
-// stack returns the index in the page of a rank's stack.
+// stack adds a stack of a rank to the page, if necessary, and returns its index there.
 func (b *builder) stack(r *history.Rank, stack int32) int32 {
 	known := b.interned[r].stacks
 	if stack < 0 || int(stack) >= len(known) {
@@ -218,7 +218,7 @@ func (b *builder) stack(r *history.Rank, stack int32) int32 {
 	return known[stack]
 }
 
-// text returns the index in the page of a rank's text.
+// text adds a text of a rank to the page, if necessary, and returns its index there.
 func (b *builder) text(r *history.Rank, text int32) int32 {
 	known := b.interned[r].texts
 	if text < 0 || int(text) >= len(known) {

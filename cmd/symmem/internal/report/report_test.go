@@ -12,8 +12,8 @@ import (
 	"symmem/internal/page"
 )
 
-// group returns the history of a rank that made calls in a group, of which only the last has a
-// size.
+// group returns the history of a rank that made the given calls in one group. Only the last call
+// has a size.
 func group(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlaces: "calls have none"}
@@ -75,7 +75,7 @@ func TestPending(t *testing.T) {
 	want := []string{
 		"world: C: scheduled",
 		"world: segment 1 of pool 1 of group world is not registered; other ranks have registered it",
-		"group world: request 1 is missing: B; rank 0 has made 2 requests more",
+		"group world: request 1 is missing: B; rank 0 has made 2 more requests",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("pending rows differ (-want +got):\n%s", d)

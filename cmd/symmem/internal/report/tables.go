@@ -37,7 +37,7 @@ func (b *builder) count(s *diff.Sequence, m *diff.Member) {
 }
 
 // parseCall returns the operation and the path from the text of a call. The path is empty for
-// values, steps and calls of other libraries.
+// values, for steps, and for calls to other libraries.
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
@@ -71,14 +71,14 @@ func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 			b.window(windows, i, &w)
 		}
 	}
-	b.unregistered()
+	b.addUnregistered()
 	for i := range r.Sequences {
-		b.behind(&r.Sequences[i])
+		b.addLagging(&r.Sequences[i])
 	}
 }
 
-// addRow adds a row. If there is already one with the same group and text, addRow adds the rank to
-// it instead. The time of a row is the earliest of its ranks.
+// addRow adds a row. If there already is a row with the same group and text, addRow adds the rank
+// to that row instead. A row's time is the earliest time passed for any of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -115,9 +115,9 @@ func (b *builder) window(rows map[windowKey]int, rank int, w *history.Window) {
 	b.page.Windows[at].States[rank] = state
 }
 
-// unregistered adds a pending row for each window that some members of a group have and others
-// never had. A rank is a member if it has registered any segment with the group.
-func (b *builder) unregistered() {
+// addUnregistered adds a pending row for each window that some members of a group have and others
+// never had. A rank counts as a member if it has registered any segment with the group.
+func (b *builder) addUnregistered() {
 	members := map[string][]bool{}
 	for _, w := range b.page.Windows {
 		if members[w.Group] == nil {
@@ -144,8 +144,9 @@ func (b *builder) unregistered() {
 	}
 }
 
-// behind adds the next call of each rank that has made fewer calls than other ranks of its group.
-func (b *builder) behind(s *diff.Sequence) {
+// addLagging adds a pending row for each rank that has made fewer calls than other ranks of its
+// group. The row shows the first call that the rank has not made.
+func (b *builder) addLagging(s *diff.Sequence) {
 	if s.Class != history.Calls {
 		return
 	}
@@ -162,13 +163,13 @@ func (b *builder) behind(s *diff.Sequence) {
 			continue
 		}
 		e := &ahead.Sequence.Events[n+ahead.Skipped]
-		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s more", n,
-			ahead.History.Text(e), ahead.History.Number, ranklist.Plural(calls(ahead)-n, "request"))
+		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", n,
+			ahead.History.Text(e), ahead.History.Number, ranklist.Plural(calls(ahead)-n, "more request"))
 		b.page.Pending = addRow(b.page.Pending, m.Rank, s.Title, text, e.Time)
 	}
 }
 
-// calls returns the number of calls of a member that were compared.
+// calls returns how many of a member's calls were compared.
 func calls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0

@@ -11,9 +11,9 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between ranks. Its memory is never registered, so it works even when
-// placements differ. If it has its own group and stream, it also works after the program's group or
-// stream has failed.
+// Gatherer exchanges results between ranks. Its memory is never registered, so it works even if
+// the ranks place memory differently. If it has its own group and stream, it also works after the
+// program's group or stream has failed.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
@@ -41,7 +41,7 @@ func NewGatherer(
 	if err != nil {
 		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
-	// Reserve memory now, because the program may use up all of it.
+	// Reserve memory now, because the program may use up all memory later.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
@@ -61,8 +61,8 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns the values that the ranks pass, by rank. It is collective, and transfers values as
-// JSON.
+// Gather returns the values that the ranks pass, by rank. It is collective, and transfers values
+// as JSON.
 func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {

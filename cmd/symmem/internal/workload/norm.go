@@ -26,8 +26,9 @@ type normOutput struct {
 	size      int // of an element
 }
 
-// Place sets the arguments to the beginnings of three buffers. The third buffer has all tensors
-// besides the input and the output. Each buffer needs at most 8 bytes for each element of the rows.
+// Place sets the arguments to memory at the beginning of three buffers. The third buffer holds all
+// tensors other than the input and the output. No buffer needs more than 8 bytes for each element
+// of the rows.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -67,7 +68,7 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 	return errors.Join(errs[:]...)
 }
 
-// Fill queues work that writes the inputs of a group rank.
+// Fill queues work that writes the inputs of the given rank of the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	errs := []error{
@@ -101,8 +102,8 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// Wrong returns the number of wrong elements of the outputs that Read has copied, and describes the
-// first one.
+// Wrong returns the number of wrong elements of the outputs that Read has copied, and describes
+// the first one.
 func (n *Norm) Wrong() (wrong int64, first string) {
 	for _, o := range n.outputs {
 		for i := 0; i < len(o.want); i += o.size {

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Pattern defines the data that each rank of a group sends and must receive in one call. Values are
-// small integers, whose sums are exact in every type. They are hashes of the element's index, the
-// rank and the call, so that checks detect data from a wrong rank, offset or call.
+// Pattern defines the data that each rank of a group sends and must receive in one call. Values
+// are small integers, whose sums are exact in every type. They are hashes of the element's index,
+// the rank and the call, so that checks detect data from a wrong rank, offset or call.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
@@ -30,7 +30,7 @@ type Pattern struct {
 // between two buffers is unlikely to be a multiple of it.
 const period = 1021
 
-// maxSum is the maximum of sums, which int8 and bfloat16 represent exactly.
+// maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to it exactly.
 const maxSum = 120
 
 // hash uses the finalizer of SplitMix64.
@@ -106,8 +106,8 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns the number of elements that a rank sends and receives. OpSend stands for one
-// message in each direction of a ring.
+// Spans returns the number of elements that a rank sends and receives. OpSend stands for a ring in
+// which each rank sends one message to the next rank and receives one from the previous rank.
 func (p *Pattern) Spans(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
@@ -153,8 +153,8 @@ func (p *Pattern) Input(rank int) []byte {
 	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
-// Output returns the data that a rank must receive, or nil if the call does not write to the rank's
-// memory.
+// Output returns the data that a rank must receive, or nil if the call does not write to the
+// rank's memory.
 func (p *Pattern) Output(rank int) []byte {
 	part := p.offset(rank)
 	switch p.Operation {
@@ -186,7 +186,7 @@ func (p *Pattern) Output(rank int) []byte {
 	}
 }
 
-// gather concatenates the ranks' data, each from element start on.
+// gather concatenates the data of all ranks, beginning with element start of each.
 func (p *Pattern) gather(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count

@@ -10,8 +10,8 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks that are not members. They place, fill and read the memory nevertheless,
-	// so that all pools record the same uses.
+	// Group is nil on ranks that are not members. Such ranks still place, fill and read the memory,
+	// so that the pools of all ranks record the same uses.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
 	// Got is a copy of Recv, made by Read.
@@ -65,9 +65,9 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 
 // Launch makes the call on a stream. This rank must be a member of the group. OpSend stands for a
 // ring, in which each rank sends a message to the next rank and, on recvStream, receives one from
-// the previous rank. In a graph, both must be the same stream, on which even ranks send first and
-// odd ranks receive first: NCCL executes the work of a communicator in the order of calls, so a
-// send that waits for a receive on another stream would deadlock.
+// the previous rank. In a graph, s and recvStream must be the same stream, on which even ranks
+// send first and odd ranks receive first: NCCL executes the work of a communicator in the order of
+// calls, so a send that waits for a receive on another stream would deadlock.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
