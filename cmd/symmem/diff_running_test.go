@@ -19,7 +19,7 @@ import (
 )
 
 var runningPrograms = flag.Int("programs", 32,
-	"number of programs with a planted difference in TestDiffOfRunningPrograms, and of those without")
+	"TestDiffOfRunningPrograms runs this many programs with a planted difference, and as many without")
 
 const (
 	runningPools, runningStreams = 2, 3
@@ -72,7 +72,8 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 	t.Logf("planted: %v", planted)
 }
 
-// plant creates the variants of a program. It returns false if they do not differ as p.kind says.
+// plant creates the variants of a program. It returns false if no difference of kind p.kind can be
+// planted in the program.
 func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	common := difftest.Random(rng, 30+rng.IntN(200), runningPools, runningStreams)
 	p.deviant = rng.IntN(ranks)

@@ -3,7 +3,7 @@ package main
 import "fmt"
 
 // The exit codes of the commands. A command that runs other programs, such as launch, exits with
-// the code of those, and a command that is killed by a signal exits with 128 plus the signal's
+// the code of those programs. A command that is killed by a signal exits with 128 plus the signal's
 // number, as in shells.
 const (
 	// exitOK reports success.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestExportRedact redacts traces with call sites, which symmem diff must still be able to read.
+// TestExportRedact redacts traces with call sites, and checks that symmem diff can still read them.
 func TestExportRedact(t *testing.T) {
 	folder, redacted := traceRanks(t, -1), filepath.Join(t.TempDir(), "redacted")
 	export := func(args ...string) int {

@@ -133,8 +133,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return exitWith(report.Code(), nil)
 }
 
-// write prints the report if isReporter is set. The first rank of each node also writes the
-// metrics.
+// write prints the report if isReporter is set, and writes the metrics if firstOfNode is set.
 func (f *preflightFlags) write(
 	cmd *cobra.Command, report *preflight.Report, isReporter, firstOfNode bool,
 ) (err error) {

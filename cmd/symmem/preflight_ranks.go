@@ -25,7 +25,7 @@ type preflightRank struct {
 	world  rendezvous.World
 	trial  trial
 	result preflight.RankResult
-	all    []preflight.RankResult // of all ranks, or nil if they could not be collected
+	all    []preflight.RankResult // results of all ranks; nil if they could not be collected
 }
 
 // check runs a rank's checks. The result contains any error.
@@ -98,7 +98,7 @@ func (r *preflightRank) finish(ctx context.Context) error {
 	return err
 }
 
-// inspect adds doctor's findings about the node, on the first rank of each node.
+// inspect adds doctor's findings about the node to the result of the first rank on the node.
 func (r *preflightRank) inspect() {
 	if r.world.LocalRank != 0 || r.result.Machine != nil {
 		return
@@ -118,7 +118,8 @@ func (r *preflightRank) isReporter() bool {
 	return true
 }
 
-// results returns the results that this rank knows.
+// results returns the results of all ranks. If they could not be collected, it returns only the
+// result of this rank.
 func (r *preflightRank) results() []preflight.RankResult {
 	if r.all != nil {
 		return r.all
@@ -172,7 +173,8 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	return exitWith(report.Code(), nil)
 }
 
-// machineRanks returns the number of ranks to start and, if they share GPUs, how.
+// machineRanks returns the number of ranks to start and, if they share GPUs, a description of the
+// sharing.
 func (f *preflightFlags) machineRanks(cmd *cobra.Command) (int, *sharing, error) {
 	ranks := f.ranks
 	if ranks == 0 {

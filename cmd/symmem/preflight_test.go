@@ -47,7 +47,7 @@ func (r *preflightRun) wait(t *testing.T) (code int, report preflight.Report) {
 	return r.cmd.ProcessState.ExitCode(), report
 }
 
-// rank waits until a rank of the preflight runs, and returns the rank's process.
+// rank waits until the given rank has started, and returns its process.
 func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 	t.Helper()
 	want := fmt.Sprintf("\x00RANK=%d\x00", rank)
@@ -65,7 +65,7 @@ func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 			}
 		}
 	}
-	t.Fatalf("rank %d has not started within a minute", rank)
+	t.Fatalf("rank %d did not start within a minute", rank)
 	return nil
 }
 
@@ -99,7 +99,7 @@ func TestPreflight(t *testing.T) {
 }
 
 // TestPreflightThatCannotWriteMetrics checks that the report is printed even if the metrics cannot
-// be written, which the exit code shows.
+// be written, and that the exit code is then 2.
 func TestPreflightThatCannotWriteMetrics(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing", "a.prom")
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--prometheus="+missing)
@@ -199,9 +199,9 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs[2].checkSilent(t)
 }
 
-// TestPreflightNamesSlowRank stops a rank again and again, so that its links run at about a tenth
-// of the speed of the third link. The tolerance accepts a third link that the machine's load slows
-// down several times.
+// TestPreflightNamesSlowRank repeatedly stops rank 2, so that its two links run at about a tenth of
+// the speed of the third link. With a tolerance of 0.7, they are detected even if other load makes
+// the third link several times slower.
 func TestPreflightNamesSlowRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slows a process down for seconds")

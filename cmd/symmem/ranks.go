@@ -34,8 +34,8 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend replaces an empty value with that of the environment variable or, if that is empty,
-// with auto. It returns an error for an unknown backend.
+// chooseBackend replaces an empty value with the value of SYMMEM_BACKEND or, if that variable is
+// empty, with auto. It returns an error for an unknown backend.
 func chooseBackend(value *string) error {
 	source := ""
 	if *value == "" {
@@ -170,7 +170,8 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// noSharingAnnotation is the key under which a command says why its ranks must not share GPUs.
+// noSharingAnnotation is the key of an annotation that says why a command's ranks must not share
+// GPUs.
 const noSharingAnnotation = "no-sharing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -215,9 +216,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns an error with the overall exit code, or nil: 128 plus the signal's number if a
-// forwarded signal killed the ranks, and otherwise the largest exit code of any rank. A killed rank
-// counts as exitUsage.
+// verdict returns an error with the overall exit code, or nil if that code is 0. If a forwarded
+// signal killed the ranks, the code is 128 plus the signal's number. Otherwise, it is the largest
+// exit code of any rank; a killed rank counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)

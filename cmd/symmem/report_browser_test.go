@@ -50,8 +50,8 @@ func training(steps, layers int) difftest.Program {
 	return p
 }
 
-// writeTraining writes a page about training on four ranks, of which rank 2 allocates one tensor
-// more than the others, and returns the page's URL.
+// writeTraining writes a report page about training on four ranks and returns the page's URL. Rank
+// 2 allocates one more tensor than the others.
 func writeTraining(t *testing.T) string {
 	t.Helper()
 	p := training(6, 12)
@@ -66,8 +66,8 @@ func writeTraining(t *testing.T) string {
 	return "file://" + file
 }
 
-// TestReportPictures compares pictures of a page with those in the repository, one of which the
-// README shows. With -rewrite, it replaces them.
+// TestReportPictures compares screenshots of a report page with the pictures in the repository.
+// With -rewrite, it replaces the pictures, one of which is shown in the README.
 func TestReportPictures(t *testing.T) {
 	b := pagetest.Open(t)
 	url := writeTraining(t)
@@ -138,7 +138,7 @@ func differingPixels(t *testing.T, file string, got image.Image) float64 {
 	return float64(count) / float64(size.X*size.Y)
 }
 
-// TestReportOfTraces tests every step from ranks that write traces to the page about them.
+// TestReportOfTraces runs ranks that write traces, and opens the report page of these traces.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t)
 	dir := traceRanks(t, 20)

@@ -54,7 +54,8 @@ func TestReportOfOneRank(t *testing.T) {
 	dir := writeSnapshots(t, difftest.Random(rand.New(rand.NewPCG(1, 1)), 30, 1, 1))
 	code, out, errs := runReport(t, dir, "-o", filepath.Join(dir, "report.html"))
 	if code != exitOK || !strings.Contains(out, "nothing to compare") {
-		t.Errorf("report of one file = %d, %q, %q; want 0 and that nothing was compared", code, out, errs)
+		t.Errorf("report of one file = %d, %q, %q; want 0 and a note that nothing was compared",
+			code, out, errs)
 	}
 }
 

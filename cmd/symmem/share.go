@@ -26,9 +26,9 @@ type sharing struct {
 	userEnv []string
 }
 
-// ranksOnGPUs returns the number of ranks to start and how they share GPUs, which is nil if each
-// rank has its own GPU. explicit is set if the user requested the number of ranks. Otherwise ranks
-// is the default, and ranks share a GPU only if the machine has a single one.
+// ranksOnGPUs returns the number of ranks to start and, if they share GPUs, a description of the
+// sharing. explicit is set if the user requested the number of ranks. If it is not set, ranks
+// share a GPU only if the machine has a single GPU.
 func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -101,8 +101,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	return result, err
 }
 
-// serve starts a daemon, unless one is already running or the environment sets the daemon's folder,
-// even to an empty name. description describes the kind of sharing.
+// serve starts an MPS daemon, unless one is already running or the environment sets
+// mps.PipeVariable, even to an empty value. description says how the ranks share the GPUs.
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
@@ -130,17 +130,17 @@ func (s *sharing) stop(daemon *mps.Daemon, stderr io.Writer) {
 }
 
 // maxQueues is the number of hardware queues that a process can open on a GPU. mpsQueues is the
-// number that all MPS clients of a GPU share, not counting those that clients use internally.
+// number of queues that all MPS clients of a GPU share, not counting queues for internal use.
 const (
 	maxQueues = 32
 	mpsQueues = 64
 )
 
-// environ returns env with the settings for ranks that share GPUs, over which non-empty variables
-// set by the user take precedence. The number of channels is small, so that there is memory for all
-// communicators. The GPU's queues are divided among the ranks, because streams that share a queue
-// wait for each other, and so are its threads, because the kernels of all ranks must fit at the
-// same time.
+// environ returns env with the settings for ranks that share GPUs. Non-empty variables set by the
+// user take precedence over these settings. NCCL gets few channels, so that there is enough memory
+// for the communicators of all ranks. The GPU's queues are divided among the ranks, because
+// streams that share a queue wait for each other. The GPU's threads are divided among the ranks,
+// because the kernels of all ranks must fit on the GPU at the same time.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// useOneSharedGPU provides one GPU that ranks can share. It sets TMPDIR to a new folder, which it
-// returns.
+// useOneSharedGPU provides one software GPU that ranks can share. It sets TMPDIR to a new folder,
+// which it returns.
 func useOneSharedGPU(t *testing.T) (folder string) {
 	t.Helper()
 	useSoftwareGPU(t)
@@ -29,7 +29,7 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 func checkNoLeftovers(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
-		t.Errorf("the daemon got the commands %q, %v; want one start and one quit", text, err)
+		t.Errorf("the daemon received the commands %q, %v; want one start and one quit", text, err)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("temporary files left: %v, %v", remaining, err)

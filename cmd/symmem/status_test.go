@@ -20,7 +20,7 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 // watchRanks opens two ranks with a live view. Until end is called, rank 0 waits for rank 1 in a
-// group with a hostile name.
+// group whose name contains an escape sequence.
 func watchRanks(t *testing.T) (end func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // short: the kernel limits the paths of sockets

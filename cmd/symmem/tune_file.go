@@ -10,7 +10,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkWritable checks, before minutes of measurements, that the table can be written.
+// checkWritable checks that the table can be written, so that tune fails before it has measured for
+// minutes.
 func (f *tuneFlags) checkWritable() error {
 	if f.dryRun {
 		return nil

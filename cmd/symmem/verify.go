@@ -158,7 +158,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 		"with --for: maximum duration of a round")
 }
 
-// Some flags apply only to cases, and some only to random programs.
+// caseFlags apply only to cases, and randomFlags apply only to random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",

@@ -40,8 +40,8 @@ func (f *verifyFlags) runRandom(
 	return f.exitOfRandom(stderr, w, report, err)
 }
 
-// hang returns a function that prints the stacks of a rank that hangs and exits, so that the
-// launcher stops the other ranks.
+// hang returns a function to call when a round hangs. The function prints the rank's stacks and
+// exits the process, so that the launcher stops the other ranks.
 func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,

@@ -54,7 +54,7 @@ func runDiverging(t *testing.T, check string) (report verify.Report, text string
 		texts = append(texts, rankPrefix.ReplaceAllString(line, ""))
 	}
 	if len(lines) != 4 || len(slices.Compact(texts)) != 1 {
-		t.Fatalf("check %s: the 4 ranks have not each printed the same line:\n%s", check, stderr)
+		t.Fatalf("check %s: the 4 ranks did not all print the same line:\n%s", check, stderr)
 	}
 	return report, texts[0]
 }
@@ -63,7 +63,7 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	every, everyText := runDiverging(t, "every")
 	registration, registrationText := runDiverging(t, "registration")
 	if every.Failed != 0 || every.NotRun == 0 || every.Passed+every.NotRun != len(every.Cases) {
-		t.Errorf("every: passed %d, failed %d, not run %d of %d",
+		t.Errorf("every: passed %d, failed %d, not run %d of %d; want no failures",
 			every.Passed, every.Failed, every.NotRun, len(every.Cases))
 	}
 	if registration.Failed == 0 {

@@ -11,9 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The version of a release, which scripts/release.sh sets in published sources. In a checkout,
-// commit is empty, and release is not a released version. pyproject.toml reads the version from
-// this file.
+// scripts/release.sh sets these constants in published sources. In a checkout, commit is empty, and
+// release is not the number of a released version. pyproject.toml reads the version from this file.
 const (
 	release = "0.0.0-dev"
 	commit  = ""
@@ -66,8 +65,8 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild identifies the running command by the constants above in a release, and otherwise by
-// the Go tool's build information.
+// thisBuild identifies the running command. In a release, it uses the constants release and commit;
+// otherwise, it uses the build information recorded by the go command.
 func thisBuild() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxArrowsUp limits the number of references that lead from a file of a package to an earlier
-// file. Someone who reads the files in order should see a declaration before the declarations that
-// use it.
+// maxArrowsUp limits the number of references from a file of a package to an earlier file, if the
+// files are in the best possible order. Someone who reads the files in that order should see a
+// declaration before the declarations that it uses.
 const maxArrowsUp = 10
 
 // arrow represents a reference from a file to a declaration in another file.

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A command is either an inline code span, which may be wrapped, or a line of a code block. The
-// argument of -run, -bench or -fuzz is a word or a quoted text. In tables, its vertical bars are
-// escaped.
+// A go test command on a page is either an inline code span, which may be wrapped, or a line of a
+// code block. The argument of -run, -bench or -fuzz is a word or a quoted string. In tables,
+// vertical bars in the argument are escaped.
 var (
 	goTest  = regexp.MustCompile("go test( [^`\n]*)")
 	wrapped = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
@@ -77,8 +77,8 @@ func testCommands(text string) (all []string) {
 	return all
 }
 
-// functionsOfTests returns the functions in the tests of each package. The keys are folders as they
-// are written in go commands.
+// functionsOfTests returns the functions in the test files of each package. The keys are folders in
+// the form in which go commands name them, such as ./driver.
 func functionsOfTests(files []*file) map[string][]string {
 	names := map[string][]string{}
 	for _, f := range files {

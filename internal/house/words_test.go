@@ -17,8 +17,8 @@ var (
 	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that names in this module used to contain, and that other developers could
-// not guess, to plain words.
+// formerWords maps words that used to occur in the names of this module to plainer words. Other
+// developers could not guess what the former words meant.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -97,7 +97,7 @@ var wordRules = []rule{
 		check: each(func(f *file) []finding {
 			marked := func(mark string) bool { return strings.Contains(f.source, mark) }
 			if !slices.ContainsFunc(marks, marked) {
-				return nil // most files, for which the expression would take long
+				return nil // avoid the slow expression in most files
 			}
 			var all []finding
 			for i, line := range strings.Split(f.source, "\n") {
@@ -167,8 +167,9 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf calls judge for each call of a selector, such as time.Sleep. An empty receiver matches
-// any. about contains the comments of the function that makes the call, including its doc comment.
+// callsOf calls judge for each call to receiver.name, such as time.Sleep, and returns a finding
+// for each text that judge returns. An empty receiver matches all receivers. about contains the
+// comments of the function that makes the call, including its doc comment.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, about string) string,
 ) []finding {

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference between two paths that counts, in percent, even if the
-// noise is lower, because smaller differences may vanish with the next version of the software.
+// FloorPercent is the smallest difference between the times of two paths, in percent, that can
+// change the choice of a path. It applies even if the noise is lower, because a smaller difference
+// may vanish with the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod explains to users what Derive does.
@@ -49,10 +50,10 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for some calls from measured times. For calls with a memory, the rule
-// decides about the direct path or, if that was measured, about the two-level path. For other
-// calls, it chooses between the plain and the window path. Points may be in any order, and may
-// contain a size twice, in place and out of place.
+// Derive derives the rule for calls from measured times. If calls.Memory is set, the rule decides
+// whether the calls take the direct path or, if the two-level path was measured, the two-level
+// path. Otherwise, the rule chooses between the plain and the window path. points may be in any
+// order, and may contain a size twice, once in place and once out of place.
 //
 // Derive visits the sizes in ascending order, starting with the path otherwise or, in a rule about
 // the direct path, with Other. The path changes at a size if the other path is faster by more than

@@ -46,7 +46,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first, because the format of the others depends on it.
+// version holds the field that Decode reads first, because the format of all others depends on it.
 type version struct {
 	Version *int `json:"version"`
 }
@@ -77,7 +77,7 @@ func Decode(encoded []byte) (*Table, error) {
 }
 
 // addLine prefixes a decoding error with its line number. If the error has no position, addLine
-// uses offset, unless that is negative.
+// uses offset or, if offset is negative, returns the error unchanged.
 func addLine(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTranscripts runs the commands in the files of testdata, whose answers go test -rewrite
-// updates. The commands are:
+// TestTranscripts runs the commands in the files of testdata and compares the results with the
+// answers in the files, which go test -rewrite updates. The commands are:
 //
 //	builtin backend=NAME device=(NAME)     use a built-in table
 //	decode                                 use the table in the input, or print the error
@@ -19,8 +19,9 @@ import (
 //	direct OPERATION ranks=N [machines=N] [symmetric]
 //	                                       print whether each size of the input takes the direct path
 //	derive [otherwise=PATH] [memory=MEMORY]
-//	                                       derive a rule from lines of bytes, plain, window, direct
-//	                                       with a memory, noise, and "in-place" if the call was
+//	                                       derive a rule; each line of the input has a size, the times
+//	                                       of plain, window and (with a memory) direct, the noise, and
+//	                                       "in-place" if the call was in place
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table

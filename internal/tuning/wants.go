@@ -16,8 +16,8 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	return false
 }
 
-// thresholds returns sizes that cover every choice for a group, because the choice changes only
-// after the last size of a step.
+// thresholds returns sizes that together cover every choice of the table for a group. The choice
+// changes only at the end of a step, so thresholds returns the sizes on both sides of each end.
 func (t *Table) thresholds(group Shape) []int64 {
 	sizes := []int64{1}
 	for i := range t.Rules {

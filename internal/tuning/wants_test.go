@@ -21,8 +21,8 @@ func TestTakesWindows(t *testing.T) {
 		want   bool
 	}{
 		"a rule chooses window":                            {[]Rule{windows}, false, true},
-		"direct is chosen first at every such size":        {[]Rule{windows, upTo(1 << 20)}, true, false},
-		"direct ends below the end of the window's":        {[]Rule{windows, upTo(1 << 19)}, true, true},
+		"direct is chosen first at all of these sizes":     {[]Rule{windows, upTo(1 << 20)}, true, false},
+		"direct ends at a smaller size than window":        {[]Rule{windows, upTo(1 << 19)}, true, true},
 		"direct would be chosen first, but is unavailable": {[]Rule{windows, upTo(1 << 20)}, false, true},
 		"a rule about other ranks chooses window":          {[]Rule{otherRanks}, false, false},
 		"no rule": {nil, true, false},

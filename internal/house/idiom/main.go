@@ -1,7 +1,7 @@
 // Command idiom lists the words and pairs of words that distinguish the comments of one tree of Go
-// code from those of others, by the z-score of their log-odds ratio. It helps to find private
-// idiom: a word at the top of the list belongs in the glossary of ARCHITECTURE.md, or has a plainer
-// synonym.
+// code from the comments of other trees, by the z-score of their log-odds ratio. It helps to find
+// words that only this project uses: a word at the top of the list belongs in the glossary of
+// ARCHITECTURE.md, or should be replaced by a plainer one.
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //

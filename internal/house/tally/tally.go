@@ -31,9 +31,9 @@ func (k key) String() string {
 	return k.pkg + " " + k.test
 }
 
-// noOutcome marks a test that has started and has no other outcome. Such a test is either a
-// benchmark that passed, or it was running when its process crashed. In the latter case, its output
-// may describe the crash.
+// noOutcome marks a test that has started and has not reported an outcome. It is either a benchmark
+// that passed, or a test that was running when its process crashed. The output of the latter may
+// describe the crash.
 const noOutcome = "run"
 
 // tally counts finished tests. If a test has subtests, only those are counted. Subtests without a
@@ -109,8 +109,8 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether the outcome of k counts as that of a test. A package counts only if it
-// crashed.
+// counts reports whether the outcome of k is included in the counts. That of a package is included
+// only if the package crashed.
 func (t *tally) counts(k key) bool {
 	if k.test == "" {
 		return t.crashed(k.pkg)

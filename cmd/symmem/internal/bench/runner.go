@@ -166,10 +166,10 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	}
 }
 
-// calibrationBatches is the number of batches that are timed for calibration. It is more than one
-// because the first call of an operation, or the first replay of a graph, can be a hundred times
-// slower than later ones, from which calibration would derive batches so short that their start and
-// end affect the result.
+// calibrationBatches is the number of batches that are timed for calibration. The first call of an
+// operation, or the first replay of a graph, can be a hundred times slower than later ones. If only
+// that batch were timed, calibration would choose batches so short that their start and end affect
+// the result.
 const calibrationBatches = 3
 
 // shortestBatch times several batches and returns, on all ranks, rank 0's shortest time.
@@ -210,9 +210,9 @@ func (r *runner) runOnce(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the world's path choice to this runner's, except that calls in a graph keep the
-// path with which they were captured. After a change, it makes an untimed call, because the library
-// plans the first call anew.
+// applyPath sets the world's path choice to this runner's. It does nothing if the runner replays a
+// graph, whose calls keep the path with which they were captured. After a change of the path,
+// applyPath makes an untimed call, because the library plans the next call anew.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
@@ -239,7 +239,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(byRank)) / float64(r.iters*r.opsPerIter), nil
 }
 
-// variant selects the buffers of a call by their world, and its path.
+// variant selects the path of a call and the world whose buffers it uses.
 type variant struct {
 	world  *world
 	choice symmem.PathChoice

@@ -44,7 +44,7 @@ func TestNoiseIsErrorOfMedian(t *testing.T) {
 		t.Errorf("the mean noise is %.3f percent, want %.3f", mean, want)
 	}
 	if share := float64(covered) / trials; share < 0.9 {
-		t.Errorf("%.3f of all medians are within the noise, want 0.95", share)
+		t.Errorf("%.3f of all medians are within the noise, want about 0.95", share)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestNoiseIgnoresOutliers(t *testing.T) {
 	}
 	sample[3], sample[17] = 50, 0.01
 	if n := noise(sample); n != 0 {
-		t.Errorf("the noise of two outliers in 21 batches is %v percent, want 0", n)
+		t.Errorf("the noise with two outliers in 21 batches is %v percent, want 0", n)
 	}
 }
 

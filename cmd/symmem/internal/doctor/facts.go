@@ -22,8 +22,8 @@ type Facts struct {
 
 func (f *Facts) nccl() bool { return f.Backend == "nccl" }
 
-// ChooseBackend sets the backend as symmem.Open does: unless a backend is requested, it is nccl if
-// there are GPUs and NCCL, and otherwise host.
+// ChooseBackend sets Backend as symmem.Open does. If no backend is requested, it chooses nccl if
+// there are GPUs and NCCL can be loaded, and host otherwise.
 func (f *Facts) ChooseBackend() {
 	switch {
 	case f.RequestedBackend != "auto":
