@@ -24,7 +24,7 @@ func newManCommand() *cobra.Command {
 // writeManual writes a manual page for each command, dated with $SOURCE_DATE_EPOCH if that is set.
 func writeManual(root *cobra.Command, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
-		return fmt.Errorf("making the directory of the manual pages: %w", err)
+		return fmt.Errorf("creating the directory of the manual pages: %w", err)
 	}
 	root.DisableAutoGenTag = true
 	root.InitDefaultVersionFlag()

@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun is a verify that takes more than a minute.
+// longRun is a run of symmem verify that takes more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -31,7 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLongRun returns once the ranks have performed many all-reduces.
+// startLongRun starts a longRun, and returns once its ranks have performed many all-reduces.
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}

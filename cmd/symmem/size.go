@@ -58,7 +58,8 @@ type sizeFlags struct {
 	factor      int64
 }
 
-// sizes lists the sizes. It returns an error if the range is empty or endless.
+// sizes returns the sizes from first to last, each of which is factor times the previous one. It
+// returns an error if there are none, or if factor is too small.
 func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {

@@ -31,7 +31,7 @@ func verifyInNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]
 		c.Stdout, c.Stderr = &buffers[rank], &buffers[rank]
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 		if err := c.Start(); errors.Is(err, syscall.EPERM) {
-			t.Skip(fmt.Errorf("making PID namespaces: %w", errors.Join(err, symmem.ErrUnsupported)))
+			t.Skip(fmt.Errorf("creating PID namespaces: %w", errors.Join(err, symmem.ErrUnsupported)))
 		} else if err != nil {
 			t.Fatal(err)
 		}

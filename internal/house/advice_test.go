@@ -16,8 +16,8 @@ type advice struct {
 	kind string
 	// reference matches a reference in a message. Its last group is the name.
 	reference *regexp.Regexp
-	// exists returns the names that exist. others lists names of other programs, and ordinary
-	// words.
+	// exists returns the names that exist. others lists names from other programs, and ordinary
+	// words that reference also matches.
 	exists func(*testing.T, []*file) []string
 	others []string
 }
@@ -37,7 +37,7 @@ var advices = []advice{
 		kind:      "flag",
 		reference: regexp.MustCompile(`(?:^|[^\w-])--([a-z][a-z-]+)`),
 		exists:    func(_ *testing.T, files []*file) []string { return flagsOf(files) },
-		// Of cobra, torchrun, nvidia-smi and docker.
+		// Flags of cobra, torchrun, nvidia-smi and docker.
 		others: []string{
 			"help", "network", "no-python", "nproc-per-node", "pid", "status", "ulimit",
 		},
@@ -50,7 +50,7 @@ var advices = []advice{
 		},
 	},
 	{
-		kind:      "function of C",
+		kind:      "C function",
 		reference: regexp.MustCompile(`\b(symmem_\w+)\b`),
 		exists: func(t *testing.T, _ []*file) []string {
 			return regexp.MustCompile(`symmem_\w+`).FindAllString(
@@ -58,12 +58,12 @@ var advices = []advice{
 		},
 	},
 	{
-		kind:      "name of Go",
+		kind:      "Go name",
 		reference: regexp.MustCompile(`\b([A-Z][a-z]\w*\.[A-Z]\w*|symmem\.[A-Z]\w*)\b`),
 		exists:    func(_ *testing.T, files []*file) []string { return exportsOf(files) },
 	},
 	{
-		kind:      "name of Go without its type",
+		kind:      "Go name without its type",
 		reference: regexp.MustCompile(`\b(?:see|call|use) ([A-Z][a-z]\w*)\b`),
 		exists: func(_ *testing.T, files []*file) []string {
 			var names []string
@@ -75,7 +75,7 @@ var advices = []advice{
 		others: []string{"Linux"},
 	},
 	{
-		kind:      "name of Python",
+		kind:      "Python name",
 		reference: regexp.MustCompile(`\bsymmem\.([a-z]\w*)\b`),
 		exists: func(t *testing.T, _ []*file) []string {
 			_, list, _ := strings.Cut(read(t, "python/src/symmem/__init__.py"), "__all__ = [")
@@ -147,7 +147,8 @@ func literals(files []*file) []finding {
 	return all
 }
 
-// commandsOf returns the names of all commands, which are the first words of their Use fields.
+// commandsOf returns the names of all commands. A command's name is the first word of its Use
+// field.
 func commandsOf(files []*file) []string {
 	use := regexp.MustCompile(`\bUse: +"(\w+)`)
 	var names []string
@@ -249,15 +250,15 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestUnknownAdviceIsFound checks, for each kind, that a name that does not exist is found in a
-// message.
+// TestUnknownAdviceIsFound checks, for each kind of name, that the check finds a nonexistent name
+// in a message.
 func TestUnknownAdviceIsFound(t *testing.T) {
 	files := load(t)
 	for kind, message := range map[string]string{
 		"command": "run symmem diagnose", "flag": "use --no-such", "variable": "set SYMMEM_NONE",
-		"function of C": "call symmem_none", "name of Go": "see Options.None",
-		"name of Go without its type":       "see Nothing",
-		"name of Python":                    "call symmem.none",
+		"C function": "call symmem_none", "Go name": "see Options.None",
+		"Go name without its type":          "see Nothing",
+		"Python name":                       "call symmem.none",
 		"argument of symmem.init in Python": "raise symmem.init(timeout_ms=5)",
 	} {
 		a := advices[slices.IndexFunc(advices, func(a advice) bool { return a.kind == kind })]

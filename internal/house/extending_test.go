@@ -22,8 +22,8 @@ type place struct {
 	// spelled converts an entry to the name that this place uses. If it is nil, the place uses the
 	// name in Go.
 	spelled func(entry string) string
-	// counted is set if the place contains a text for each entry, in the same order, instead of its
-	// name.
+	// counted is set if the place contains one string for each entry, in the order of the entries,
+	// instead of their names.
 	counted bool
 	// exempt maps each entry that the place need not list to the reason.
 	exempt map[string]string
@@ -42,8 +42,8 @@ func (p place) String() string {
 // point describes an extension point: its entries, and the places that must list them.
 type point struct {
 	page string // page in docs/extending, without .md
-	// entries is the block of constants that contains the given one, or the variable whose string
-	// keys or values are the entries.
+	// entries identifies a constant, whose block lists the entries, or a variable, whose string keys
+	// or values are the entries.
 	entries place
 	places  []place
 	// maxPlaces is the maximum number of places, not counting rare ones. 0 means no limit.
@@ -238,7 +238,7 @@ func TestExtensionsNeedFewPlaces(t *testing.T) {
 			}
 		}
 		if p.maxPlaces > 0 && needed > p.maxPlaces {
-			t.Errorf("a new entry next to %v must be added in %d places, but at maxPlaces %d are allowed; "+
+			t.Errorf("a new entry next to %v must be added in %d places, but at most %d are allowed; "+
 				"derive lists of names from the table", p.entries, needed, p.maxPlaces)
 		}
 	}
@@ -271,7 +271,7 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 	backends := regexp.MustCompile(`(\w+)\.Backend\{\}`).FindAllStringSubmatch(
 		listed.text(t, files, all), -1)
 	if len(backends) < 2 {
-		t.Fatalf("found %d backends", len(backends))
+		t.Fatalf("found only %d backends, want 2 or more", len(backends))
 	}
 	for _, b := range backends {
 		folder := "driver/" + b[1]
@@ -289,8 +289,8 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 	}
 }
 
-// TestBackendPageListsCodeThatNamesBackends checks that the page lists exactly the code that names
-// a backend.
+// TestBackendPageListsCodeThatNamesBackends checks that docs/extending/backend.md lists exactly the
+// files that name a backend.
 func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	page := loadPages(t)["docs/extending/backend.md"]
 	for _, f := range load(t) {
@@ -311,7 +311,7 @@ func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 }
 
 // namesBackend reports whether a node compares a value with the name of a backend, or passes such a
-// name on.
+// name to a function or in a struct.
 func namesBackend(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:

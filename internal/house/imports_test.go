@@ -124,8 +124,8 @@ var importRules = []rule{
 	{
 		name: "cores import only the standard library",
 		why: "cores are pure state machines, so that the same code runs under every backend, in " +
-			"the simulator and in replays (agreement compares ledgers, so it knows them, and names ranks; " +
-			"package event is itself a core)",
+			"the simulator and in replays; exceptions are agreement, which compares ledgers and names " +
+			"ranks, and imports of package event, which is itself a core",
 		check: forbid(func(l link) bool {
 			if l.file.isTest() || !isWithin(l.file.folder(), cores...) || l.isStandard() {
 				return false
@@ -173,7 +173,7 @@ var importRules = []rule{
 	},
 	{
 		name: "driver/nccl imports only listed packages",
-		why:  "the backend is a thin layer over bindings and planes; more would be policy",
+		why:  "the backend is a thin layer over bindings and planes; policy belongs in other packages",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			return own && !l.file.isTest() && l.file.folder() == "driver/nccl" &&
@@ -288,9 +288,9 @@ var importRules = []rule{
 			contract := l.file.isTest() && folder == "driver/drivertest"
 			part := isWithin(folder, "driver/nccl/internal", "driver/nccl/kernels") &&
 				isWithin(l.file.folder(), "driver/nccl")
-			spelt := folder == "driver/formula" &&
+			formula := folder == "driver/formula" &&
 				(l.file.isTest() || l.file.folder() == "driver/drivertest")
-			return !contract && !part && !spelt && folder != "driver" && folder != "event" &&
+			return !contract && !part && !formula && folder != "driver" && folder != "event" &&
 				!isWithin(folder, "internal")
 		}),
 		bad: []map[string]string{
@@ -315,10 +315,10 @@ var importRules = []rule{
 			"compiles the sources of kernels",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
-			speaks := folder == "driver" && isWithin(l.file.folder(), planePackages...)
+			isPlane := folder == "driver" && isWithin(l.file.folder(), planePackages...)
 			compiles := folder == "driver/nccl/kernels" && l.file.folder() == "internal/softgpu"
 			return ok && isWithin(l.file.folder(), "internal") && !isWithin(l.file.folder(), rootUsers...) &&
-				(folder == "" || isWithin(folder, "driver") && !speaks && !compiles)
+				(folder == "" || isWithin(folder, "driver") && !isPlane && !compiles)
 		}),
 		bad: []map[string]string{
 			source("internal/sim/a.go", module), source("internal/sys/a.go", "symmem/driver"),
@@ -353,8 +353,8 @@ var importRules = []rule{
 	},
 	{
 		name: "code outside commands has no foreign dependencies",
-		why: "a library without dependencies is easy to adopt; tests use a few known ones, and the " +
-			"live view Prometheus's client",
+		why: "a library without dependencies is easy to adopt; tests use a few well-known modules, " +
+			"and the live view uses Prometheus's client",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
 			if own || l.isStandard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||

@@ -15,14 +15,14 @@ var (
 	anyWord      = regexp.MustCompile(`\w+`)
 )
 
-// describesCode reports whether a page describes the code of this module and hardly mentions that
-// of other projects.
+// describesCode reports whether a page describes the code of this module and rarely mentions the
+// code of other projects.
 func describesCode(page string) bool {
 	return page == "ARCHITECTURE.md" || page == "CONTRIBUTING.md" ||
 		strings.HasPrefix(page, "docs/design/") || strings.HasPrefix(page, "docs/extending/")
 }
 
-// lostNames returns the names of code on pages that do not occur in the sources.
+// lostNames finds those names of code on the pages that do not occur in the sources.
 func lostNames(all pages) (found []finding) {
 	words := map[string]bool{}
 	for name, text := range all {
@@ -51,7 +51,8 @@ func lostNames(all pages) (found []finding) {
 func lostParts(page string, number int, name string, words map[string]bool) (found []finding) {
 	for _, part := range strings.Split(strings.TrimSuffix(name, "()"), ".") {
 		if !words[part] && !externalName.MatchString(part) {
-			found = append(found, finding{page, number, fmt.Sprintf("no source has %s, in %s", part, name)})
+			text := fmt.Sprintf("no source file contains %s, in %s", part, name)
+			found = append(found, finding{page, number, text})
 		}
 	}
 	return found

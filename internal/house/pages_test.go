@@ -68,7 +68,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "every page in docs is in an index",
-		why:   "readers do not find a page without links to it",
+		why:   "readers cannot find a page that no other page links to",
 		check: orphans,
 		bad:   []pages{{"docs/README.md": "\n", "docs/guides/a.md": "\n"}},
 		good: []pages{
@@ -209,8 +209,8 @@ func prose(text string, visit func(number int, line string)) {
 	}
 }
 
-// linksOf calls visit for each link on a page. target is the path to which it leads, relative to
-// the root, and anchor the text after #.
+// linksOf calls visit for each link on a page. target is the path of the linked file, relative to
+// the root, and anchor is the text after #.
 func linksOf(name, text string, visit func(line int, target, anchor string)) {
 	prose(text, func(number int, line string) {
 		for _, m := range pageLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(line, ""), -1) {
@@ -284,7 +284,7 @@ func lostMentions(all pages) []finding {
 	return found
 }
 
-// orphans returns the pages in docs to which no path of links leads from the index.
+// orphans finds the pages in docs that cannot be reached from the index by following links.
 func orphans(all pages) []finding {
 	reached, next := map[string]bool{}, []string{"docs/README.md"}
 	for len(next) > 0 {
@@ -299,7 +299,7 @@ func orphans(all pages) []finding {
 	for name := range all {
 		inDocs := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "python/docs/")
 		if inDocs && strings.HasSuffix(name, ".md") && !reached[name] {
-			found = append(found, finding{name, 1, "docs/README.md has no path of links to this page"})
+			found = append(found, finding{name, 1, "no links lead from docs/README.md to this page"})
 		}
 	}
 	return found

@@ -3,7 +3,7 @@ package tuning
 import "strings"
 
 // Memory selects the buffers that a rule about the direct path covers. It is empty in a rule that
-// chooses between the plain and the window path, which covers symmetric buffers.
+// chooses between the plain and the window path, because such a rule covers only symmetric buffers.
 type Memory string
 
 // The kinds of memory in rules about the direct path.

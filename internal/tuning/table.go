@@ -153,10 +153,11 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect returns Direct or TwoLevel if a call should take that path, provided that it can,
-// and otherwise Other. It also returns the reason. The path is that of the rule for the operation
-// and shape or, without such a rule, that of the general rule. Without either, it is Other.
-// symmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
+// ChooseDirect returns Direct or TwoLevel if a call should take that path, provided that the call
+// supports it, and Other otherwise. It also returns the reason. ChooseDirect applies the rule for
+// the operation and shape or, if there is none, the general rule. If there is no general rule
+// either, it returns Other. symmetric must be set if both buffers are in windows. ChooseDirect does
+// not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (Path, Reason) {
@@ -202,8 +203,8 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
-// Reason records why a path was chosen. The text is formatted only by String, so that choosing is
-// cheap.
+// Reason records why a path was chosen. To keep choosing cheap, the text is formatted only when
+// String is called.
 type Reason struct {
 	table *Table
 	rule  *Rule

@@ -19,9 +19,9 @@ import (
 //	direct OPERATION ranks=N [machines=N] [symmetric]
 //	                                       print whether each size of the input takes the direct path
 //	derive [otherwise=PATH] [memory=MEMORY]
-//	                                       derive a rule; each line of the input has a size, the times
-//	                                       of plain, window and (with a memory) direct, the noise, and
-//	                                       "in-place" if the call was in place
+//	                                       derive a rule; a line of input has a size, the times of
+//	                                       plain, window and (with a memory) direct, the noise,
+//	                                       and "in-place" if the call was in place
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table

@@ -23,7 +23,8 @@ func InspectLimits() Limits {
 	}
 }
 
-// limit returns the soft limit of a resource, or -1 if there is none or it cannot be read.
+// limit returns the soft limit of a resource. It returns -1 if the resource is unlimited or the
+// limit cannot be read.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
@@ -34,12 +35,12 @@ func limit(resource int) int64 {
 
 // Doctor warns about limits below these values.
 const (
-	// minAddresses is twice the preferred size of an arena (1 TiB), because NCCL's windows need as
-	// much address space as the arena.
+	// minAddresses is twice the address space that a pool's arena should have (1 TiB), because NCCL's
+	// windows need as much address space as the arena.
 	minAddresses = int64(2) << 40
 	// minLocked is less than what any RDMA network card pins.
 	minLocked = int64(64) << 20
-	// minFiles is too small for a rank on a large machine, which needs one descriptor for each
+	// minFiles is low for a rank on a large machine, because the rank needs one descriptor for each
 	// segment of each peer.
 	minFiles = 1024
 )

@@ -15,11 +15,11 @@ const sharingVersion = 23000
 
 // Sharing describes whether several ranks can use one GPU.
 type Sharing struct {
-	// Missing says why ranks cannot share a GPU, or is empty if they can.
+	// Missing is the reason why ranks cannot share a GPU. It is empty if they can.
 	Missing string `json:"missing,omitempty"`
 	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
 	Service bool `json:"mps_runs"`
-	// Program is the path of the program that starts a daemon, or empty.
+	// Program is the path of the program that starts a daemon, or empty if there is none.
 	Program string `json:"mps,omitempty"`
 }
 

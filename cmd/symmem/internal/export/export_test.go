@@ -142,7 +142,7 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 	}
 }
 
-func TestManyCallsAreSampledAlike(t *testing.T) {
+func TestRanksSampleTheSameCalls(t *testing.T) {
 	long := &trace.Log{}
 	for n := range 10 * maxSamples {
 		long.Records = append(long.Records, trace.Record{
@@ -185,7 +185,7 @@ func archiveOf(t *testing.T, traces *Traces) map[string][]byte {
 }
 
 // TestPerfettoManifest checks what Perfetto's reference requires of a manifest: its first bytes,
-// its version, entries that name files in the archive, and offsets that make no time negative.
+// its version, entries that name files in the archive, and offsets that are not negative.
 func TestPerfettoManifest(t *testing.T) {
 	files := archiveOf(t, open(t, traceRun(t, 3, 20, -time.Hour)))
 	text := files["perfetto_manifest.json"]
@@ -290,8 +290,9 @@ func agree(t *testing.T, folder string, requests int) {
 	}
 }
 
-// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks, only one of which used a
-// pool without a domain before its other pool. The other pools must have the same number.
+// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks. Only rank 1 uses a pool
+// without a domain, before the pool that both ranks use. That pool must have the same number on
+// both ranks.
 func TestPoolsWithoutDomainAreNotCompared(t *testing.T) {
 	folder := t.TempDir()
 	for rank := range 2 {
@@ -328,13 +329,13 @@ func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
 func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	a, b := traceRun(t, 2, 4, 0), traceRun(t, 2, 4, 0)
 	_, err := Open([]string{a, b})
-	if err == nil || !strings.Contains(err.Error(), "world of one run") {
+	if err == nil || !strings.Contains(err.Error(), "single world of a single run") {
 		t.Errorf("Open of two runs = %v; want an error", err)
 	}
 }
 
-// TestRingOverflow exports traces that have lost their beginnings, with more events lost on one
-// rank than on the other. The dumps must begin with the same call.
+// TestRingOverflow exports traces whose oldest events have been overwritten. Rank 1 has lost more
+// events than rank 0, but the dumps must begin with the same call.
 func TestRingOverflow(t *testing.T) {
 	folder := t.TempDir()
 	call := &event.Call{
@@ -355,7 +356,7 @@ func TestRingOverflow(t *testing.T) {
 	}
 	traces := open(t, folder)
 	if traces.complete() || len(traces.Notes) != 3 {
-		t.Errorf("notes = %q; want two about the beginnings and one about a clock", traces.Notes)
+		t.Errorf("notes = %q; want two about lost events and one about a clock", traces.Notes)
 	}
 	dumps := filepath.Join(t.TempDir(), "dumps")
 	calls, _, err := WriteFlightRecorder(dumps, traces)

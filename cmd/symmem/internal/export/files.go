@@ -13,8 +13,8 @@ import (
 	"symmem/trace"
 )
 
-// writeFiles writes one file for each rank to a folder, which it creates if necessary. write gets
-// the rank's index and its trace.
+// writeFiles writes one file for each rank to a folder, which it creates if necessary. It calls
+// write with the rank's index and trace.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
 ) error {
@@ -40,7 +40,8 @@ func writeFiles(
 // rank from the end of the name.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepare creates a folder, or checks that every file in an existing one will be replaced.
+// prepare creates the folder. If the folder exists, prepare checks that the export will replace
+// every file in it.
 func prepare(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ func WritePerfetto(w io.Writer, t *Traces, version string) error {
 		}
 	}
 	if err := archive.Close(); err != nil {
-		return fmt.Errorf("ending the archive: %w", err)
+		return fmt.Errorf("completing the archive: %w", err)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func writeChrome(w io.Writer, l *trace.Log) error {
 	}
 	_, _ = c.w.WriteString(`{"displayTimeUnit":"ns","traceEvents":[`)
 	c.name("process_name", 0, processName(l))
-	c.name("thread_name", memoryThread, "memory, at the time of the event before")
+	c.name("thread_name", memoryThread, "memory, at the time of the preceding event")
 	for i := range l.Records {
 		c.record(&l.Records[i])
 	}
@@ -239,7 +239,7 @@ func (c *chrome) thread(group string) int {
 	if !ok {
 		n = memoryThread + 1 + len(c.threads)
 		c.threads[group] = n
-		c.name("thread_name", n, "group "+group+": submitted calls, ended values")
+		c.name("thread_name", n, "group "+group+": submitted calls, completed values")
 	}
 	return n
 }

@@ -13,8 +13,8 @@ import (
 type Options struct {
 	// Ranks is the expected number of ranks.
 	Ranks int
-	// Collected is set if the results of all ranks were to be collected. Otherwise, results may be
-	// missing because their ranks could not be reached.
+	// Collected is set if all ranks were asked for their results, so that a rank without a result is
+	// at fault. If it is not set, a result may be missing because its rank could not be reached.
 	Collected bool
 	// Exits describes how the ranks without a result exited, as far as that is known.
 	Exits map[int]string
@@ -93,7 +93,8 @@ func (j *judge) machines() {
 
 const adviceRank = "look at this rank's output and at its GPU and node; exclude them if it repeats"
 
-// missing judges ranks without a result, which other ranks' errors may also name.
+// missing adds a fault for each rank without a result, unless that rank may have been stopped
+// because of another one.
 func (j *judge) missing() {
 	for rank, a := range j.results {
 		isFirst := rank == j.First || j.First < 0 && j.Collected
@@ -210,7 +211,7 @@ func (j *judge) call(i int) {
 	}
 }
 
-// tableTime returns a call's time in the tuning table, or 0.
+// tableTime returns a call's time in the tuning table, or 0 if the table has none.
 func (j *judge) tableTime(c *Call) float64 {
 	if j.Table == nil || c.RequestedPath != c.Path {
 		return 0

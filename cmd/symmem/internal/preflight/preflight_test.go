@@ -13,8 +13,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// job returns the results of nodes with perNode ranks each. Links within nodes carry 300 GB/s, and
-// links between nodes carry 50 GB/s.
+// job returns the results of a healthy job on the given number of nodes, with perNode ranks on
+// each. Links within nodes carry 300 GB/s, and links between nodes carry 50 GB/s.
 func job(nodes, perNode int) []RankResult {
 	var all []RankResult
 	ranks := nodes * perNode
@@ -38,7 +38,7 @@ func job(nodes, perNode int) []RankResult {
 	return all
 }
 
-// slowDown quarters the speed of the links for which slow returns true.
+// slowDown divides the speed of the links for which slow returns true by four.
 func slowDown(results []RankResult, slow func(l Link) bool) {
 	for _, a := range results {
 		for i := range a.Links {
@@ -263,6 +263,6 @@ func TestMetrics(t *testing.T) {
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o644 {
-		t.Errorf("mode = %v, %v; want one that node_exporter can read", info.Mode(), err)
+		t.Errorf("mode = %v, %v; want 0644, so that node_exporter can read it", info.Mode(), err)
 	}
 }

@@ -16,7 +16,7 @@ type RankResult struct {
 	Error string `json:"error,omitempty"`
 	// Lost lists the ranks that Error blames.
 	Lost []int `json:"lost,omitempty"`
-	// Expired is set if the deadline of the whole preflight had passed.
+	// Expired is set if the deadline of the whole preflight had passed when the error occurred.
 	Expired bool `json:"expired,omitempty"`
 	// Calls holds the results of the collectives on each path.
 	Calls []doctor.TrialCall `json:"calls"`

@@ -13,8 +13,8 @@ type slowLink struct {
 }
 
 // slowLinks returns the links whose speed is less than tolerance times that of fast links of the
-// same kind. There are two kinds: links within nodes and links between nodes. The fast links of a
-// kind are its fastest tenth, but at least one.
+// same kind. There are two kinds: links within nodes and links between nodes. The speed of fast
+// links is the 90th percentile of the speeds of their kind.
 func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
 	kinds := map[bool][]Link{}
 	for _, l := range all {
@@ -36,8 +36,8 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 	return slow
 }
 
-// blameSlowLinks explains slow links: it returns the ranks of whose links most are slow, and the
-// slow links between other ranks. all holds all links.
+// blameSlowLinks determines the causes of slow links. It returns the ranks that have mostly slow
+// links, and the slow links between other ranks. all holds all links.
 func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 	total := map[int]int{}
 	for _, l := range all {

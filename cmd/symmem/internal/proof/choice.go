@@ -11,9 +11,9 @@ type Choice struct {
 	// their sizes and Works is their number.
 	Collective
 	Works int
-	// Description is "symmetric kernel " and the name of a window kernel, "copy engine, " and the
-	// method of a copy in windows without a kernel, or "plain " and the algorithm and protocol of a
-	// kernel that uses NCCL's channels.
+	// Description is "symmetric kernel " followed by the name of a window kernel, "copy engine, "
+	// followed by the method of copying between windows without a kernel, or "plain " followed by the
+	// algorithm and protocol of a kernel that uses NCCL's channels.
 	Description string
 	// Windowed reports whether the launch used windows.
 	Windowed bool

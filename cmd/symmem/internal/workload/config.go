@@ -41,11 +41,11 @@ func (c *Config) Options() symmem.Options {
 // several segments.
 const FirstSegment = 2 << 20
 
-// Spread maps 32*part bytes in six segments, registers them with a group, and leaves them free. The
-// first segments are small, so that several segments soon have blocks of the same size, of which
-// ranks with placement by address choose different ones, which makes sums wrong. Without Spread, a
-// rank could map a segment that other ranks do not map, and registering it would fail before any
-// sum is wrong.
+// Spread maps 32*part bytes in six segments, registers the segments with a group, and leaves them
+// free. The first segments are small, so several segments soon have free blocks of the same size.
+// With placement by address, the ranks then choose different blocks, which makes sums wrong.
+// Without Spread, a rank could map a segment that other ranks do not map, and registering that
+// segment would fail before any sum is wrong.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var parts []symmem.Buffer
 	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
@@ -62,8 +62,8 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 	return errors.Join(errs...)
 }
 
-// Abort aborts those of the groups that are not nil and have not failed, so that other ranks do not
-// wait for this one.
+// Abort aborts the groups, except for nil and for groups that have already failed, so that other
+// ranks do not wait for this rank.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {
 		if g != nil && g.Cause(context.Background()) == nil {

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Noise makes allocations that are unrelated to the test, and whose sizes and numbers differ
-// between ranks.
+// Noise makes allocations that are unrelated to the test. Their number and sizes differ between
+// ranks.
 type Noise struct {
 	pool  *symmem.Pool
 	draws *rand.Rand
@@ -21,8 +21,8 @@ const (
 	maxNoiseBlockBytes = 3 << 20
 )
 
-// NewNoise returns this rank's Noise for a round or, without skew, nil. The methods of a nil *Noise
-// do nothing.
+// NewNoise returns this rank's Noise for a round, or nil if c.Skew is not set. The methods of a nil
+// *Noise do nothing.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil

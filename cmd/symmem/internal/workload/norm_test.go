@@ -11,7 +11,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestWrongFindsChangedElement makes a norm, and then changes one element of each output.
+// TestWrongFindsChangedElement computes a norm, and then changes one element of each output in
+// turn.
 func TestWrongFindsChangedElement(t *testing.T) {
 	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{})
 	if err != nil {
@@ -55,7 +56,7 @@ func TestWrongFindsChangedElement(t *testing.T) {
 		o.got[o.size] ^= 1
 		wrong, first := n.Wrong()
 		if wrong != 1 || !strings.HasPrefix(first, "at index 1 of the "+o.name) {
-			t.Errorf("Wrong() = %d, %q after element 1 of the %s has changed, want 1", wrong, first,
+			t.Errorf("Wrong() = %d, %q after a change of element 1 of the %s, want 1", wrong, first,
 				o.name)
 		}
 		o.got[o.size] ^= 1
