@@ -13,7 +13,7 @@ import (
 type capabilities struct {
 	kind     string
 	declared string         // pattern of the files that declare the names
-	within   *regexp.Regexp // if set, matches the part of the files that declares names
+	section  *regexp.Regexp // if set, matches the part of the files that declares names
 	name     *regexp.Regexp // matches a declaration; the first group is the name
 	tests    []string
 	prefix   string // precedes the name in tests
@@ -37,9 +37,9 @@ var allCapabilities = []capabilities{
 	},
 	{
 		kind: "Python name", declared: "python/src/symmem/__init__.py",
-		within: regexp.MustCompile(`(?s)__all__ = \[.*?\]`),
-		name:   regexp.MustCompile(`"(\w+)"`),
-		tests:  []string{"python/tests/*.py", "python/tests/programs/*.py"},
+		section: regexp.MustCompile(`(?s)__all__ = \[.*?\]`),
+		name:    regexp.MustCompile(`"(\w+)"`),
+		tests:   []string{"python/tests/*.py", "python/tests/programs/*.py"},
 	},
 }
 
@@ -58,8 +58,8 @@ func TestEveryCapabilityHasATest(t *testing.T) {
 			tests.WriteString(textOf(t, pattern))
 		}
 		declared := textOf(t, c.declared)
-		if c.within != nil {
-			declared = c.within.FindString(declared)
+		if c.section != nil {
+			declared = c.section.FindString(declared)
 		}
 		names := c.name.FindAllStringSubmatch(declared, -1)
 		if len(names) == 0 {

@@ -13,9 +13,9 @@ type link struct {
 	path string
 }
 
-// own returns the folder of the imported package. ok is false if the package does not belong to the
-// module.
-func (l link) own() (folder string, ok bool) {
+// moduleFolder returns the folder of the imported package. ok is false if the package does not
+// belong to the module.
+func (l link) moduleFolder() (folder string, ok bool) {
 	if l.path == module {
 		return "", true
 	}
@@ -26,7 +26,7 @@ func (l link) own() (folder string, ok bool) {
 // other packages outside the module begin with a domain.
 func (l link) isStandard() bool {
 	first, _, _ := strings.Cut(l.path, "/")
-	_, own := l.own()
+	_, own := l.moduleFolder()
 	return !own && !strings.Contains(first, ".")
 }
 
@@ -175,7 +175,7 @@ var importRules = []rule{
 		name: "driver/nccl imports only listed packages",
 		why:  "the backend is a thin layer over bindings and planes; policy belongs in other packages",
 		check: forbid(func(l link) bool {
-			folder, own := l.own()
+			folder, own := l.moduleFolder()
 			return own && !l.file.isTest() && l.file.folder() == "driver/nccl" &&
 				!slices.Contains(ncclImports, folder)
 		}),
@@ -193,7 +193,7 @@ var importRules = []rule{
 		name: "parts of driver/nccl import only lower parts",
 		why:  "layers become entangled if one may call the layer above it",
 		check: forbid(func(l link) bool {
-			folder, own := l.own()
+			folder, own := l.moduleFolder()
 			parts := partsOfNCCL[l.file.folder()]
 			return own && !l.file.isTest() && parts != nil && !slices.Contains(parts, folder)
 		}),
@@ -210,7 +210,7 @@ var importRules = []rule{
 		name: "planes import package driver and their transport: TCP and rendezvous, or shared memory",
 		why:  "a plane connects ranks for any backend, so it must not depend on one",
 		check: forbid(func(l link) bool {
-			folder, own := l.own()
+			folder, own := l.moduleFolder()
 			allowed := map[string][]string{
 				"internal/control": {"driver", "internal/message"},
 				"internal/control/tcp": {
@@ -249,7 +249,7 @@ var importRules = []rule{
 		name: "nothing imports a command",
 		why:  "commands are the outermost layer",
 		check: forbid(func(l link) bool {
-			folder, ok := l.own()
+			folder, ok := l.moduleFolder()
 			return ok && isWithin(folder, "cmd") && !isWithin(l.file.folder(), "cmd")
 		}),
 		bad:  []map[string]string{source("internal/sim/a.go", "symmem/cmd/symmem")},
@@ -259,7 +259,7 @@ var importRules = []rule{
 		name: "the root imports cores and package driver, and backends only in backend.go",
 		why:  "the root works with any backend; backend.go lists the backends of a program",
 		check: forbid(func(l link) bool {
-			folder, own := l.own()
+			folder, own := l.moduleFolder()
 			if l.file.folder() != "" || l.file.isTest() || l.isStandard() {
 				return false
 			}
@@ -281,7 +281,7 @@ var importRules = []rule{
 		why: "dependencies have one direction: the root calls backends, which are independent; " +
 			"a control plane connects their ranks and depends on no backend",
 		check: forbid(func(l link) bool {
-			folder, ok := l.own()
+			folder, ok := l.moduleFolder()
 			if !ok || !isWithin(l.file.folder(), "driver") {
 				return false
 			}
@@ -314,7 +314,7 @@ var importRules = []rule{
 			"the root, control planes, which use the types of package driver, and the software GPU, which " +
 			"compiles the sources of kernels",
 		check: forbid(func(l link) bool {
-			folder, ok := l.own()
+			folder, ok := l.moduleFolder()
 			isPlane := folder == "driver" && isWithin(l.file.folder(), planePackages...)
 			compiles := folder == "driver/nccl/kernels" && l.file.folder() == "internal/softgpu"
 			return ok && isWithin(l.file.folder(), "internal") && !isWithin(l.file.folder(), rootUsers...) &&
@@ -336,7 +336,7 @@ var importRules = []rule{
 		name: "internal/reduce and internal/spin import no package of the module",
 		why:  "they are kernels, independent of their callers",
 		check: forbid(func(l link) bool {
-			_, own := l.own()
+			_, own := l.moduleFolder()
 			return own && !l.file.isTest() && isWithin(l.file.folder(), "internal/reduce", "internal/spin")
 		}),
 		bad:  []map[string]string{source("internal/spin/a.go", "symmem/internal/sys")},
@@ -356,7 +356,7 @@ var importRules = []rule{
 		why: "a library without dependencies is easy to adopt; tests use a few well-known modules, " +
 			"and the live view uses Prometheus's client",
 		check: forbid(func(l link) bool {
-			_, own := l.own()
+			_, own := l.moduleFolder()
 			if own || l.isStandard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||
 				isWithin(l.path, purego) ||
 				l.file.folder() == "internal/live" && isWithin(l.path, prometheus) {

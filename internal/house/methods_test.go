@@ -62,7 +62,7 @@ func methodsOf(files []*file) map[string]*methods {
 	return all
 }
 
-// noteViews records a struct as a view of each type to which it embeds a pointer.
+// noteViews records a struct as a view of each type whose pointer the struct embeds.
 func noteViews(f *file, s ast.Spec, lookUp func(string) *methods) {
 	declared, ok := s.(*ast.TypeSpec)
 	if !ok {
@@ -93,8 +93,8 @@ func sizeOf(all map[string]*methods, m *methods) size {
 	return s
 }
 
-// within reports whether neither number exceeds the limit.
-func (s size) within(limit size) bool {
+// fitsInto reports whether neither number exceeds the limit.
+func (s size) fitsInto(limit size) bool {
 	return s.methods <= limit.methods && s.files <= limit.files
 }
 
@@ -110,7 +110,7 @@ func largeTypes(files []*file) (found []finding) {
 	all := methodsOf(files)
 	for name, m := range all {
 		s, limit := sizeOf(all, m), allowed(name)
-		if m.count == 0 || s.within(limit) {
+		if m.count == 0 || s.fitsInto(limit) {
 			continue
 		}
 		slices.Sort(m.files)
@@ -128,7 +128,7 @@ func TestStillLargeTypesAreLarge(t *testing.T) {
 		switch m := all[name]; {
 		case m == nil:
 			t.Errorf("the type %s does not exist", name)
-		case sizeOf(all, m).within(size{maxMethods, maxMethodFiles}):
+		case sizeOf(all, m).fitsInto(size{maxMethods, maxMethodFiles}):
 			t.Errorf("%s is small enough: remove it from stillLarge", name)
 		}
 	}

@@ -321,16 +321,16 @@ func wideProse(all pages) []finding {
 	return found
 }
 
-// private matches words that have a plainer synonym. In code, "house" is allowed because it is the
-// name of a package.
+// privateInPages matches words that have a plainer synonym. In code, "house" is allowed because it
+// is the name of a package.
 var (
-	unplain = []string{
+	privateWordList = []string{
 		"for ever", "in vain", "football", "theatre",
 		"beside", "heed", `mourn\w*`, "deserters?", "deserted", "forsaken?", "bereft",
 		"tells? (that|whether|what|how|which)", "hindrance", "belated", "said right", "anybody.s guess",
 	}
-	private       = words(append([]string{"the house"}, unplain...))
-	privateInCode = words(unplain)
+	privateInPages = words(append([]string{"the house"}, privateWordList...))
+	privateInCode  = words(privateWordList)
 )
 
 func words(all []string) *regexp.Regexp {
@@ -340,14 +340,14 @@ func words(all []string) *regexp.Regexp {
 func privateWords(all pages) []finding {
 	var found []finding
 	for name, text := range all {
-		if named[kind(name)] && kind(name) != ".md" {
+		if textKinds[kind(name)] && kind(name) != ".md" {
 			found = append(found, privateIn(name, text)...)
 		}
 		if !strings.HasSuffix(name, ".md") {
 			continue
 		}
 		prose(text, func(number int, line string) {
-			if word := private.FindString(inlineCode.ReplaceAllString(line, "")); word != "" {
+			if word := privateInPages.FindString(inlineCode.ReplaceAllString(line, "")); word != "" {
 				found = append(found, finding{name, number, fmt.Sprintf("%q", word)})
 			}
 		})
@@ -421,7 +421,7 @@ func loadPages(t *testing.T) pages {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != root && unread(d.Name()):
+		case d.IsDir() && name != root && skipsFolder(d.Name()):
 			return fs.SkipDir
 		case d.IsDir():
 			return nil
@@ -431,7 +431,7 @@ func loadPages(t *testing.T) pages {
 			return err
 		}
 		text := ""
-		if named[kind(d.Name())] || d.Name() == "MANIFEST" {
+		if textKinds[kind(d.Name())] || d.Name() == "MANIFEST" {
 			content, err := os.ReadFile(name)
 			if err != nil {
 				return err
@@ -447,18 +447,18 @@ func loadPages(t *testing.T) pages {
 	return all
 }
 
-// unread reports whether to skip a folder because it contains no files written by people. The go
-// command also skips folders whose names begin with an underscore, but unread does not, because
-// Python packages may have such names.
-func unread(folder string) bool {
-	return built[folder] || isIgnored(folder) && !strings.HasPrefix(folder, "_")
+// skipsFolder reports whether to skip a folder because it contains no files written by people. The
+// go command also skips folders whose names begin with an underscore, but skipsFolder does not,
+// because Python packages may have such names.
+func skipsFolder(folder string) bool {
+	return buildFolders[folder] || isIgnored(folder) && !strings.HasPrefix(folder, "_")
 }
 
 var (
-	// built lists the names of folders that contain build outputs.
-	built = map[string]bool{"build": true, "dist": true, "bin": true, "__pycache__": true}
-	// named lists the kinds of files that people write and that may name documents.
-	named = map[string]bool{
+	// buildFolders lists the names of folders that contain build outputs.
+	buildFolders = map[string]bool{"build": true, "dist": true, "bin": true, "__pycache__": true}
+	// textKinds lists the kinds of files that people write and that may name documents.
+	textKinds = map[string]bool{
 		".md": true, ".go": true, ".py": true, ".sh": true, ".h": true, ".c": true, ".cc": true,
 		".cu": true, ".s": true, "Makefile": true,
 	}

@@ -33,16 +33,17 @@ var sizeRules = []rule{
 		bad: []map[string]string{
 			methodFiles("A", maxMethodFiles+1, 1), methodFiles("a", maxMethodFiles+1, 1),
 			methodFiles("*A[T]", maxMethodFiles+1, 1), methodFiles("A", 1, maxMethods+1),
-			with(methodFiles("*A", 1, maxMethods), "b.go",
+			withFile(methodFiles("*A", 1, maxMethods), "b.go",
 				"package a\n\ntype b struct{ *A }\n\nfunc (x b) view() {}\n"),
 		},
 		good: []map[string]string{
 			methodFiles("A", maxMethodFiles, maxMethods/maxMethodFiles),
-			with(methodFiles("A", maxMethodFiles, 1), "a_test.go", "package a\n\nfunc (x A) test() {}\n"),
-			with(methodFiles("A", maxMethodFiles, 1), "b/b.go", "package b\n\nfunc (x A) f() {}\n"),
-			with(methodFiles("*A", 1, maxMethods), "b.go",
+			withFile(methodFiles("A", maxMethodFiles, 1), "a_test.go",
+				"package a\n\nfunc (x A) test() {}\n"),
+			withFile(methodFiles("A", maxMethodFiles, 1), "b/b.go", "package b\n\nfunc (x A) f() {}\n"),
+			withFile(methodFiles("*A", 1, maxMethods), "b.go",
 				"package a\n\ntype b struct{ a *A }\n\nfunc (x b) part() {}\n"),
-			with(methodFiles("A", 1, maxMethods), "b.go",
+			withFile(methodFiles("A", 1, maxMethods), "b.go",
 				"package a\n\ntype B struct{ A }\n\nfunc (x B) more() {}\n"),
 		},
 	},
@@ -62,7 +63,7 @@ func methodFiles(receiver string, files, methods int) map[string]string {
 	return sources
 }
 
-func with(sources map[string]string, name, text string) map[string]string {
+func withFile(sources map[string]string, name, text string) map[string]string {
 	sources[name] = text
 	return sources
 }

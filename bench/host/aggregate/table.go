@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// ours labels the rows of symmem, and limit labels those of a plain C program. All other labels
-	// belong to peers.
+	// ours labels the rows of symmem, and limit labels the rows of a plain C program. All other labels
+	// belong to other libraries, the peers.
 	ours  = "symmem"
 	limit = "limit"
 )

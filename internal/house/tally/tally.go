@@ -32,8 +32,8 @@ func (k key) String() string {
 }
 
 // noOutcome marks a test that has started and has not reported an outcome. It is either a benchmark
-// that passed, or a test that was running when its process crashed. The output of the latter may
-// describe the crash.
+// that passed, or a test that was running when its process crashed. The output of such a test
+// may describe the crash.
 const noOutcome = "run"
 
 // tally counts finished tests. If a test has subtests, only those are counted. Subtests without a

@@ -70,7 +70,8 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	return err
 }
 
-// pathComment returns a comment if a row did not take the requested path, and otherwise "".
+// pathComment returns a comment about a row that did not take the requested path. For other rows,
+// it returns "".
 func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
 	for i, result := range r.Results {

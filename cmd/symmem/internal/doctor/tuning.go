@@ -16,13 +16,13 @@ type Tuning struct {
 	Digest string `json:"digest"`
 	// File is the path of a table for this machine.
 	File string `json:"file"`
-	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date of the
-	// table's times, and Library is the library with which they were measured. Both are empty if the
-	// table has no times.
+	// Rules is the number of rules for Ranks ranks on one machine.
 	Rules int `json:"rules"`
-	// Direct reports whether the table has a rule for the direct path that applies to these ranks.
-	Direct   bool   `json:"direct"`
-	Ranks    int    `json:"ranks"`
+	// Direct reports whether the table has a rule for the direct path that applies to Ranks ranks.
+	Direct bool `json:"direct"`
+	Ranks  int  `json:"ranks"`
+	// Measured is the date of the table's times, and Library is the library with which they were
+	// measured. Both are empty if the table has no times.
 	Measured string `json:"measured,omitempty"`
 	Library  string `json:"library,omitempty"`
 	// Error says why the file is unusable.

@@ -37,7 +37,7 @@ type Clock struct {
 }
 
 const (
-	// minCalls is the minimum number of calls from which an offset is applied.
+	// minCalls is the smallest number of calls for which an offset is applied.
 	minCalls = 3
 	// minOffset is the smallest offset that is applied, in nanoseconds.
 	minOffset = int64(100 * time.Microsecond)

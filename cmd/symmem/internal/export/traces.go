@@ -212,8 +212,9 @@ func site(text, name string) frame {
 	return f
 }
 
-// timeline assigns times to the records of a trace. A record without a time gets that of the
-// closest preceding record that has one, or else the start of the trace.
+// timeline assigns times to the records of a trace. A record without a time gets the time of the
+// closest preceding record that has one. If there is no such record, it gets the start of the
+// trace.
 type timeline struct{ now time.Time }
 
 // at returns the time of the next record.

@@ -46,7 +46,7 @@ func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 	return err
 }
 
-// Junk is the byte with which memory is filled before a call.
+// Junk is the value of all bytes of the output before a call.
 const Junk = 0xa5
 
 // Fill queues work that fills the output with junk and writes the input.
