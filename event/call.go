@@ -10,45 +10,47 @@ import (
 // maxCallName limits the length of each name in an encoded Call, in bytes.
 const maxCallName = 32
 
-// Call describes a call of a collective, Send or Recv by everything that must be the same on all
-// ranks. Fields that may differ between ranks, such as the place of a buffer on the plain path, are
-// zero. A Call to which an Event refers must not be changed.
+// Call describes a call to a collective, Send or Recv by the properties that must be the same on
+// all ranks. Properties that may differ in this call, such as the place of a buffer on the plain
+// path, are left at zero. A Call must not be changed once an Event refers to it.
 type Call struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp
 	// are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the rank in the group of the root or of the peer of a message, or -1 if there is
-	// neither.
+	// Root is the group rank of the collective's root or, for a message, of the peer. It is -1 if
+	// the call has neither.
 	Root int
-	// Count is the number of elements. If parts differ in size, it is the sum of Counts.
+	// Count is the number of elements. If the ranks' parts differ in size, it is the sum of all
+	// parts.
 	Count uint64
-	// Counts lists the counts of parts that differ in size; see [CountsText].
+	// Counts lists the sizes of the ranks' parts if they may differ; see [CountsText].
 	Counts string
-	// List describes the calls of a list that runs as one call. It is empty for a single call.
+	// List describes all calls of a list of calls that runs as one. It is empty for a single call.
 	List string
-	// SendPool and RecvPool are pool ids. SendSegment and RecvSegment are segment ordinals in these
-	// pools, or -1 for memory outside windows. The offsets are in bytes from the start of the
-	// segment.
+	// SendPool and RecvPool are the ids of the pools that contain the buffers. SendSegment and
+	// RecvSegment are ordinals of segments in these pools, or -1 for memory outside windows.
+	// Offsets are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
 	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall the number of
-	// the call in that capture. Both count from 1, and are 0 outside captures.
+	// Capture is the number of the capture that contains the call, and CaptureCall is the number of
+	// the call in that capture. Both are counted from 1. They are 0 outside captures.
 	Capture, CaptureCall uint64
-	// Bytes is the size of the larger buffer. It is neither encoded nor printed.
+	// Bytes is the size of the larger of the two buffers. It is neither encoded nor printed.
 	Bytes int64
 	// Digest is a digest of the encoded call. It is neither encoded nor printed.
 	Digest uint64
 }
 
-// Names provides the names of pools and ranks in texts. With the zero value, texts contain pool
-// ids.
+// Names determines how texts refer to pools and ranks. With the zero value, they contain pool
+// ids and plain rank numbers.
 type Names struct {
 	// Pool names a pool by its id, such as "pool 1".
 	Pool func(id uint64) string
-	// Renumbered is set if ranks in the group differ from world ranks.
+	// Renumbered is set if the group numbers its ranks differently from the world. Texts then mark
+	// ranks as those of the group.
 	Renumbered bool
 }
 
@@ -106,9 +108,9 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call to dst. Ranks compare this encoding or a digest of it.
-// Different calls have different encodings, except that names are cut to 32 bytes, and Counts and
-// List to 1024. Bytes and Digest are not encoded.
+// AppendCall appends the encoding of a call to dst. Ranks compare this encoding or a digest of
+// it. It contains all fields except Bytes and Digest, with names cut to 32 bytes, and Counts and
+// List cut to 1024 bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -128,8 +130,8 @@ func AppendCall(dst []byte, c *Call) []byte {
 	return dst
 }
 
-// CountsText returns the text of a list of counts for [Call]. It lists up to 32 counts. For a
-// longer list, the text ends with a digest of the whole list.
+// CountsText formats a list of counts for the field Counts of a [Call]. If there are more than
+// 32 counts, the text lists the first 32 and ends with a digest of the whole list.
 func CountsText(counts []int64) string {
 	const maxCounts = 32
 	var text []byte
@@ -169,7 +171,8 @@ func DecodeCall(b []byte) (*Call, error) {
 	return c, nil
 }
 
-// callReader decodes a call. After the first failure it returns zeros.
+// callReader decodes the fields of a call. After the first failure, its methods return zero
+// values.
 type callReader struct {
 	rest   []byte
 	failed bool

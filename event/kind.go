@@ -8,18 +8,19 @@ type Kind uint8
 // The kinds of events in the history of a pool, which ranks compare. Their values are part of the
 // wire format and must not change.
 const (
-	// KindSegment reports that a segment was mapped at the next offset of the arena.
+	// KindSegment reports that a segment was mapped at the next free offset of the pool's arena
+	// (its reserved address range).
 	KindSegment Kind = iota + 1
 	// KindAlloc reports that a block was allocated.
 	KindAlloc
 	// KindFree reports that a block was freed and can be reused immediately.
 	KindFree
-	// KindReturn reports that a parked or deferred block became free.
+	// KindReturn reports that a block became free after a KindPark or KindDefer.
 	KindReturn
-	// KindPark reports that a block was freed while a graph still used it.
+	// KindPark reports that a block was freed while a captured graph still used it.
 	KindPark
-	// KindDefer reports that a block that other streams may still use was freed, either by the
-	// caller or because its last graph released it.
+	// KindDefer reports that a block was freed while other streams may still be using it. It was
+	// freed by the caller, or after a KindPark because the last graph that used it has released it.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
@@ -31,24 +32,27 @@ const (
 	kindsInHistory
 )
 
-// The other kinds of events of a pool. Ranks do not compare them.
+// The kinds of events of a pool that are not part of its history, so that ranks do not compare
+// them.
 const (
-	// KindUse reports that a stream uses a block that was allocated on another one. The block's
-	// memory is not reused until that stream has finished with it.
+	// KindUse reports that a stream uses a block that was allocated on another stream. After the
+	// block has been freed, its memory is not reused until the stream has finished with it.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
-	// KindRestart reports that the ranks realigned the pool after a fault. The history continues at
-	// Number, and live blocks remain. A KindRelease follows for each segment that was removed.
+	// KindRestart reports that the ranks gave the pool the same state again after a fault. Its
+	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
+	// segment that was removed.
 	KindRestart
-	// KindRegister reports that a segment was registered with the group Name, which created a window.
+	// KindRegister reports that a segment was registered with the group that Name identifies. The
+	// registration created a window.
 	KindRegister
 	// KindDeregister reports that a window was deregistered, or that it was closed with its group.
 	KindDeregister
-	// KindScopeBegin reports that a scope of the group Name begins. The name of a disabled scope is
-	// empty.
+	// KindScopeBegin reports that a scope begins. Name identifies the scope's group, and is empty
+	// for a disabled scope.
 	KindScopeBegin
-	// KindScopeEnd reports that a scope ends. Its registrations follow.
+	// KindScopeEnd reports that a scope ends. The registrations that it makes follow.
 	KindScopeEnd
 	// KindScopeAbandon reports that a scope ends without registering.
 	KindScopeAbandon
@@ -105,7 +109,7 @@ var kindNames = [kindEnd]string{
 	KindFault:      "fault",
 }
 
-// String returns the name of k in reports.
+// String returns the name of k that reports show.
 func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))

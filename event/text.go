@@ -46,7 +46,7 @@ func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
-// appendValue appends the value, preceded by its name if it has one.
+// appendValue appends the text of a step, or that of a value with its name if it has one.
 func (e *Event) appendValue(dst []byte) []byte {
 	if e.Kind == KindStep {
 		if e.Name != "" {
@@ -75,7 +75,7 @@ func (e *Event) appendValue(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends a float in a form that cannot be mistaken for an integer.
+// appendFloat appends a number, with ".0" if it would otherwise look like an integer.
 func appendFloat(dst []byte, value float64) []byte {
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
@@ -92,7 +92,7 @@ func (e *Event) appendPlacement(dst []byte) []byte {
 		return strconv.AppendInt(append(dst, " of kind "...), e.Requested, 10)
 	}
 	dst = append(dst, " B ("...)
-	implied := int64(0) // a requested size that is omitted
+	implied := int64(0) // the requested size that the text omits
 	if e.Kind.places() {
 		implied = e.Size
 	}

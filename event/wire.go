@@ -13,7 +13,8 @@ import (
 var ErrMalformed = errors.New("malformed event")
 
 const (
-	// MaxSiteBytes limits the length of a call site in a history and on the wire.
+	// MaxSiteBytes is the maximum length of a call site in a history and in an encoded event, in
+	// bytes.
 	MaxSiteBytes = 160
 
 	// placementBytes is the encoded size of a placement event without its site: kind, stream,
@@ -24,8 +25,8 @@ const (
 	MaxBytes = placementBytes + MaxSiteBytes
 )
 
-// Append encodes e, an event in a pool's history, and appends the result to dst. The encoding
-// contains the fields that ranks compare, and the call site.
+// Append encodes e, which must be an event in a pool's history, and appends the encoding to dst.
+// It contains the fields that ranks compare, and the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -60,9 +61,9 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite returns the last [MaxSiteBytes] bytes of a site, which contain the file name and the
-// line. It replaces characters that could garble a terminal, because reports contain sites from
-// other ranks.
+// CleanSite cuts a call site to its last [MaxSiteBytes] bytes, which contain the file name and
+// the line. It replaces characters that could garble a terminal, because reports show sites that
+// other ranks have sent.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

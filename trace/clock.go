@@ -7,30 +7,32 @@ import (
 	"symmem/internal/spin"
 )
 
-// clock returns the time since the start of a trace. Between two readings of the system's clock, it
-// counts ticks of the processor, which takes a third of the time that a reading takes. A clock is
-// not safe for concurrent use.
+// clock measures the time since the start of a trace. It reads the system's clock only now and
+// then. In between, it counts ticks of the processor, because that takes a third of the time. A
+// clock is not safe for concurrent use.
 type clock struct {
 	start time.Time
-	// tick is the length of a tick in units of 2^-32 ns, measured between first and latest.
+	// tick is the length of a processor tick in units of 2^-32 ns, measured between the readings
+	// first and latest.
 	tick          uint64
 	first, latest reading
-	// limit is the number of ticks after which the system's clock is read again. It is 0 while the
-	// length of a tick is unknown.
+	// limit is the number of ticks after latest at which the system's clock is read again. It is 0
+	// while the length of a tick is unknown.
 	limit uint64
 }
 
-// reading holds the tick count of the processor and the time of the system's clock at the same
-// moment, in nanoseconds since the start of the trace.
+// reading holds the processor's tick count and the time by the system's clock at the same
+// moment. elapsed is in nanoseconds since the start of the trace.
 type reading struct{ ticks, elapsed uint64 }
 
 const (
 	// maxTicking limits the time between two readings of the system's clock.
 	maxTicking = uint64(time.Millisecond)
-	// minMeasured is the minimum time over which the length of a tick is measured.
+	// minMeasured is the minimum time between the readings that determine the length of a tick.
 	minMeasured = uint64(5 * time.Millisecond)
-	// maxTicksApart limits the number of ticks that pass during a reading, so that the relative
-	// error of the length of a tick is below 1 in 1,000, and the error of the time below 1 us.
+	// maxTicksApart is the maximum number of ticks that may pass during a precise reading. It keeps
+	// the relative error of the length of a tick below 1 in 1,000, and the error of the time below
+	// 1 us.
 	maxTicksApart = 5000
 )
 
@@ -60,16 +62,17 @@ func (c *clock) read() uint64 {
 	return r.elapsed
 }
 
-// takeReading takes a reading. precise is false if the thread was interrupted meanwhile.
+// takeReading takes a reading. precise is false if taking it took too long because the thread
+// was interrupted.
 func (c *clock) takeReading() (r reading, precise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
 	return r, spin.Ticks()-r.ticks < maxTicksApart
 }
 
-// measure measures the length of a tick with a new reading. If the number of ticks since the latest
-// reading does not match the elapsed time, the processor's ticks are not even, so measure starts
-// again.
+// measure updates the length of a tick with a new reading. If the number of ticks since the
+// latest reading does not match the elapsed time, the length of ticks has changed, so measure
+// starts again with r as the first reading.
 func (c *clock) measure(r reading) {
 	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
 	if c.limit > 0 && absDiff(c.length(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {

@@ -15,8 +15,8 @@ import (
 // FileName returns the name of a rank's trace within a folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// claimedPaths holds the paths of the traces that this process has created, so that another world
-// in the process chooses a different path.
+// claimedPaths holds the paths of the traces that this process has created. With it, several
+// worlds in the process choose different paths.
 var claimedPaths sync.Map
 
 // claim creates the folder of traces and returns a path for a new trace in it.
@@ -40,7 +40,7 @@ func claim(folder string, rank int) (string, error) {
 	}
 }
 
-// temporaries counts the temporary names that this process has used.
+// temporaries counts the temporary names that this process has used so far.
 var temporaries atomic.Uint64
 
 // temporaryName returns an unused hidden name in the folder of path.
@@ -51,8 +51,9 @@ func temporaryName(path string) string {
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
 }
 
-// publish renames a locked file to path. If there is already a file at path, it gets the suffix
-// ".old", unless another process has locked it.
+// publish renames temporary, a file that this process has locked, to path. A file that is
+// already at path gets the suffix ".old". If another process has locked that file, publish
+// returns an error.
 func publish(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)
@@ -68,7 +69,8 @@ func publish(temporary, path string) error {
 	}
 }
 
-// retire adds the suffix ".old" to the name of a file, unless another process has locked it.
+// retire adds the suffix ".old" to the name of a file. If another process has locked the file,
+// retire returns an error.
 func retire(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.Open(path)
@@ -90,6 +92,6 @@ func retire(path string) error {
 // processOf returns the id of the process that created a trace.
 func processOf(f *os.File) uint32 {
 	var b [4]byte
-	_, _ = f.ReadAt(b[:], offsetProcess) // a file that is too short has process 0
+	_, _ = f.ReadAt(b[:], offsetProcess) // 0 if the file is too short
 	return binary.LittleEndian.Uint32(b[:])
 }

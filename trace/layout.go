@@ -12,21 +12,22 @@ const (
 	headerBytes = 4096
 
 	offsetVersion  = 8   // uint32
-	offsetRecord   = 12  // uint32: bytes of a record
+	offsetRecord   = 12  // uint32: size of a record in bytes
 	offsetRank     = 16  // uint32
 	offsetSize     = 20  // uint32
 	offsetProcess  = 24  // uint32
 	offsetCapacity = 32  // uint64: number of records, a power of two
 	offsetTexts    = 40  // uint64: offset of the texts
-	offsetRoom     = 48  // uint64: bytes of the texts
+	offsetRoom     = 48  // uint64: size of the space for texts in bytes
 	offsetStart    = 56  // int64: UTC in nanoseconds since 1970
 	offsetHost     = 64  // name of the machine, 64 bytes, padded with zeros
-	offsetNext     = 128 // uint64: records so far
-	offsetUsed     = 192 // uint64: bytes of texts so far
-	offsetLost     = 200 // uint64: texts for which there was no room
+	offsetNext     = 128 // uint64: number of records written so far
+	offsetUsed     = 192 // uint64: bytes of texts written so far
+	offsetLost     = 200 // uint64: number of texts that did not fit
 )
 
-// maxHost limits the length of the machine's name, in bytes. Linux does not permit longer ones.
+// maxHost is the maximum length of the machine's name in bytes, which is that of Linux host
+// names.
 const maxHost = 64
 
 // lostText replaces the number of a text that did not fit into the file.
@@ -35,9 +36,9 @@ const lostText = 1<<32 - 1
 // lostSource replaces the number of a source that does not fit into 16 bits.
 const lostSource = 1<<16 - 1
 
-// record is one record of the file: four little-endian words. An event takes one record, or two if
-// its values need more bits. The head is written last. A reader skips a record whose head has an
-// unexpected stamp.
+// record is one record of the file: four little-endian words of 64 bits. An event takes one
+// record, or two if its values need more bits. A writer writes the head last, so that readers
+// can recognize an incomplete record by the stamp in its head and skip it.
 type record struct {
 	head uint64
 	payload
@@ -58,13 +59,14 @@ const (
 	lineRecords = 2 // records in a cache line
 )
 
-// A head contains a stamp (the low bits of the record's number, counted from 1), the number of the
-// text that names the event's source, the kind, flags, and the age.
+// A head contains, from the lowest bits: a stamp (the low bits of the record's number, counted
+// from 1), the number of the text that names the event's source, the event's kind, two flags,
+// and an age.
 //
-// A source claims batchRecords records at once, because one atomic operation per event would be
-// slow. It first writes their heads without a kind. The age of a record is the number of records
-// that had been claimed after it by the time it was written. A reader restores the order of events
-// by sorting them by the sum of number and age. The age of a record that was claimed alone is 0.
+// Because one atomic operation per event would be slow, a source claims batchRecords records at
+// once and first writes their heads without a kind. The age of a record is the number of records
+// that were claimed after it and before it was written. Readers restore the order of events by
+// sorting them by the sum of number and age. A record that was claimed alone has the age 0.
 const (
 	sourceShift = 32
 	kindShift   = 48
@@ -74,17 +76,18 @@ const (
 
 	batchRecords = 16
 	maxAge       = 63
-	// minRecords is the minimum capacity. A batch must be complete before the ring returns to it.
+	// minRecords is the minimum capacity of the ring of records. It is large enough for a batch to
+	// be complete before the ring wraps around to it.
 	minRecords = 2 * (maxAge + 1)
 )
 
-// placement holds the numbers of an event of a pool as unsigned words.
+// placement holds the numeric fields of a pool's event as unsigned words.
 type placement struct {
 	number, stream, segment, offset, size, slack uint64
 }
 
-// pack returns the payload of the first record. siteBits holds the number of the text of the call
-// site in its upper half.
+// pack returns the payload of the event's first record. The upper half of siteBits is the number
+// of the text that names the call site.
 func (p *placement) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
@@ -101,10 +104,11 @@ func (p *placement) packRest(name uint32) payload {
 	}
 }
 
-// restOf returns those bits of v that v>>8&(1<<32-1) lacks.
+// restOf returns the bits of v that are not in v>>8&(1<<32-1).
 func restOf(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement reverses pack and packRest. If there is no second record, rest must be zero.
+// unpackPlacement is the inverse of pack and packRest. If there is no second record, rest must
+// be zero.
 func unpackPlacement(first, rest payload) placement {
 	return placement{
 		number:  first.a&(1<<32-1) | rest.a<<32,
@@ -116,5 +120,5 @@ func unpackPlacement(first, rest payload) placement {
 	}
 }
 
-// joinRest reverses restOf.
+// joinRest returns the value whose bits 8 to 39 are v and whose other bits are rest.
 func joinRest(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }

@@ -9,9 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the name of the machine, call sites, file paths and stacks from a trace, in place.
-// It keeps the names of groups and values, and texts that contain no paths. Errors wrap ErrFormat;
-// b may then be partly redacted.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace in b.
+// It keeps the names of groups and values, and all other text without paths. If Redact returns
+// an error, which wraps ErrFormat, b may be partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -76,11 +76,11 @@ func redactRecord(b []byte, used []bool) {
 	}
 }
 
-// paths matches absolute paths, and names of files that are followed by a line number.
+// paths matches absolute paths, and file names that are followed by a line number.
 var paths = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
-// withoutPaths returns the first line of a text without paths. The other lines may contain a stack.
-// The result is no longer than the text.
+// withoutPaths returns the first line of a text, with paths replaced by question marks. It drops
+// the other lines because they may contain a stack. The result is never longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	return paths.ReplaceAllString(text, "$1?")

@@ -1,22 +1,23 @@
 // Package chaos tests random programs of several processes, with and without faults, through the
 // public package symmem.
 //
-// A program is a list of ops that all ranks share: allocations, frees, collectives, messages,
-// copies, events and graphs. A generator draws the program and uses events to order accesses to
+// A program is a list of ops that all ranks perform: allocations, frees, collectives, messages,
+// copies, events and graphs. A generator draws the program, with events that order accesses to
 // buffers. It may also draw a mistake for one rank to make. A model predicts the contents of all
-// buffers and the errors that must be reported. A player performs the program on one rank, and a
-// verdict compares its results with the model. For each kind of program (mistakes, messages,
-// uneven, graphs, recoveries) the generator draws different ops. The tests that kill and stop ranks
-// use simpler programs, and the tests of docs/reference/failures.md use a table.
+// buffers and the errors that symmem must report. A player performs the program on one rank, and
+// a verdict compares the results with the model. There are several kinds of programs (mistakes,
+// messages, uneven, graphs, recoveries), for which the generator draws different ops. The tests
+// that kill and stop ranks with signals use simpler programs, and the tests of
+// docs/reference/failures.md use a table.
 //
 // Without flags, each test runs a few dozen programs. Longer runs print their progress:
 //
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
-// The programs of a seed are numbered from 1, and all draws of a program depend only on the seed
-// and its number. The first failure ends the test and prints a command that repeats the program
-// with the same draws, though not with the same timing of its processes. With -all, the test
-// continues and counts failures.
+// The programs of a seed are numbered from 1. Everything random in a program depends only on the
+// seed and the program's number. At the first failure, the test ends and prints a command that
+// runs the same program again, though the timing of its processes may differ. With -all, the
+// test continues and counts the failures.
 package chaos
 
 import (
@@ -38,14 +39,14 @@ var (
 	programsFlag = flag.Int("programs", 0,
 		"number of programs; 0 selects a default for each test")
 	fromFlag   = flag.Int("from", 1, "number of the first program")
-	atOnceFlag = flag.Int("at-once", 2, "number of programs that run at the same time")
+	atOnceFlag = flag.Int("at-once", 2, "number of programs to run at the same time")
 	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
 )
 
 var raceDetector bool
 
-// TestMain runs the tests and fails if they leak goroutines. In a process that a test started as a
-// rank, it runs the rank instead.
+// TestMain runs the tests, and fails if they leak goroutines. In a process that a test has
+// started as a rank, it performs that rank's role instead.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
@@ -58,7 +59,7 @@ type batch struct {
 	programs int
 	// perWorld is the number of programs that run in one world, one after another.
 	perWorld int
-	// run runs the given number of programs, starting with number first, and returns their
+	// run runs as many programs as given, of which the first has the number first. It returns their
 	// failures.
 	run func(ctx context.Context, first, programs int) error
 }
@@ -91,7 +92,7 @@ func (b batch) test(t *testing.T) {
 				start := time.Now()
 				err := b.run(ctx, first, n)
 				if err != nil && ctx.Err() != nil {
-					return // Another failure has canceled the program.
+					return // canceled because another program failed
 				}
 				slowest.record(first, time.Since(start))
 				done.Add(int64(n))
@@ -120,8 +121,8 @@ func repeatCommand(t *testing.T, first, programs int) string {
 
 const progressEvery = 5 * time.Second
 
-// progress prints the progress of a verbose test at regular intervals. stop ends this and prints a
-// last line.
+// progress prints the progress of a test at regular intervals if testing is verbose. stop prints
+// a last line and ends the printing.
 func progress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}

@@ -23,8 +23,8 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies, with no events between them. The first libraryStreams streams
-// belong to another library.
+// graphs draws a program of tallies (sums in place), without events that order them. The first
+// libraryStreams streams belong to another library.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
@@ -77,9 +77,9 @@ func (g *generator) tally(stream, buffer int) {
 	g.add(op{kind: tally, stream: stream, recvStream: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs captured by symmem or by another library. They run on several
-// streams, mixed with other calls and without events. Sums are up to 64 MiB on GPUs and up to 256
-// KiB on the software GPU.
+// TestGraphsOnAGPU replays graphs that symmem or another library has captured, and makes other
+// calls in between. All of them run on several streams, without events that order them. Sums are
+// up to 64 MiB large on GPUs, and up to 256 KiB on the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	base := task{Kind: "graphs", MaxBytes: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

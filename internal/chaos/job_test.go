@@ -19,15 +19,17 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Environment variables of a rank's process: its role, its task as JSON, and the ID of the job.
+// Environment variables that a rank's process gets: its role, its task as JSON, and the ID of
+// the job.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK"
 	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
-// roles maps each role to the main function of its ranks. The function returns an error if it could
-// not run the program. Failures of symmem are not errors: the ranks write them to standard output.
+// roles maps each role to the main function of its ranks. The function returns an error only if
+// it could not run the task. Failures of symmem that the task found are written to standard
+// output instead.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRank,
@@ -50,9 +52,10 @@ type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit is the time after which the job counts as hung and its ranks print their goroutines.
+	// limit is the time after which the job counts as hung. Its ranks then print the stacks of
+	// their goroutines.
 	limit time.Duration
-	// machines is the number of machines on which the ranks appear to run, or 0.
+	// machines is the number of machines on which the ranks pretend to run, or 0 for the real one.
 	machines  int
 	variables []string
 	// onLine is called for each line that ranks write to standard output. Calls do not overlap.
@@ -73,7 +76,7 @@ func (j *job) environment() ([]string, error) {
 	}
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// By default, the race detector delays the exit of each process by a second.
+		// By default, the race detector delays the exit of each process by one second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 	env = append(env, j.variables...)
@@ -106,7 +109,7 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	watch.Wait()
 	switch {
 	case hung:
-		return result, fmt.Errorf("%w: it has not ended after %v\n%s", errHang, j.limit, stderr)
+		return result, fmt.Errorf("%w: still running after %v\n%s", errHang, j.limit, stderr)
 	case err != nil:
 		return result, err
 	}
@@ -118,8 +121,9 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// withoutLauncher returns options for a rank that runs without the launcher: rank 0 serves the
-// store, and no launcher reports that a rank has exited.
+// withoutLauncher returns options for a rank that ignores the launcher that started it. Instead
+// of the launcher, rank 0 serves the store, and the ranks must find out for themselves that a
+// rank has exited.
 func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -135,8 +139,8 @@ func storeSocket(job string) string { return "symmem-chaos-" + job }
 
 const dumpTime = 5 * time.Second
 
-// watch waits until the job has ended. If the job hangs, watch makes its ranks print their
-// goroutines and then kills them.
+// watch waits for the job to end. If the job hangs, watch makes its ranks print the stacks of
+// their goroutines, and then kills them.
 func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (hung bool) {
 	select {
 	case <-ended:
@@ -152,7 +156,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime is the time within which a process must stop after the signal.
+// stateTime is the maximum time from a stop signal until the process has stopped.
 const stateTime = 30 * time.Second
 
 func awaitStopped(pid int) error {
@@ -161,7 +165,7 @@ func awaitStopped(pid int) error {
 		if err != nil {
 			return err
 		}
-		// The state follows the name, which is in parentheses.
+		// The process state follows the command name, which is in parentheses.
 		if _, state, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(state, "T") {
 			return nil
 		}
@@ -170,8 +174,8 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// lineWriter is an io.Writer that calls a function with each line. It relies on the launcher, which
-// writes only whole lines.
+// lineWriter is an io.Writer that calls the function with each line. It relies on the launcher
+// to write only whole lines.
 type lineWriter func(line string)
 
 func (fn lineWriter) Write(text []byte) (int, error) {

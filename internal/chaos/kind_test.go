@@ -15,10 +15,11 @@ import (
 	"symmem"
 )
 
-// kind describes a kind of random program. The ranks of a world run several programs, one after
-// another, and each rank checks its own results.
+// kind describes a kind of random program. The ranks of a world run several programs of that
+// kind, one after another, and each rank checks its results itself.
 type kind struct {
-	// perWorld is the number of programs that run in one world, and limit the time for all of them.
+	// perWorld is the number of programs that run in one world, and limit bounds the time for all
+	// of them.
 	perWorld int
 	limit    time.Duration
 	// world draws the size of a world and the options of its ranks.
@@ -41,28 +42,29 @@ type task struct {
 	First, Programs int
 	PerWorld        int
 	GPU             bool
-	// Machines is the number of machines on which the ranks appear to run.
+	// Machines is the number of machines on which the ranks pretend to run, or 0.
 	Machines int
-	// MaxBytes is the maximum size of a sum in programs with graphs. It is 0 for other programs.
+	// MaxBytes is the maximum size of a sum in programs of the kind "graphs". Other kinds ignore
+	// it.
 	MaxBytes int64
 }
 
 func (t *task) last() int { return t.First + t.Programs - 1 }
 
-// worldDraws returns the random numbers that all programs of a world share.
+// worldDraws returns a random number generator with the same state for all programs of a world.
 func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.PerWorld) }
 
 type performer interface {
 	// run runs a program. reported lists the errors that symmem returned. bad lists wrong results,
-	// unexpected errors and missing errors.
+	// unexpected errors, and expected errors that were not returned.
 	run(number int) (reported, bad []string)
 	close() error
 }
 
-// report is the line that a rank writes before it exits.
+// report is what a rank writes to standard output before it exits, as one line of JSON.
 type report struct {
 	Rank int
-	// Program is the last program that the rank ran, and Reported and Bad are its results.
+	// Program is the last program that the rank ran. Reported and Bad are the results of its run.
 	Program       int
 	Reported, Bad []string
 }
@@ -110,7 +112,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	if err != nil {
 		bad = append(bad, err)
 	} else if len(bad) == 0 && (len(reports) != ranks || len(other) > 0) {
-		bad = append(bad, fmt.Errorf("%d of %d ranks have reported; other output: %q", len(reports),
+		bad = append(bad, fmt.Errorf("%d of %d ranks wrote a report; other output: %q", len(reports),
 			ranks, other))
 	}
 	if len(bad) == 0 {
@@ -119,8 +121,8 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
 }
 
-// verdict returns the failures that the ranks found, and a listing of the first program that
-// failed.
+// verdict returns the failures that the ranks found. If there are any, the errors that symmem
+// reported and a listing of the first program that failed follow.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	first := 0

@@ -25,7 +25,8 @@ var messages = kind{
 	},
 }
 
-// messagesLayout returns a world with two further groups: its even ranks and its odd ranks.
+// messagesLayout draws a world with two further groups, one of its even ranks and one of its odd
+// ranks.
 func (t *task) messagesLayout() layout {
 	d := t.worldDraws()
 	ranks := 2 + d.IntN(7)
@@ -41,14 +42,14 @@ func (t *task) messagesLayout() layout {
 	return l
 }
 
-// messages draws a program. If messages are unordered, a message may be sent before a collective
-// but received after it.
+// messages draws a program of messages and collectives. If the layout allows unordered messages,
+// a message may be sent before a collective but received after it.
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
 	foreign := d.IntN(2) == 0 && !t.GPU
 	large := d.IntN(20) == 0
-	anyBytes := 4 * d.IntN(5000) // messages from AnySource have the same length
+	anyBytes := 4 * d.IntN(5000) // all messages received from AnySource have the same length
 	for i := range 8 + d.IntN(30) {
 		members := g.p.groups[0]
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streams)}
@@ -81,15 +82,17 @@ func (t *task) messages(number int) (*program, mistake) {
 }
 
 const (
-	// tags is the number of tags of messages from a specific source.
+	// tags is the number of different tags of messages received from a specific source.
 	tags = 3
-	// anyTag is the tag of messages from AnySource.
+	// anyTag is the tag of all messages received from AnySource.
 	anyTag = 7
-	// gap is the number of bytes after each message, which must not change.
+	// gap is the number of bytes between a message and the end of its buffer. These bytes must not
+	// change.
 	gap = 64
 )
 
-// drawBytes draws the length of a message. Most messages are short, but large ones exceed 1 MiB.
+// drawBytes draws the length of a message: more than 1 MiB if large is set, and mostly much less
+// otherwise.
 func drawBytes(d *rand.Rand, large bool) int {
 	if large {
 		return 1<<20 + d.IntN(7<<20)
@@ -97,8 +100,8 @@ func drawBytes(d *rand.Rand, large bool) int {
 	return d.IntN(1 + []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}[d.IntN(7)])
 }
 
-// drawForwarded returns the last message that the sender of o received, so that o can forward it.
-// In two thirds of all cases it returns nil.
+// drawForwarded returns the last message that the sender of o has received, so that o can
+// forward it. In two of three cases, it returns nil, so that o sends new data.
 func (g *generator) drawForwarded(o *op) *op {
 	if o.message.anySource || g.IntN(3) != 0 {
 		return nil
@@ -112,9 +115,9 @@ func (g *generator) drawForwarded(o *op) *op {
 	return nil
 }
 
-// TestMessages runs programs whose ranks exchange and forward messages on any stream between
-// collectives. A rank may reorder calls with different peers. All messages and sums must be
-// correct, and no call may return an error.
+// TestMessages runs programs whose ranks exchange and forward messages on any stream, between
+// collectives. A rank may make calls with different peers in another order than the program. All
+// messages and sums must be correct, and no call may return an error.
 func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }
 
 func TestMessagesOnAGPU(t *testing.T) { messages.testOnAGPU(t, 20, task{Kind: "messages"}) }

@@ -10,8 +10,8 @@ import (
 type mistake struct {
 	kind mistakeKind
 	rank int
-	// index selects the op. body selects the call within the graph that the op launches, and is 0
-	// for other ops.
+	// index selects the op at which the rank deviates. If that op launches a graph, body selects
+	// the call within the graph; otherwise it is 0.
 	index, body int
 }
 
@@ -19,7 +19,8 @@ type mistakeKind int
 
 const (
 	none mistakeKind = iota
-	// killNow and abortNow act before the call, and killLater and abortLater some time after it.
+	// killNow and abortNow take effect before the call, killLater and abortLater some time after
+	// it.
 	killNow
 	killLater
 	abortNow
@@ -43,8 +44,8 @@ func (m mistake) String() string {
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.index, m.body)
 }
 
-// drawMistake draws a mistake of one of the given kinds in a collective of the program. It never
-// skips a call that is followed by an identical one, because symmem cannot detect that.
+// drawMistake draws a mistake of one of the given kinds at a collective of the program. It never
+// skips a call that is followed by an identical one, because symmem cannot detect such a skip.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
@@ -77,8 +78,8 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the first op that launches the same graph as the given op, or the op itself
-// if it launches none.
+// firstLaunch returns the index of the first op that launches the same graph as the op at index.
+// If that op does not launch a graph, firstLaunch returns index.
 func (p *program) firstLaunch(index int) int {
 	if o := &p.ops[index]; o.kind == launchGraph {
 		for i := range p.ops {
@@ -90,8 +91,8 @@ func (p *program) firstLaunch(index int) int {
 	return index
 }
 
-// isUndetectable reports whether some group cannot distinguish the skipped call from the one that
-// follows it.
+// isUndetectable reports whether skipping the call goes unnoticed in some group of the rank,
+// because the next call in that group looks the same.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {

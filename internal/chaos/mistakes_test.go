@@ -73,8 +73,9 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		none, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
 }
 
-// TestMistakes runs programs in which one rank makes a mistake: it is killed, aborts a group,
+// TestMistakes runs programs in which one rank may make a mistake: it is killed, aborts a group,
 // passes a different count or type to a call, or skips a call. Calls use the results of earlier
-// calls on any stream and in any group, without synchronizing in between. A result that is returned
-// without an error must be correct, and work that depends on the failed call must report an error.
+// calls on any stream and in any group, and the ranks do not synchronize in between. Every
+// result that is returned without an error must be correct, and work that depends on the failed
+// call must report an error.
 func TestMistakes(t *testing.T) { mistakes.test(t, 24, task{Kind: "mistakes"}, nil) }

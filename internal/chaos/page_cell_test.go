@@ -10,25 +10,27 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table, that is, one path, called eagerly or replayed. It has its own
-// group and streams.
+// cell tests one cell of the table in docs/reference/failures.md: a path, either called directly
+// or replayed in a graph. Each cell has a separate group and separate streams.
 type cell struct {
 	name     string
 	path     symmem.PathChoice
 	replayed bool
-	// promised reports whether docs/reference/failures.md promises the outcome.
+	// promised is set if docs/reference/failures.md promises the outcome.
 	promised bool
 	group    *symmem.Group
 	stream   *symmem.Stream
-	// follower is a stream that waits for the collective on stream and copies its result.
+	// follower is another stream, which waits for the collective on stream and then copies its
+	// result.
 	follower *symmem.Stream
 	event    *symmem.Event
 	graph    *symmem.Graph
 	count    int64
-	// memory is the buffer in which the sum is computed in place. result receives a copy of it.
+	// memory is the buffer in which the sum is computed in place, and result receives a copy of the
+	// sum.
 	memory, result symmem.Memory
-	// launchErr is the error of the call, and queueErr the error of queueing the work that follows
-	// it.
+	// launchErr is the error returned by the call, and queueErr is the error returned when the work
+	// on follower was queued.
 	launchErr, queueErr error
 }
 
@@ -80,8 +82,8 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse runs the collective once without a fault. If the cell is replayed, rehearse first
-// captures the collective.
+// rehearse runs the collective once without a fault. In a replayed cell, it first captures the
+// collective.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
@@ -141,7 +143,8 @@ func (c *cell) queueFollower() error {
 		c.follower.Copy(c.result, c.memory))
 }
 
-// watchEnd returns a channel that receives the time from begin until the group ends.
+// watchEnd returns a channel that receives the time from begin until the group has failed or
+// closed.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

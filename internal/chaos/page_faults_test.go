@@ -14,29 +14,32 @@ import (
 	"symmem/driver"
 )
 
-// fault describes what the victim does while the other ranks are in a collective, and the outcome
-// that is expected.
+// fault describes what one rank, the victim, does while the other ranks are in a collective, and
+// the expected outcome.
 type fault struct {
-	// late is set if the other ranks time out. The world then has a short timeout, and a stopped
-	// victim resumes only after it.
+	// late is set if the other ranks must time out. The world then has a short timeout, and a
+	// victim that stops itself is resumed only after the timeout.
 	late bool
-	// stops is set if the victim stops itself. Unless late is also set, it resumes after pageDelay.
+	// stops is set if the victim stops itself with a signal. Unless late is also set, it is resumed
+	// after pageDelay.
 	stops       bool
 	wantSuccess bool
-	// level is the only check level at which the fault is tested on GPUs, unless -all-cells is set.
+	// level is the check level at which the fault is tested on GPUs. With -all-cells, it is tested
+	// at all levels.
 	level string
 	// promised reports whether the documentation promises the outcome for a check level and path.
-	// If promised is nil, the outcome is always promised.
+	// If it is nil, the outcome is promised for all of them.
 	promised func(level string, path symmem.PathChoice) bool
-	// inject causes the fault. The victim calls it before the collective, which it skips if inject
-	// returns false.
+	// inject causes the fault. The victim calls inject before the collective, and skips the
+	// collective if call is false.
 	inject func(r *pageRank, c *cell) (call bool, err error)
-	// verdict checks the error of another rank. It describes what is wrong with it, or returns "".
+	// verdict checks an error that another rank returned. It describes what is wrong with the
+	// error, or returns "" if nothing is.
 	verdict func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is the world's timeout for faults that must not cause a timeout.
+	// pageTimeout is the world's timeout for faults during which no rank must time out.
 	pageTimeout = time.Minute
 	// pageDelay is the delay of a late rank that stays within the timeout.
 	pageDelay = 300 * time.Millisecond
@@ -122,8 +125,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell, until rank 0 resumes it. The signal goes to
-// the calling thread, so stopSelf cannot return before the process has stopped.
+// stopSelf stops this process before its first cell, until rank 0 resumes it. It sends the
+// signal to the calling thread, so that it cannot return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -141,9 +144,9 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict checks that err is a DivergenceError with both calls. Below level "every", only
-// kernels compare the calls, so a rank whose kernel did not detect the difference reports only one
-// of them.
+// differsVerdict checks that err is a DivergenceError that shows both calls. At levels below
+// "every", only kernels compare the calls. A rank whose kernel did not detect the difference may
+// then show just one call.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {

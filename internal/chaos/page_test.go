@@ -11,16 +11,17 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md. In each test, one rank is
-// killed, is late, is stopped, makes a different call, aborts or leaves. A cell of a table states
-// the errors that the other ranks get at one check level on one path, eager or replayed. Each fault
-// is tested in all worlds, on the host and on GPUs.
+// The files page*_test.go test the tables of docs/reference/failures.md. A cell of these tables
+// states which errors a fault of one rank causes on the other ranks, at one check level and on
+// one path, where the collective is either called directly (eager) or replayed in a graph. The
+// faulty rank is killed, is late, is stopped, makes a different call, aborts or leaves. Each
+// fault is tested in all worlds, on the host and on GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a world, a check level and a fault. It covers all paths, both eager and
-// replayed.
+// pageTask selects a world, a check level and a fault. One task tests all paths of the world,
+// both eager and replayed.
 type pageTask struct {
 	World, Level, Fault string
 }
@@ -38,22 +39,25 @@ var pageLevels = []string{"off", "registration", "every"}
 // pageWorld describes a backend and the outcomes that the documentation promises for it.
 type pageWorld struct {
 	backend string
-	// machines is the number of machines on which the ranks appear to run, or 0.
+	// machines is the number of machines on which the ranks pretend to run, or 0 for the real one.
 	machines int
 	paths    []symmem.PathChoice
 	// shortTimeout is the world's timeout for faults that must cause a timeout.
 	shortTimeout time.Duration
-	// propagates is set if events and streams carry the error, so that work after the failure is
-	// skipped. Otherwise, only the group and the stream of the call report the error.
+	// propagates is set if an error spreads to streams that wait for the failed call, so that work
+	// after the failure is skipped. Otherwise, only the group and the stream of the call report the
+	// error.
 	propagates bool
-	// followingWorkEnds is set if work after the failure ends, whether it is skipped or not.
+	// followingWorkEnds is set if work queued after the failed call ends, whether it is skipped or
+	// run.
 	followingWorkEnds bool
-	// unpromisedEnd is set if even cells whose outcome is not promised end.
+	// unpromisedEnd is set if the calls end even in cells whose outcome is not promised.
 	unpromisedEnd bool
 }
 
-// pageWorlds lists the worlds. The window path has its own world, because NCCL's window kernels
-// keep running after an abort until the process exits, and may block other kernels of the process.
+// pageWorlds lists the worlds. On GPUs, the window path has a separate world, because NCCL's
+// window kernels keep running after an abort until the process exits, and may block other
+// kernels of the process.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followingWorkEnds: true,
@@ -86,8 +90,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU runs TestPage on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else on the
-// software GPU, whose window kernels ignore aborts as those of NCCL do.
+// TestPageOnAGPU is TestPage on GPUs. It uses the machine's GPUs if SYMMEM_TEST_BACKEND is nccl.
+// Otherwise, it uses the software GPU, whose window kernels ignore aborts like those of NCCL.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")

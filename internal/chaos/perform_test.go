@@ -23,7 +23,7 @@ func (r *player) queue(i int, o *op) error {
 		return s.Synchronize(r.ctx)
 	case closeKeptGraphs:
 		for _, g := range r.keptGraphs {
-			_ = g.Close() // The streams have already reported the graph's fault.
+			_ = g.Close() // ignore a fault of the graph, which the streams have reported
 		}
 		r.keptGraphs = nil
 		return nil
@@ -40,7 +40,8 @@ func (r *player) queue(i int, o *op) error {
 	}
 }
 
-// take allocates a buffer. In some programs, the ranks then compare its placement.
+// take allocates a buffer. If the program requires it, the ranks then compare the buffer's
+// placement.
 func (r *player) take(number int, s *symmem.Stream) error {
 	if err := r.makeBuffer(number, s); err != nil || !r.p.comparePlacement {
 		return err
@@ -49,7 +50,8 @@ func (r *player) take(number int, s *symmem.Stream) error {
 	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
 }
 
-// recordUses records the use of an op's buffers on a rank that does not make the op's call.
+// recordUses makes the pool record that an op reads and writes its buffers on the given streams.
+// All ranks must record the same uses, even those that do not take part in the op's call.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	var errs []error
 	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
@@ -61,7 +63,8 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// work queues a collective or a copy, with the wrong arguments of the mistake if differs is set.
+// work queues a collective or a copy. If differs is set, it passes the wrong count or type that
+// the mistake demands.
 func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 	if !r.p.member(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)

@@ -8,23 +8,24 @@ import (
 	"symmem"
 )
 
-// op is one statement of a program, which all ranks share.
+// op is one statement of a program. All ranks perform the same program.
 type op struct {
 	kind opKind
-	// stream is the op's stream, and recvStream the stream on which it writes. They differ only for
-	// messages: the sender uses stream, and the receiver uses recvStream.
+	// stream is the stream on which the op reads, and recvStream is the one on which it writes.
+	// They differ only for messages: the sender uses stream, and the receiver uses recvStream.
 	stream, recvStream int
 	// group is the index of a call's group in layout.groups.
 	group int
-	// send and recv are indices of buffers. A copy copies send to recv.
+	// send and recv are the indexes of the buffers that the op reads and writes.
 	send, recv int
-	// count is the number of elements of a call. root is a rank of the group.
+	// count is the number of elements of a call. root is the group rank of the root.
 	count, root int
 	reduce      symmem.ReduceOp
-	// message describes a send, and parts an allToAllV.
+	// message is set for a send, and parts for an allToAllV.
 	message message
 	parts   *parts
-	// event is the event to record or to wait for, and graph the graph to capture or to launch.
+	// event is the index of the event to record or to wait for. graph is the index of the graph to
+	// capture or to launch.
 	event, graph int
 }
 
@@ -48,15 +49,15 @@ const (
 	reduce
 	allToAll
 	allToAllV
-	// tally makes an in-place ReduceScatter, which adds the other ranks' values to this rank's part
-	// of a buffer. Since those values never change, the result shows the number of calls, whatever
-	// their order.
+	// tally is an in-place ReduceScatter, which adds the other ranks' values to this rank's part of
+	// a buffer. Because those values never change, the result shows how many tallies were made,
+	// whatever their order.
 	tally
 	// send sends and receives a message.
 	send
 	// copyOp copies one buffer to another.
 	copyOp
-	// allocOp allocates and fills buffer recv, and freeOp frees it.
+	// allocOp allocates the buffer recv and fills it. freeOp frees it.
 	allocOp
 	freeOp
 	record
@@ -69,10 +70,10 @@ const (
 )
 
 const (
-	// dense is the number of kinds of collectives in which all parts have the same length. These
-	// kinds come first.
+	// dense is the number of opKinds that are collectives whose parts all have the same length.
+	// These opKinds come first.
 	dense = 6
-	// collectives is the number of kinds of collectives.
+	// collectives is the number of opKinds that are collectives.
 	collectives = 8
 )
 
@@ -80,22 +81,22 @@ func (k opKind) collective() bool { return k < collectives }
 
 func (k opKind) call() bool { return k <= send }
 
-// buffer describes a buffer on each rank.
+// buffer describes a buffer that every rank has.
 type buffer struct {
 	bytes int
-	// foreign marks memory outside the pool, which is a Go slice on the host and another library's
-	// memory on a GPU.
+	// foreign is set if the buffer is not in the pool. It is then a Go slice on the host, or
+	// another library's memory on a GPU.
 	foreign bool
-	// allocatedByOp marks a buffer that an op allocates. All other buffers exist before the first
-	// op.
+	// allocatedByOp is set if an op allocates the buffer. Otherwise, the buffer exists before the
+	// first op.
 	allocatedByOp bool
 }
 
 // graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
-	// stream is the stream on which the graph is captured, either before the first op or, if
-	// capturedByOp is set, by an op.
+	// stream is the stream on which the graph is captured. If capturedByOp is set, an op captures
+	// the graph; otherwise, it is captured before the first op.
 	stream       int
 	capturedByOp bool
 	// branches is the number of streams on which another library captures the graph, or 0 if symmem
@@ -106,8 +107,8 @@ type graph struct {
 type layout struct {
 	ranks  int
 	groups [][]int // world ranks of each group; the first group is the world
-	// colors holds the colors of the ranks, 0 or 1, in each split that creates two of the other
-	// groups. A group may have a single rank or none.
+	// colors holds the splits that create the other groups. Each split gives every rank the color 0
+	// or 1 and creates one group for each color, which may have a single rank or none.
 	colors    [][]int
 	unordered bool
 }
@@ -118,14 +119,14 @@ type program struct {
 	events  int
 	graphs  []graph
 	ops     []op
-	// orders holds the order in which each rank queues its ops. If it is nil, all ranks queue them
-	// in the program's order.
+	// orders holds, for each rank, the order in which it queues the ops. If orders is nil, all
+	// ranks queue them in the program's order.
 	orders [][]int
-	// register makes the ranks register the pool before the first call. comparePlacement makes them
-	// compare the placement of buffers that ops allocate.
+	// If register is set, the ranks register the pool before the first call. If comparePlacement is
+	// set, they compare the placement of buffers that ops allocate.
 	register, comparePlacement bool
-	// keep is the number of buffers, including those of earlier programs, that stay allocated at
-	// the end.
+	// keep is the number of buffers that stay allocated at the end, including those of earlier
+	// programs in the same world.
 	keep int
 	path symmem.PathChoice
 }
@@ -139,7 +140,7 @@ const (
 	libraryStreams = 3
 )
 
-// newLayout returns the layout of a world. Each split by colors adds two groups.
+// newLayout returns the layout of a world with two groups for each split in colors.
 func newLayout(ranks int, colors ...[]int) layout {
 	l := layout{ranks: ranks, groups: make([][]int, 1+2*len(colors)), colors: colors}
 	for r := range ranks {
@@ -172,7 +173,8 @@ func (o *op) streamOf(rank int) int {
 	return o.stream
 }
 
-// body returns the ops of the graph that o launches, or o itself if it launches none.
+// body returns the ops of the graph that o launches. If o does not launch a graph, body returns
+// o itself.
 func (p *program) body(o *op) []op {
 	if o.kind == launchGraph {
 		return p.graphs[o.graph].body

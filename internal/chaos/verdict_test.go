@@ -14,17 +14,19 @@ import (
 type verdict struct {
 	*player
 	*model
-	// stopped is the index of the op whose error ended the program, or the number of ops.
+	// stopped is the index of the op whose error ended the program. If no op failed, it is the
+	// number of ops.
 	stopped int
-	// reported lists the errors that symmem returned. bad lists wrong results without an error, and
-	// missing errors.
+	// reported lists the errors that symmem returned. bad lists wrong results that were returned
+	// without an error, and expected errors that were not returned.
 	reported, bad []string
-	// syncErrs holds, by stream, the errors that the program's own calls of Synchronize returned,
-	// because a stream returns an error only once.
+	// syncErrs holds, by stream, the errors that Synchronize returned when the program itself
+	// called it. They are kept because a stream returns an error only once.
 	syncErrs map[int]error
 }
 
-// groupsTime is the time within which groups must fail after the work on their streams has ended.
+// groupsTime limits the time from the end of the work on a group's streams until the group has
+// failed.
 const groupsTime = 3 * time.Second
 
 func (v *verdict) add(format string, args ...any) {
@@ -40,19 +42,19 @@ func (v *verdict) check() {
 	self := v.rt.Rank()
 	for s, err := range onStream {
 		if index := v.streamFailsAt[self][s]; index < never && err == nil {
-			v.add("stream %d returned no error, although its op %d must fail", s, index)
+			v.add("stream %d returned no error, but its op %d should have failed", s, index)
 		}
 	}
 	for e, err := range onEvent {
 		if v.eventFails[self][e] && err == nil {
-			v.add("event %d returned no error, although it was recorded after a failure", e)
+			v.add("event %d returned no error, but was recorded after a failure", e)
 		}
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
 	for g, index := range v.groupFailsAt[self] {
 		if index < never && !groupEnds(ctx, v.groups[g]) {
-			v.add("group %d has no error, although its call in op %d must fail", g, index)
+			v.add("group %d has no error, but its call in op %d should have failed", g, index)
 		}
 	}
 	for b := range v.data[self] {
@@ -64,10 +66,11 @@ func (v *verdict) check() {
 	}
 }
 
-// finish checks that a program without a mistake caused no errors, and releases its resources.
+// finish is for programs without a mistake. It checks that symmem returned no errors, and
+// releases the program's resources.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
-		v.add("errors without a mistake: %q", v.reported)
+		v.add("valid program returned errors: %q", v.reported)
 	}
 	if len(v.bad) > 0 {
 		return
@@ -105,9 +108,9 @@ func firstDifference[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize waits for all streams and recorded events and returns their errors. If the world runs
-// only one program, the order is random. Otherwise, it is fixed, because it becomes part of the
-// pool's history, which must be the same on all ranks.
+// synchronize waits for all streams and recorded events, and returns their errors. It waits in
+// random order if the world runs only one program. Otherwise, the order is fixed, because the
+// pool's history records it and must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
 	order := v.noise.Perm(len(v.streams) + len(v.events))
@@ -156,8 +159,8 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 	})
 }
 
-// isComplete reports whether the last write to a buffer is known to be complete, because its
-// stream, or an event recorded after it, was synchronized without an error.
+// isComplete reports whether the last write to a buffer is known to be complete. It is if the
+// write's stream, or an event recorded after the write, was synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	index := m.lastWrite[rank][buffer]
 	if index < 0 {

@@ -15,12 +15,12 @@ import (
 	"symmem/internal/sys"
 )
 
-// Root returns the folder that contains this user's jobs on this machine.
+// Root returns the folder that contains the folders of this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, which is a result of Root.
+// Jobs lists the folders of the jobs in root, which must be a result of Root.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,8 +38,9 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that only this user can enter, or checks an existing one. It
-// rejects a folder of another user, who could replace the sockets in it.
+// createFolder creates a folder that only this user can enter. If the folder exists,
+// createFolder returns an error unless it belongs to this user and is closed to others, because
+// others could replace the sockets in it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -67,8 +68,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. Some of them
-// may have been killed.
+// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. The list
+// may include killed ranks, which leave their sockets behind.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -105,8 +106,9 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the files of this user's jobs whose ranks were killed or exited without calling
-// Close. It ignores errors, because other processes may sweep at the same time.
+// Sweep removes the folders of this user's jobs in which no rank listens on its socket any more,
+// because all ranks were killed or exited without calling Close. It ignores errors, because
+// other processes may sweep at the same time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {
@@ -124,7 +126,7 @@ func Sweep() {
 	}
 }
 
-// refuses reports whether a rank's socket refuses connections because no process listens on it.
+// refuses reports whether no process listens on a rank's socket, so that it refuses connections.
 func refuses(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
@@ -139,5 +141,5 @@ func removeFolder(folder string) {
 		return
 	}
 	_ = os.Remove(filepath.Join(folder, tokenName))
-	_ = os.Remove(folder) // fails if a rank is creating its socket
+	_ = os.Remove(folder) // fails if a rank has just created its socket
 }

@@ -45,7 +45,8 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	}
 }
 
-// leaveSocket creates a socket that no process listens on, such as a killed rank leaves behind.
+// leaveSocket creates a socket on which no process listens, like the one that a killed rank
+// leaves behind.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)

@@ -25,7 +25,8 @@ const (
 // Ended is the Snapshot.Error of a rank whose process has exited.
 const Ended = "its process has ended"
 
-// newMachine returns a Machine that describes ranks, the first of which serves the request.
+// newMachine returns a Machine that describes ranks. The first of them is the one that serves
+// the request.
 func newMachine(ranks ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
@@ -41,12 +42,12 @@ func (s *Server) snapshot(events int) Snapshot {
 	return snapshot
 }
 
-// readAll returns the states of all ranks of the machine, with at most the given number of the
-// latest events of each pool.
+// readAll returns the states of all ranks of the job on this machine. For each pool, it includes
+// the latest events, at most as many as given.
 func (s *Server) readAll(ctx context.Context, events int) Machine {
 	own := s.snapshot(events)
 	m := newMachine(own)
-	ranks, _ := Ranks(s.folder) // without the folder, this rank is the only one left
+	ranks, _ := Ranks(s.folder) // if the folder is gone, this rank is the only one left
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
 	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, events)...)
 	sortRanks(m.Ranks)
@@ -81,8 +82,8 @@ func readRanks(ctx context.Context, folder string, ranks []int, events int) []Sn
 	return all
 }
 
-// readRank reads the state of a rank from its socket. If the rank does not answer, the Snapshot
-// contains the reason.
+// readRank reads the state of a rank from its socket. If that fails, the Snapshot contains the
+// reason as its Error.
 func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	s, err := fetch(ctx, folder, rank, events)
 	switch {

@@ -22,14 +22,14 @@ const (
 	cookieName  = "symmem-token"
 )
 
-// reader returns the state of some ranks, with at most the given number of the latest events of
-// each pool.
+// reader returns the state of some ranks. For each pool, it includes the latest events, at most
+// as many as given.
 type reader func(ctx context.Context, events int) Machine
 
 // maxEvents limits the number of events of each pool in an answer.
 const maxEvents = 8192
 
-// newMux returns the handlers of the pages, the metrics and the JSON document, which describe the
+// newMux returns a handler that serves the pages, the metrics and the JSON document about the
 // ranks that read returns.
 func newMux(read reader) *http.ServeMux {
 	mux := http.NewServeMux()
@@ -68,11 +68,12 @@ func requestedEvents(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler that serves the ranks of the machine. It does not check tokens or
-// hosts.
+// Handler returns a handler that serves pages, metrics and JSON about all ranks of the job on
+// this machine. It does not check the token or the Host of requests.
 func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
 
-// NewHandler returns a handler for a rank that has no Server.
+// NewHandler returns a handler that serves only the rank that snapshot describes. It is for
+// ranks that have no Server.
 func NewHandler(snapshot func(events int) Snapshot) http.Handler {
 	return guard(newMux(func(_ context.Context, events int) Machine {
 		return newMachine(snapshot(events))
@@ -88,8 +89,9 @@ func (s *Server) localHandler() http.Handler {
 	return guard(mux)
 }
 
-// remoteHandler returns the handler of the TCP address, which serves all ranks of the machine.
-// loopback must be set if only this machine can reach the address.
+// remoteHandler returns the handler of the TCP address, which serves all ranks of the job on
+// this machine. If loopback is not set, other machines can reach the address, so the handler
+// serves only metrics.
 func (s *Server) remoteHandler(loopback bool) http.Handler {
 	mux := newMux(s.readAll)
 	configured, _, _ := net.SplitHostPort(s.cfg.Address)
@@ -123,9 +125,9 @@ func guard(h http.Handler) http.Handler {
 	})
 }
 
-// hostAllowed reports whether the Host of a request denotes this machine. Without this check, a web
-// page could read responses by making its own domain resolve to this machine, which is impossible
-// with an IP address.
+// hostAllowed reports whether the Host of a request is an IP address or a name of this machine.
+// Without this check, a web page could read responses by making its own domain resolve to this
+// machine. An IP address cannot be redirected in this way.
 func hostAllowed(host, configured string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -143,9 +145,10 @@ func hostAllowed(host, configured string) bool {
 	return false
 }
 
-// authorized reports whether a request contains the token, either as a bearer token, in a cookie or
-// in the URL. If the token is in the URL, authorized sets the cookie and redirects to the URL
-// without the token. If the token is missing or wrong, authorized answers with an error.
+// authorized reports whether the caller should answer a request, because it contains the token
+// as a bearer token or in a cookie. If the token is in the URL, authorized sets the cookie and
+// redirects to the URL without the token. If the token is missing or wrong, it answers with an
+// error.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
 		s.isToken(bearer) {
@@ -172,8 +175,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// stayConnected answers a rank that waits for this rank to exit. It returns when the connection or
-// the server is closed.
+// stayConnected answers a request of another rank, which keeps the connection open to notice
+// when this rank exits. It returns when the connection or the server is closed.
 func (s *Server) stayConnected(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// series returns those lines of a rank's metrics that begin with name and a brace.
+// series returns the lines of a rank's metrics that hold series with the given name.
 func series(t *testing.T, s Snapshot, name string) []string {
 	t.Helper()
 	w := get(t, metricsPath, s)
@@ -21,8 +21,8 @@ func series(t *testing.T, s Snapshot, name string) []string {
 	return lines
 }
 
-// wantSeries checks that the metrics contain exactly one series called name, which has the given
-// value and labels.
+// wantSeries checks that the metrics contain exactly one series with the given name, and that it
+// has the given value and labels.
 func wantSeries(t *testing.T, s Snapshot, name, value string, labels ...string) {
 	t.Helper()
 	lines := series(t, s, name)
@@ -61,7 +61,7 @@ func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 	s.Groups[0].Calls[0].Run = nil
 	for _, name := range []string{"nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"} {
 		if got := series(t, s, name); len(got) > 0 {
-			t.Errorf("%s = %q; want none, because only the submission is timed", name, got)
+			t.Errorf("%s = %q; want none, because only submissions are timed", name, got)
 		}
 	}
 }
@@ -75,9 +75,9 @@ func TestRankWithErrorIsDown(t *testing.T) {
 	}
 }
 
-// TestNamesMayRepeat gives a failed group and a pool the same names as their successors. The
-// metrics must contain only the successors, because two series with the same labels would make the
-// whole scrape fail.
+// TestNamesMayRepeat uses a failed group and a pool that have the same names as their
+// successors. The metrics must contain only the successors, because two series with the same
+// labels would make Prometheus reject the whole scrape.
 func TestNamesMayRepeat(t *testing.T) {
 	s := example(1)
 	successor := s.Groups[0]

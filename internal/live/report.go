@@ -27,7 +27,8 @@ func writeShell(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data of the page, unless the client already has them.
+// writeData writes the data that the page shows. If the client already has the same data,
+// writeData answers that they have not changed.
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := newReport(&m).WriteData(&data); err != nil {
@@ -111,7 +112,8 @@ func (r *reporter) group(rank int, g *Group) {
 	}
 }
 
-// path returns the row of the page for a group's operation and path.
+// path returns the row of the page that counts a group's calls of one operation on one path. It
+// adds the row if necessary.
 func (r *reporter) path(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/page"
 )
 
-// machineOf returns a Machine whose ranks share a pool. Each rank has one of the given versions of
-// it.
+// machineOf returns a Machine whose ranks share a pool. Rank i has the i-th of the given
+// histories of that pool.
 func machineOf(ranks ...Pool) *Machine {
 	m := &Machine{Host: "host"}
 	for i, p := range ranks {
@@ -26,8 +26,8 @@ func machineOf(ranks ...Pool) *Machine {
 	return m
 }
 
-// history returns the history of a segment and n blocks of 256 bytes, every second of which is
-// freed immediately.
+// history returns the history of a pool that maps a segment and allocates n blocks of 256 bytes.
+// Every second block is freed immediately.
 func history(n int) Pool {
 	p := Pool{Recent: []Placement{{int64(event.KindSegment), 0, 0, 0, 1 << 20, 1 << 20}}}
 	for i := range n {
@@ -47,12 +47,12 @@ func TestReportOfAgreeingRanks(t *testing.T) {
 	report := newReport(machineOf(long, short, late))
 	s := report.Sequences[0]
 	if !report.Agree || !report.Compared || len(s.Differences) > 0 || s.Equal != 11 {
-		t.Errorf("agree %v, %d differences, %d equal requests; want none, and 11 from event 5 to 15",
-			report.Agree, len(s.Differences), s.Equal)
+		t.Errorf("agree = %v with %d differences and %d equal requests; want no difference and "+
+			"11 equal requests, from event 5 to 15", report.Agree, len(s.Differences), s.Equal)
 	}
 	for rank, want := range []int{-4, -4, 0} {
 		if got := s.Tracks[rank].First; got != want {
-			t.Errorf("the track of rank %d begins at request %d; want %d", rank, got, want)
+			t.Errorf("rank %d: first request of the track = %d; want %d", rank, got, want)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestReportNamesFirstDifference(t *testing.T) {
 		"other call":   func(e *Placement) { e[0] = int64(event.KindFree) },
 	} {
 		odd := history(20)
-		change(&odd.Recent[8]) // is an allocation
+		change(&odd.Recent[8]) // an allocation
 		report := newReport(machineOf(history(20), odd, history(20)))
 		d := report.Sequences[0].Differences
 		if report.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
@@ -85,7 +85,7 @@ func TestReportOfOlderBlocks(t *testing.T) {
 	track := report.Sequences[0].Tracks[0]
 	if track.Len() != len(p.Recent)+2 || len(track.Segments) != 1 ||
 		track.Segments[0] != (page.Segment{Bytes: 1 << 20, Old: true}) {
-		t.Errorf("the track has %d events and segments %+v; want %d, two of them older blocks",
+		t.Errorf("track has %d events and segments %+v; want %d events, of which two are older blocks",
 			track.Len(), track.Segments, len(p.Recent)+2)
 	}
 	if w := report.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
@@ -103,14 +103,14 @@ func TestReportOfWaits(t *testing.T) {
 	report := newReport(m)
 	if p := report.Pending; len(p) != 1 || p[0].Time != 9_000_000 ||
 		p[0].Text != "AllReduce 3 waits for rank 1; rank 1: in no call" {
-		t.Errorf("pending = %+v; want the wait for rank 1", p)
+		t.Errorf("Pending = %+v; want the wait for rank 1", p)
 	}
 	if report.Verdict != "1 of 3 ranks do not answer." {
-		t.Errorf("verdict = %q; want that 1 of 3 ranks does not answer", report.Verdict)
+		t.Errorf("Verdict = %q; want that 1 of 3 ranks does not answer", report.Verdict)
 	}
 }
 
-// TestDataAreNotSentTwice requests the data of the page with the tag of an earlier answer.
+// TestDataAreNotSentTwice requests the data of the page again with the ETag of the first answer.
 func TestDataAreNotSentTwice(t *testing.T) {
 	h := NewHandler(func(int) Snapshot { return example(1) })
 	ask := func(tag string) *httptest.ResponseRecorder {
@@ -132,7 +132,7 @@ func TestDataAreNotSentTwice(t *testing.T) {
 	}
 	if again := ask(first.Header().Get("ETag")); again.Code != http.StatusNotModified ||
 		again.Body.Len() > 0 {
-		t.Errorf("status %d, %d bytes; want 304 and none", again.Code, again.Body.Len())
+		t.Errorf("second request: status %d with %d bytes; want 304 with none", again.Code, again.Body.Len())
 	}
 }
 
@@ -155,7 +155,7 @@ func TestInvalidNumberOfEventsIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzReport builds the page from arbitrary answers of ranks.
+// FuzzReport checks that the page can be built from any answer of a rank.
 func FuzzReport(f *testing.F) {
 	seed, err := json.Marshal(machineOf(history(4), Pool{First: 1 << 63, Recent: []Placement{{}}}))
 	if err != nil {

@@ -2,15 +2,16 @@ package live
 
 import "time"
 
-// Version is the version of the JSON documents. Fields may be added without changing it.
+// Version is the version of the JSON document. It does not change when fields are added.
 const Version = 1
 
-// Machine describes the ranks of a job on one machine. It is the JSON document at /debug/symmem.
+// Machine describes the ranks of a job on one machine. The JSON document at /debug/symmem is an
+// encoded Machine.
 type Machine struct {
 	Version int       `json:"version"`
 	Time    time.Time `json:"time"`
 	Host    string    `json:"host"`
-	// ServedBy is the rank that answered.
+	// ServedBy is the rank that answered the request.
 	ServedBy int `json:"served_by"`
 	// Ranks lists the ranks in ascending order.
 	Ranks []Snapshot `json:"ranks"`
@@ -19,30 +20,33 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error states why the rank did not answer. The fields after it are then empty.
+	// Error is empty if the rank answered. Otherwise, it states why not, and the fields after it
+	// are empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
 	Opened  time.Time `json:"opened"`
 	Backend string    `json:"backend"`
 	Device  string    `json:"device"`
-	// GPU is the number of the GPU, or -1 if the device is not one.
+	// GPU is the number of the GPU, or -1 if the device is not a GPU.
 	GPU     int    `json:"gpu"`
 	Library string `json:"library,omitempty"`
 	Check   string `json:"check"`
 	Formula string `json:"formula"`
-	// Address is the TCP address at which the rank serves all ranks of the machine, or empty.
+	// Address is the TCP address at which the rank serves this document for all ranks of the
+	// machine. It is empty if the rank has no such address.
 	Address string `json:"address,omitempty"`
-	// Waits lists the waits of the rank, oldest first. Groups is sorted by id.
+	// Waits lists the calls in which the rank is waiting for other ranks, oldest first. Groups is
+	// sorted by id.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`
 	Pools  []Pool  `json:"pools"`
 }
 
-// Wait describes a wait of a rank for other ranks.
+// Wait describes a call in which a rank is waiting for other ranks.
 type Wait struct {
 	Group string `json:"group"`
-	// Doing names the call, such as "AllReduce 12 of group world".
+	// Doing names the call that waits, such as "AllReduce 12 of group world".
 	Doing   string    `json:"doing"`
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"`
@@ -57,10 +61,10 @@ type Group struct {
 	ID string `json:"id"`
 	// Ranks lists the world ranks in group order.
 	Ranks []int `json:"ranks"`
-	// State is "open", "failing" (until the ranks have determined the cause of a fault) or
-	// "failed".
+	// State is "open" or "failed", or "failing" while the ranks are still determining the cause of
+	// a fault.
 	State string `json:"state"`
-	// Fault describes the fault that made the group fail.
+	// Fault describes why the group has failed. It is empty if it has not.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
@@ -74,8 +78,8 @@ type Group struct {
 	Calls    []Calls        `json:"calls"`
 }
 
-// Calls describes the calls of one operation on one path whose sizes are at least MinBytes and less
-// than MaxBytes. It does not include replays of graphs.
+// Calls summarizes the calls of one operation on one path that are at least MinBytes and less
+// than MaxBytes in size. It does not include replays of graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -83,42 +87,43 @@ type Calls struct {
 	MaxBytes  int64  `json:"max_bytes"`
 	Calls     uint64 `json:"calls"`
 	Bytes     uint64 `json:"bytes"`
-	// Submit is the time from a call until it returns. It includes the time to run a small call on
-	// the host, but not the time to run work on a GPU.
+	// Submit summarizes how long calls took to return. On the host, small calls run before they
+	// return. On a GPU, calls return before their work has run.
 	Submit Times `json:"submit"`
-	// Run is the time that the ranks took, including their waits for each other. It is nil if runs
-	// are not timed, as is the case on GPUs.
+	// Run summarizes how long calls took to run, including the ranks' waits for each other. It is
+	// nil if runs are not timed, as on GPUs.
 	Run *Times `json:"run,omitempty"`
 }
 
-// Times summarizes the times of some calls.
+// Times summarizes how long a set of calls took. Samples is the number of calls that were timed,
+// and Seconds is the sum of their times.
 type Times struct {
 	Samples uint64  `json:"samples"`
 	Seconds float64 `json:"seconds"`
-	// RecentSeconds and RecentBytes are averages over the latest samples.
+	// RecentSeconds and RecentBytes are the average time and size of the latest samples.
 	RecentSeconds float64 `json:"recent_seconds"`
 	RecentBytes   int64   `json:"recent_bytes"`
 }
 
 // Pool describes a pool.
 type Pool struct {
-	// ID numbers the pools of a domain from 0.
+	// ID is the pool's number within its domain, counting from 0.
 	ID uint64 `json:"id"`
-	// Domain is the id of the group that is the pool's domain, or "".
+	// Domain is the id of the group that shares the pool, or "" if the pool has no domain.
 	Domain string `json:"domain"`
-	// Busy is set if a call used the pool for so long that its sizes are unknown.
+	// Busy is set if PoolStats could not be read because a call held the pool for too long.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// Recent lists the latest events in the history of the pool, if events were requested. First is
-	// the position of Recent[0] in the history.
+	// If the request asked for events, Recent lists the latest events in the history of the pool,
+	// and First is the position of Recent[0] in the history.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
-	// Registered lists the windows of the pool, if events were requested.
+	// If the request asked for events, Registered lists the windows of the pool.
 	Registered []Window `json:"registered,omitempty"`
 }
 
-// Placement holds an event of a pool: kind (as in package event), stream, segment, offset, size and
-// requested size.
+// Placement holds an event of a pool as six numbers: its kind (as in package event), stream,
+// segment, offset, size and requested size.
 type Placement [6]int64
 
 // Window is a segment that is registered with a group.

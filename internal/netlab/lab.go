@@ -16,13 +16,13 @@ import (
 type Config struct {
 	// Machines is the number of machines, from 1 to 200.
 	Machines int
-	// Interfaces is the number of interfaces on each machine. Zero means 1.
+	// Interfaces is the number of network interfaces of each machine. Zero means 1.
 	Interfaces int
 	// IPv6 gives the interfaces IPv6 addresses instead of IPv4 addresses.
 	IPv6 bool
 	// Seed seeds the random delays and losses.
 	Seed uint64
-	// ClockStep is the difference between the monotonic clocks of machine i and machine i+1.
+	// ClockStep is by how much the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
 }
 
@@ -34,8 +34,9 @@ type Lab struct {
 	stop     chan struct{} // closed by close
 }
 
-// New builds a network in which all links are perfect and closes it at the end of the test. If the
-// process lacks the permissions to build a network, New skips the test with errors.ErrUnsupported.
+// New builds a network in which all links are perfect, and closes it at the end of the test. If
+// this process cannot build a network, for example because it does not run as root, New skips
+// the test.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {
@@ -84,8 +85,9 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// Stalled returns the longest time by which packets may have been late because this process was not
-// running. If it is long, the host was busy, and tests should not judge how fast ranks react.
+// Stalled returns the longest time by which packets may have been late because the operating
+// system did not run this process. If that time is long, the host was busy, and tests should not
+// judge how fast ranks reacted.
 func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.late.Load()) }
 
 // SetAll sets the links between all machines.
@@ -120,9 +122,9 @@ func (l *Lab) CutInterface(machine, number int) {
 	l.router.ports[address].cut = true
 }
 
-// TranslateAddress puts a machine behind NAT. To other machines, TCP connections from its first
-// interface appear to come from the given public address, and other machines cannot connect to it.
-// Only IPv4 is translated.
+// TranslateAddress puts a machine behind NAT. TCP connections from the machine's first interface
+// then appear to come from the given public address, and other machines cannot connect to the
+// machine. Only IPv4 is supported.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()
@@ -139,7 +141,8 @@ func (cfg *Config) hosts() []byte {
 	return text
 }
 
-// address returns the address of an interface. Interfaces with the same number share a subnet.
+// address returns the address of an interface. Interfaces with the same number on different
+// machines are in the same subnet.
 func (cfg *Config) address(machine, number int) netip.Addr {
 	text := "10." + strconv.Itoa(77+number) + ".0." + strconv.Itoa(machine+1)
 	if cfg.IPv6 {

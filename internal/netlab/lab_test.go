@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// patience limits how long a test waits for events that should take little time.
+// patience limits how long a test waits for something that should take little time.
 const patience = time.Minute
 
 func listen(t *testing.T, m *Machine) net.Listener {
@@ -76,7 +76,8 @@ func TestPacketsCrossALossyLink(t *testing.T) {
 		}
 		_ = c.Close()
 		if got := <-received; got != text {
-			t.Errorf("received %d bytes, want the %d bytes that were sent: %.100q", len(got), len(text), got)
+			t.Errorf("received %d bytes that differ from the %d bytes sent: %.100q", len(got), len(text),
+				got)
 		}
 	}
 }
@@ -109,7 +110,7 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	}
 	defer c.Close()
 	if src := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); src != public {
-		t.Errorf("the connection comes from %v; want %v", src, public)
+		t.Errorf("source address of the connection = %v; want %v", src, public)
 	}
 	private := listen(t, lab.Machines[1])
 	_, err = dial(t, lab.Machines[0], private.Addr().String(), 200*time.Millisecond)

@@ -13,11 +13,11 @@ import (
 
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 type Machine struct {
-	// Name is the host name, and Addresses lists one address for each interface. Neither changes.
+	// Name is the host name, and Addresses lists the address of each interface. Neither changes.
 	Name      string
 	Addresses []netip.Addr
-	// Thread is the ID of a thread in the namespaces of the machine, for nsenter --target. It does
-	// not change.
+	// Thread is the ID of a thread that runs in the namespaces of the machine, which nsenter
+	// --target accepts. It does not change.
 	Thread int
 
 	index   int
@@ -40,9 +40,9 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread enters new namespaces and then runs the functions that Do passes to it. Because the
-// goroutine stays locked to its thread, the thread exits when the goroutine returns, and the
-// processes that the thread started then get SIGKILL.
+// runThread enters new namespaces and then runs the functions that Do passes to it, until
+// m.calls is closed. Because the goroutine stays locked to its thread, the thread exits when the
+// goroutine returns, and the kernel then kills the processes that the thread has started.
 func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()

@@ -11,8 +11,8 @@ import (
 
 // Link describes how packets travel from one machine to another. The zero value is a perfect link.
 type Link struct {
-	// MinDelay and MaxDelay limit the random delay of each packet. If they differ, packets may
-	// overtake each other.
+	// MinDelay and MaxDelay are the bounds of the random delay of each packet. If they differ,
+	// packets may overtake each other.
 	MinDelay, MaxDelay time.Duration
 	// Loss is the probability that a packet is dropped.
 	Loss float64
@@ -31,10 +31,10 @@ type router struct {
 	mu     sync.Mutex
 	random *rand.Rand           // guarded by mu
 	ports  map[netip.Addr]*port // by address; guarded by mu
-	links  map[[2]int]Link      // by sending and receiving machine; guarded by mu
+	links  map[[2]int]Link      // by sender and receiver; guarded by mu
 	nats   map[int]translation  // by machine behind NAT; guarded by mu
 	tasks  sync.WaitGroup       // goroutines and packets in transit
-	late   atomic.Int64         // longest delay in addition to that of the link, in nanoseconds
+	late   atomic.Int64         // longest extra delay (see noteDelay), in nanoseconds
 }
 
 func newRouter(seed uint64) *router {
@@ -44,8 +44,8 @@ func newRouter(seed uint64) *router {
 	}
 }
 
-// attach adds a device with the given addresses and forwards its packets until the device is
-// closed.
+// attach connects a device with the given addresses to the router, and forwards packets from the
+// device until it is closed.
 func (r *router) attach(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {
@@ -64,7 +64,8 @@ func (r *router) attach(p *port, addresses []netip.Addr) {
 	})
 }
 
-// forward sends a packet to the device that has the destination address of the packet.
+// forward sends a packet to the device that has its destination address, after the delay of the
+// link.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, ok := r.route(src, packet)
 	switch {
@@ -82,7 +83,8 @@ func (r *router) forward(src *port, packet []byte) {
 	}
 }
 
-// watch records periods in which this process did not run, until stop is closed.
+// watch measures, until stop is closed, how long this process was not running, and records it
+// with noteDelay.
 func (r *router) watch(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -97,7 +99,8 @@ func (r *router) watch(stop <-chan struct{}) {
 	}
 }
 
-// noteDelay records a delay that a packet may have had in addition to that of its link.
+// noteDelay updates r.late with a delay that a packet may have had in addition to that of its
+// link.
 func (r *router) noteDelay(delay time.Duration) {
 	for {
 		longest := r.late.Load()

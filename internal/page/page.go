@@ -1,12 +1,12 @@
 package page
 
-// Page holds the contents of a page. Its fields refer to a rank by its index in Ranks. A Page is
-// not safe for concurrent use.
+// Page holds the contents of a report page. Unless stated otherwise, it refers to ranks by their
+// index in Ranks. A Page is not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
 	// Live is set if the page shows a running job, so that it fetches its data repeatedly.
 	Live bool `json:"live,omitempty"`
-	// Agree is set if no difference was found, and Compared if ranks were compared at all.
+	// Agree is set if no difference was found. Compared is set if any ranks were compared.
 	Agree    bool `json:"agree"`
 	Compared bool `json:"compared"`
 	// Verdict is a one-sentence summary of the result.
@@ -19,7 +19,7 @@ type Page struct {
 	Faults  []Row    `json:"faults"`
 	// Paths counts calls by group, operation and path.
 	Paths []Path `json:"paths"`
-	// Notes describes what the page does not show.
+	// Notes lists what the page does not show.
 	Notes []string `json:"notes"`
 	// Texts and Frames contain the texts of calls and the stack frames to which events refer.
 	Texts  []string `json:"texts"`
@@ -29,7 +29,8 @@ type Page struct {
 	stackCount int
 }
 
-// Rank describes a rank, or one of its files if it has several.
+// Rank describes a rank. If a rank has several files, each of them is described by a separate
+// Rank.
 type Rank struct {
 	Rank   int      `json:"rank"`
 	File   string   `json:"file"`
@@ -41,17 +42,18 @@ type Rank struct {
 // Sequence describes a pool or a group.
 type Sequence struct {
 	Title string `json:"title"`
-	// Calls is set if the events are calls of a group, rather than events of a pool.
+	// Calls is set if the events are the calls of a group rather than the events of a pool.
 	Calls bool `json:"calls"`
-	// Equal is the number of requests at the beginning that are the same on all ranks.
+	// Equal is the number of requests before the first one that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
-	// Differences lists the first request and the first place that differ.
+	// Differences describes the first request that differs between ranks and the first place that
+	// does, if any.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }
 
-// Difference describes the first event that differs.
+// Difference describes the first event that differs between ranks.
 type Difference struct {
 	// Subject is "requests" or "places". Kind names the difference, such as "other size".
 	Subject string `json:"of"`
@@ -59,15 +61,16 @@ type Difference struct {
 	// Request is the number of the request.
 	Request  int       `json:"request"`
 	Variants []Variant `json:"variants"`
-	// Blamed lists the numbers of the ranks in the minority, if there is one.
+	// Blamed lists the numbers of the ranks that deviate from the majority. It is empty if there is
+	// no majority.
 	Blamed []int `json:"blamed"`
-	// Before lists the requests that precede the difference. Explanation states whether this
-	// difference explains the rest.
+	// Before describes the last requests before the difference. Explanation states whether this
+	// difference explains all later ones.
 	Before      []string `json:"before"`
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes the event of some of the ranks at the point where they differ.
+// Variant describes what a set of ranks did at the first difference.
 type Variant struct {
 	// Ranks lists rank numbers.
 	Ranks []int    `json:"ranks"`
@@ -79,22 +82,22 @@ type Variant struct {
 // Segment describes a segment of a track.
 type Segment struct {
 	Bytes int64 `json:"bytes"`
-	// Old is set if the segment is older than the track.
+	// Old is set if the segment was mapped before the track begins.
 	Old bool `json:"old,omitempty"`
 }
 
 // State is the state of a window on a rank.
 type State int
 
-// The states of a window: never registered, registered, and no longer registered.
+// Absent is the state of a window that was never registered.
 const (
 	Absent State = iota
 	Registered
 	Deregistered
 )
 
-// Window describes the registration of a segment with a group. States has one element for each
-// rank.
+// Window describes the registration of a segment with a group. States holds the window's state
+// on each rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
@@ -103,17 +106,17 @@ type Window struct {
 	States  []State `json:"states"`
 }
 
-// Row describes a fault or a pending operation of some ranks.
+// Row describes a fault or a pending operation that some of the ranks reported.
 type Row struct {
 	Ranks []int  `json:"ranks"`
 	Group string `json:"group"`
 	Text  string `json:"text"`
-	// Time is UTC in microseconds since 1970, or 0 if unknown.
+	// Time is in microseconds since 1970 (UTC), or 0 if it is unknown.
 	Time int64 `json:"time"`
 }
 
-// Path counts the calls of an operation that took a path. Calls and Bytes have one element for each
-// rank.
+// Path counts the calls of an operation that took a given path. Calls and Bytes have one element
+// for each rank.
 type Path struct {
 	Group     string  `json:"group"`
 	Operation string  `json:"operation"`
@@ -122,7 +125,8 @@ type Path struct {
 	Bytes     []int64 `json:"bytes"`
 }
 
-// AddStack adds a stack of frames, innermost first. It returns the index for [Event.Stack].
+// AddStack adds a call stack, given as indexes in Frames with the innermost frame first. It
+// returns the stack's index, to be used as [Event.Stack].
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

@@ -11,10 +11,10 @@ import (
 // sample holds the parameters of a page about a random program.
 type sample struct {
 	ranks, requests int
-	// Rank 2 makes an additional request before request number extra. If extra is negative, it
-	// makes none.
+	// If extra is not negative, rank 2 makes an additional request before the request with that
+	// number.
 	extra int
-	// name is the prefix of all names.
+	// name is the prefix of all texts on the page.
 	name string
 }
 
@@ -23,7 +23,7 @@ const (
 	segmentSlots = 32
 )
 
-// page builds the page. It places each block in the lowest free slot of its rank.
+// page builds the page. Every block occupies the lowest slot that is free on its rank.
 func (s sample) page() *Page {
 	p := &Page{
 		Title: s.name + "report", Compared: true, Agree: s.extra < 0, Verdict: s.name + "verdict",
@@ -74,7 +74,7 @@ func (s sample) page() *Page {
 	return p
 }
 
-// memory returns the events of a pool, which are random allocations and frees.
+// memory returns the track of a pool with random allocations and frees.
 func (s sample) memory(rank int) *Track {
 	rng := rand.New(rand.NewPCG(1, 1))
 	t := &Track{Rank: rank}

@@ -5,7 +5,8 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events. Older is a block that was allocated before the track.
+// Alloc and the other constants are the kinds of events. Older represents a block that was
+// allocated before the track begins.
 const (
 	Alloc Kind = iota + 1
 	Free
@@ -34,8 +35,8 @@ type Event struct {
 type Track struct {
 	// Rank is the index of the rank in Page.Ranks.
 	Rank int
-	// First is the number of the first request, which is negative if the track begins before those
-	// of other ranks.
+	// First is the number of the track's first request. Request 0 is the first one that all ranks
+	// have, so First is negative if the track begins earlier.
 	First    int
 	Segments []Segment
 
@@ -44,7 +45,7 @@ type Track struct {
 	previous [columnCount]int64
 }
 
-// column is an index of Track.columns.
+// column is an index in Track.columns.
 type column int
 
 const (

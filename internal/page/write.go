@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// magic starts the data. Its last byte is the version of the format.
+// magic is at the beginning of the data. Its last byte is the version of the format.
 const magic = "SYMPAGE\x01"
 
 // script and style are built from web/src by web/build.go.
@@ -35,7 +35,8 @@ type trackHeader struct {
 	Columns  map[string]location `json:"columns"`
 }
 
-// header returns the JSON header and the columns, ordered by offset.
+// header returns the JSON header and the columns to which it refers, in the order of their
+// offsets.
 func (p *Page) header() ([]byte, [][]byte, error) {
 	offset, columns := 0, [][]byte{}
 	add := func(b []byte) location {
@@ -71,7 +72,7 @@ func (p *Page) header() ([]byte, [][]byte, error) {
 	return text, columns, nil
 }
 
-// WriteData writes the page's data without compression.
+// WriteData writes the data of the page, uncompressed and without the HTML.
 func (p *Page) WriteData(w io.Writer) error {
 	header, columns, err := p.header()
 	if err != nil {
@@ -86,7 +87,8 @@ func (p *Page) WriteData(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes a page that contains its data. Browsers without JavaScript show the text plain.
+// WriteHTML writes the page as an HTML file that contains its data. If the browser does not run
+// JavaScript, it shows plain instead.
 func (p *Page) WriteHTML(w io.Writer, plain string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plain)
@@ -105,7 +107,8 @@ func (p *Page) WriteHTML(w io.Writer, plain string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes a page that fetches its data from source, a URL relative to the page.
+// WriteShell writes an HTML page without data. The page fetches its data from source, a URL
+// relative to that of the page.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -114,8 +117,8 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the part of a page that precedes the data. Whatever the data contain, the
-// Content-Security-Policy permits only the script and style of this package.
+// writeTop writes the part of a page that precedes the data. Its Content-Security-Policy permits
+// only the script and style of this package, whatever the data contain.
 func writeTop(b *bufio.Writer, title, plain string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -141,7 +144,7 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages, for use in a server's header.
+// Policy returns the Content-Security-Policy of pages, for servers that send it as a header.
 func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
@@ -149,7 +152,7 @@ func Policy() string {
 	}, "; ")
 }
 
-// hashOf returns the source expression that permits a script or a style.
+// hashOf returns the Content-Security-Policy source expression that permits a script or a style.
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// decoded holds the data of a page as a reader sees them.
+// decoded holds the data of a page after decoding.
 type decoded struct {
 	Title     string
 	Sequences []struct {
@@ -29,11 +29,11 @@ type decoded struct {
 	columns    []byte
 }
 
-// decode decodes data as described in doc.go.
+// decode decodes the data of a page in the format that doc.go describes.
 func decode(t testing.TB, b []byte) *decoded {
 	t.Helper()
 	if len(b) < 12 || string(b[:8]) != "SYMPAGE\x01" {
-		t.Fatalf("data begin with %q; want the magic", b[:min(len(b), 8)])
+		t.Fatalf("data begin with %q; want SYMPAGE\x01", b[:min(len(b), 8)])
 	}
 	n := 12 + int(binary.LittleEndian.Uint32(b[8:]))
 	d := &decoded{columns: b[n:]}
@@ -43,7 +43,7 @@ func decode(t testing.TB, b []byte) *decoded {
 	return d
 }
 
-// values decodes a column.
+// values decodes a column of unsigned numbers or, if signed is set, of signed differences.
 func (d *decoded) values(t testing.TB, at location, signed bool) []int64 {
 	t.Helper()
 	var all []int64
@@ -87,7 +87,7 @@ func TestDataRoundTrip(t *testing.T) {
 		d := decode(t, b.Bytes())
 		got := d.Sequences[0].Tracks[0]
 		if got.Events != len(want) || track.Len() != len(want) {
-			t.Fatalf("decoded %d events; want %d", got.Events, len(want))
+			t.Fatalf("got %d events after decoding; want %d", got.Events, len(want))
 		}
 		for name, value := range map[string]func(Event) int64{
 			"size": func(e Event) int64 { return e.Size }, "bytes": func(e Event) int64 { return e.Bytes },
@@ -121,7 +121,7 @@ func TestStacks(t *testing.T) {
 	d := decode(t, b.Bytes())
 	got := d.values(t, d.Stacks, false)
 	if want := []int64{2, 3, 1, 0, 1, 7}; d.StackCount != 3 || !equal(got, want) {
-		t.Errorf("%d stacks %v; want 3 stacks %v", d.StackCount, got, want)
+		t.Errorf("got %d stacks %v; want 3 stacks %v", d.StackCount, got, want)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// failingWriter is a writer that fails after left bytes.
+// failingWriter is an io.Writer that fails once more than left bytes have been written.
 type failingWriter struct{ left int }
 
 func (f *failingWriter) Write(b []byte) (int, error) {
@@ -201,7 +201,7 @@ func TestWriteErrors(t *testing.T) {
 	}
 	for _, n := range []int{0, 5000, all.Len() - 1} {
 		if err := p.WriteHTML(&failingWriter{n}, ""); err == nil {
-			t.Errorf("WriteHTML to a writer that fails after %d bytes = nil; want an error", n)
+			t.Errorf("WriteHTML = nil with a writer that fails after %d bytes; want an error", n)
 		}
 	}
 }

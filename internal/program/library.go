@@ -9,13 +9,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library acts as a second GPU library in the process, such as PyTorch. It creates its streams,
-// graphs and memory by calling CUDA directly, bypassing symmem.
+// Library stands in for another GPU library in the process, such as PyTorch. It bypasses symmem:
+// it creates its streams, graphs and memory by calling CUDA directly.
 type Library struct {
-	// Streams lists the library's streams, which the Runtime has adopted.
+	// Streams lists the library's streams, after the Runtime has adopted them.
 	Streams []*symmem.Stream
 
-	gpu     *cuda.Driver // makes the device's primary context current for each call
+	gpu     *cuda.Driver // uses the device's primary context in each call
 	device  cuda.Device
 	handles []cuda.Stream
 	interop symmem.Interop
@@ -67,7 +67,8 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory makes a stream-ordered allocation on the first stream. The caller must call free.
+// Memory makes a stream-ordered allocation on the library's first stream. The caller must call
+// free to release it.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.handles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -86,9 +87,10 @@ type LibraryGraph struct {
 	exec    cuda.GraphExec
 }
 
-// Capture captures the work that record queues on some of the library's streams. The capture begins
-// on the first stream, from which the other streams fork and which they join at the end. Capture
-// uses PyTorch's capture mode, in which a capture must end on the thread on which it began.
+// Capture captures the work that record queues on the given streams of the library. The capture
+// begins on the first stream. The other streams fork from the first one and join it again at the
+// end. Like PyTorch, Capture uses CUDA's global capture mode, in which a capture must end on the
+// thread on which it began.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -1,4 +1,5 @@
-// Package pagetest controls Chromium in tests of pages, using the DevTools protocol over pipes.
+// Package pagetest controls Chromium in tests of web pages. It talks to Chromium in the DevTools
+// protocol over pipes.
 package pagetest
 
 import (
@@ -28,7 +29,7 @@ type Browser struct {
 	send    *os.File
 	next    int
 	waiting map[int]chan message
-	pages   map[string]*Page // by session
+	pages   map[string]*Page // by session ID
 	exitErr error
 }
 
@@ -66,8 +67,8 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// Open starts Chromium, which exits at the end of the test. It skips the test if Chromium is not
-// installed.
+// Open starts Chromium, and stops it at the end of the test. If Chromium is not installed, Open
+// skips the test.
 func Open(t testing.TB) *Browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
@@ -105,20 +106,20 @@ func Open(t testing.TB) *Browser {
 		kill := time.AfterFunc(patience, func() { _ = command.Process.Kill() })
 		commandsIn.Close()
 		<-received
-		_ = command.Wait() // its status depends on how it exited
+		_ = command.Wait() // the exit status does not matter
 		kill.Stop()
 	})
 	return b
 }
 
-// fonts contains the glyphs of DejaVu Sans that pages use, so that pictures do not depend on the
-// fonts of the machine.
+// fonts contains the glyphs of DejaVu Sans that the pages use. Because of it, screenshots do not
+// depend on the fonts of the machine.
 //
 //go:embed fonts
 var fonts embed.FS
 
-// writeFonts writes the fonts to a folder. It returns a configuration that makes the browser use no
-// other fonts.
+// writeFonts writes the fonts to a folder, and returns the path of a fontconfig file that makes
+// the browser use only these fonts.
 func writeFonts(t testing.TB, folder string) string {
 	t.Helper()
 	if err := os.CopyFS(folder, fonts); err != nil {
@@ -142,7 +143,7 @@ func pipe(t testing.TB) (r, w *os.File) {
 	return r, w
 }
 
-// receive reads messages, each of which ends with a zero byte, until the browser exits.
+// receive reads messages from the browser until it exits. Each message ends with a zero byte.
 func (b *Browser) receive(pipe *os.File) {
 	r := bufio.NewReaderSize(pipe, 1<<20)
 	for {
@@ -182,8 +183,8 @@ func (b *Browser) markExited(err error) {
 	b.waiting = map[int]chan message{}
 }
 
-// call sends a command to a session, or to the browser if session is empty. Unless result is nil,
-// it decodes the answer into result.
+// call sends a command to a session, or to the browser itself if session is empty. It waits for
+// the answer, and decodes it into result unless that is nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

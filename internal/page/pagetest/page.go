@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Page controls a tab of a Browser. Its methods end the test if the browser fails.
+// Page controls a tab of a Browser. If the browser fails, its methods end the test with an
+// error.
 type Page struct {
 	t       testing.TB
 	browser *Browser
@@ -22,7 +23,7 @@ type Page struct {
 	errors  []string // guarded by mu
 }
 
-// Screen describes the window in which a page is shown.
+// Screen describes the browser window in which a page is shown.
 type Screen struct {
 	Width, Height int
 	Dark, Mobile  bool
@@ -30,8 +31,8 @@ type Screen struct {
 
 type object = map[string]any
 
-// Open opens a page and waits until it is ready, which it shows by the attribute data-ready of its
-// body.
+// Open opens a page in a new tab and waits until it is ready. A page is ready once its body has
+// the attribute data-ready.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
 	var target struct{ TargetID string }
@@ -67,8 +68,8 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Go navigates to a URL and waits until the page is ready. The server may redirect to the same URL
-// without its query.
+// Go navigates to a URL and waits until the page is ready. It also accepts a page at the same
+// URL without the query, in case the server redirects there.
 func (p *Page) Go(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
@@ -98,7 +99,7 @@ func (p *Page) event(method string, params json.RawMessage) {
 	}
 }
 
-// Errors returns the exceptions on the page and the errors that the browser logged.
+// Errors returns the uncaught exceptions of the page and the errors that the browser has logged.
 func (p *Page) Errors() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +131,7 @@ func (p *Page) Eval(expression string, result any) {
 	}
 }
 
-// Text returns the text of the first element that matches a selector.
+// Text returns the text of the first element that matches a CSS selector, or "".
 func (p *Page) Text(selector string) string {
 	p.t.Helper()
 	var text string
@@ -138,7 +139,7 @@ func (p *Page) Text(selector string) string {
 	return text
 }
 
-// Wait waits until an expression is true.
+// Wait waits until a JavaScript expression is true.
 func (p *Page) Wait(expression string) {
 	p.t.Helper()
 	var ok bool
@@ -151,11 +152,12 @@ func (p *Page) Wait(expression string) {
 		return false;
 	})()`, (patience/2).Milliseconds(), expression), &ok)
 	if !ok {
-		p.t.Fatalf("the page did not reach the state %s\nerrors: %s", expression, p.Errors())
+		p.t.Fatalf("the page never reached the state %s\nerrors: %s", expression, p.Errors())
 	}
 }
 
-// Painted waits until the page has drawn everything.
+// Painted waits until the page has finished drawing, which it shows by the attribute
+// data-painted.
 func (p *Page) Painted() {
 	p.t.Helper()
 	p.Frame()
@@ -182,8 +184,8 @@ func (p *Page) Type(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// Wheel turns the mouse wheel at a point so as to scroll by dx and dy pixels, while the Ctrl key is
-// pressed if ctrl is set.
+// Wheel turns the mouse wheel at a point to scroll by dx and dy pixels. If ctrl is set, the Ctrl
+// key is pressed meanwhile.
 func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -195,7 +197,8 @@ func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// Frame waits until the page has drawn its current state.
+// Frame waits for two animation frames, so that the browser has drawn the current state of the
+// page.
 func (p *Page) Frame() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
@@ -223,8 +226,8 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// Work returns the CPU time that the main thread of the page has spent on scripts, and in total.
-// Unlike wall time, it does not depend on other processes.
+// Work returns the CPU time that the main thread of the page has used for scripts, and for
+// everything. Unlike wall time, CPU time does not depend on other processes.
 func (p *Page) Work() (script, all time.Duration) {
 	p.t.Helper()
 	var r struct {

@@ -11,20 +11,22 @@ import (
 
 // Options selects what Compare compares.
 type Options struct {
-	// AllPools compares all pools. Otherwise, if there are MemPools, the default pool and the pools
-	// of graphs are omitted.
+	// AllPools compares all pools. If it is false and there are MemPools, Compare omits the default
+	// pool and the pools of graphs.
 	AllPools bool
 }
 
-// match holds the sequence of a pool or group on each rank, or nil for a rank that has none.
+// match holds the sequences of a pool or group on all ranks. The sequence of a rank that does
+// not have the pool or group is nil.
 type match struct {
 	class     history.Class
-	id        string // set if the sequences were matched by id
+	id        string // empty if the sequences were matched by order
 	title     string
 	sequences []*history.Sequence
 }
 
-// matchSequences matches the sequences of the ranks. notes lists what is not compared.
+// matchSequences finds out which sequences of different ranks belong to the same pool or group.
+// notes lists what is not compared.
 func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes []string) {
 	present := map[history.Class]bool{}
 	for _, r := range ranks {
@@ -48,9 +50,9 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 	return matches, notes
 }
 
-// matchClass matches the sequences of a class: by id if all ranks have the same ids, and otherwise
-// by the order of their first events. Groups and symmem's pools are matched only by id, because
-// their ids are the same on all ranks.
+// matchClass matches the sequences of a class by id if all ranks have the same ids, and
+// otherwise by the order of their first events. Groups and symmem's pools are always matched by
+// id, because their ids are the same on all ranks.
 func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	ids, order := map[string]int{}, []string{}
 	sameIDs := true
@@ -132,8 +134,8 @@ func title(class history.Class, id string) string {
 	return class.String() + " " + history.Clean(id)
 }
 
-// members returns the ranks that have the sequence or should have it. All ranks should have each of
-// PyTorch's pools, and the ranks of a group should have each symmem pool of the group.
+// members returns the ranks that have the sequence or should have it. Each of PyTorch's pools
+// should exist on all ranks, and each symmem pool of a group on all ranks of that group.
 func (m *match) members(ranks []*history.Rank) []int {
 	_, group, _ := strings.Cut(m.id, groupSeparator)
 	var all []int
@@ -161,7 +163,8 @@ func inGroup(r *history.Rank, group string) bool {
 	})
 }
 
-// starts returns, for each member, the number of requests that precede the common beginning.
+// starts returns, for each member, the number of requests to skip before the beginning of the
+// comparison, which is the first request that the traces of all members contain.
 func (m *match) starts(members []int) []int {
 	skips := make([]int, len(members))
 	if m.class == history.Calls {
@@ -182,8 +185,8 @@ func (m *match) starts(members []int) []int {
 	return skips
 }
 
-// alignNumbers finds the common beginning of the traces of a symmem pool, whose events are numbered
-// from the creation of the pool.
+// alignNumbers sets skips for a symmem pool, whose events are numbered from the creation of the
+// pool.
 func (m *match) alignNumbers(members []int, skips []int) {
 	begin := int64(0)
 	for _, r := range members {
@@ -203,7 +206,8 @@ func (m *match) alignNumbers(members []int, skips []int) {
 	}
 }
 
-// alignPartial finds the common beginning of traces that may begin at different events.
+// alignPartial sets skips for pools whose events have no common numbering. It looks for the
+// first requests of the shortest trace in the other traces.
 func (m *match) alignPartial(members []int, skips []int) {
 	loose := make([][]key, len(members))
 	partial := false
@@ -218,7 +222,7 @@ func (m *match) alignPartial(members []int, skips []int) {
 	if !partial {
 		return
 	}
-	// If the traces end together, the shortest one begins last.
+	// If all traces end at the same request, the shortest one begins last.
 	last := 0
 	for i := range loose {
 		if len(loose[i]) < len(loose[last]) {
@@ -230,7 +234,8 @@ func (m *match) alignPartial(members []int, skips []int) {
 	}
 }
 
-// looseKeys returns keys of requests that can be compared between traces with different beginnings.
+// looseKeys returns a key for each request, which contains only what can be compared before the
+// beginnings of the traces are aligned.
 func looseKeys(s *history.Sequence) []key {
 	var all []key
 	for i := range s.Events {
@@ -241,11 +246,12 @@ func looseKeys(s *history.Sequence) []key {
 	return all
 }
 
-// beginning is the number of requests by which the beginning of a trace is recognized.
+// beginning is the number of requests that must match for shiftOf to recognize the beginning of
+// a trace.
 const beginning = 32
 
-// shiftOf returns the number of requests in long that precede the beginning of short, or 0 if that
-// is not found.
+// shiftOf returns the number of requests in long before the first match of the beginning of
+// short, or 0 if there is no match.
 func shiftOf(long, short []key) int {
 	window := short[:min(beginning, len(short))]
 	for shift := 0; shift+len(window) <= len(long); shift++ {

@@ -12,8 +12,9 @@ type place struct {
 	offset  int64
 }
 
-// places lists the places of the first n requests of a view. Segments are numbered by their first
-// use after the beginning of the comparison. Frees have no place.
+// places returns the places of the first n requests of a view. Segments are numbered in the
+// order of their first use since the beginning of the comparison. The place of a free has the
+// segment -1.
 func (v *view) places(n int) []place {
 	numbers := map[int32]int32{}
 	all := make([]place, 0, n)
@@ -42,8 +43,8 @@ func (v *view) places(n int) []place {
 	return all
 }
 
-// comparePlaces finds the first place that differs among the first n requests, which the members
-// must have in common.
+// comparePlaces finds the first of the first n requests whose place differs between the members.
+// These requests must be the same on all members.
 func (c *comparison) comparePlaces(n int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlaces; reason != "" {
@@ -98,7 +99,8 @@ func placeText(p place) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// whyPlace states whether the frees that completed before a differing place also differ.
+// whyPlace explains a difference in places by whether the frees that completed before it differ
+// too.
 func (c *comparison) whyPlace(groups []group, at int) string {
 	reference := c.views[groups[0][0]].completions(at)
 	for _, g := range groups[1:] {
@@ -119,13 +121,14 @@ func (c *comparison) whyPlace(groups []group, at int) string {
 		"between ranks, have decided."
 }
 
-// completion describes a free that completed after the given number of requests.
+// completion describes a free that completed after the first requests of a view, whose number is
+// after.
 type completion struct {
 	block int32
 	after int
 }
 
-// completions lists the frees that completed before request at.
+// completions returns the frees that completed before the request with the index at.
 func (v *view) completions(at int) []completion {
 	var all []completion
 	n := 0

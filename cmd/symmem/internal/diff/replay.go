@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// replay places the requests of each rank by symmem's rule and by PyTorch's rule.
+// replay simulates where symmem and PyTorch would place the requests of each rank.
 func (c *comparison) replay() {
 	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
 		return
@@ -22,13 +22,14 @@ func (c *comparison) replay() {
 	c.result.Replay = r
 }
 
-// replaySymmem places the requests of all ranks in the order of creation and compares the places.
+// replaySymmem places the requests of all ranks by symmem's rule (the oldest of several suitable
+// blocks) and compares the places. It sets r.SymmemFirst and returns a text about the result.
 func (c *comparison) replaySymmem(r *Replay) string {
 	var reference []place
 	first := -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
-			continue // the rule places the same requests at the same places
+			continue // the rule gives the same requests the same places
 		}
 		got, err := placeByCreation(v)
 		if err != nil {
@@ -60,8 +61,8 @@ func (c *comparison) replaySymmem(r *Replay) string {
 // maxReplay limits the size of a replayed request, in bytes.
 const maxReplay = 1 << 40
 
-// placeByCreation places the requests of a view by symmem's rule. It ignores blocks that are older
-// than the trace.
+// placeByCreation places the requests of a view by symmem's rule. It ignores blocks that were
+// allocated before the trace began.
 func placeByCreation(v *view) ([]place, error) {
 	core, err := alloc.New(alloc.Config{})
 	if err != nil {
@@ -103,8 +104,8 @@ func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, e
 	}
 }
 
-// replayPyTorch places the requests by PyTorch's rule, using each rank's addresses, and compares
-// the places with those in the file.
+// replayPyTorch places the requests of each rank by PyTorch's rule, with the segment addresses
+// from the rank's file, and compares the places with those in the file.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
@@ -129,15 +130,17 @@ func (c *comparison) replayPyTorch() string {
 		"file, gives the traced place of every block on %s", ranklist.Ranks(c.numbers))
 }
 
-// addressReplay replays one sequence by PyTorch's rule.
+// addressReplay replays a sequence by PyTorch's rule, in which the lowest address decides
+// between blocks of the same size.
 type addressReplay struct {
 	core    *alloc.Core
-	pending *history.SegmentInfo // mapped but not yet added
+	pending *history.SegmentInfo // mapped in the trace but not yet added to core
 	handles []alloc.Handle
-	trimmed bool // whether the core was trimmed since the last allocation
+	trimmed bool // whether core was trimmed since the last allocation
 }
 
-// replayAddresses returns the first event that PyTorch's rule does not explain, or nil.
+// replayAddresses replays a sequence by PyTorch's rule. It returns the first event that the rule
+// does not explain, or nil if the rule explains all of them.
 func replayAddresses(s *history.Sequence) *history.Event {
 	core, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
 	if err != nil {

@@ -31,25 +31,25 @@ type RankInfo struct {
 	Notes  []string `json:"notes"`
 }
 
-// Sequence holds the result for a pool or a group.
+// Sequence holds the result of comparing one pool or group.
 type Sequence struct {
 	Title string `json:"title"`
 	// Ranks lists the ranks that were compared.
 	Ranks []int `json:"ranks"`
-	// Equal is the number of requests at the beginning that are the same on all ranks.
+	// Equal is the number of requests before the first one that differs between ranks.
 	Equal int `json:"equal"`
 	// Requests and Places describe the first difference, if there is one.
 	Requests *Difference `json:"requests,omitempty"`
 	Places   *Difference `json:"places,omitempty"`
 	Replay   *Replay     `json:"replay,omitempty"`
 	Notes    []string    `json:"notes"`
-	// Class is the class of the pool or group. Members describes what was compared, in the same
-	// order as Ranks.
+	// Class is the class of the pool or group. Members describes the history of each rank that was
+	// compared, in the same order as Ranks.
 	Class   history.Class `json:"-"`
 	Members []Member      `json:"-"`
 }
 
-// Member describes the part of a rank in a comparison.
+// Member describes what was compared on one rank.
 type Member struct {
 	// Rank is the index of the rank in Report.Ranks.
 	Rank int
@@ -57,44 +57,47 @@ type Member struct {
 	// none.
 	History  *history.Rank
 	Sequence *history.Sequence
-	// Skipped is the number of requests that precede the beginning of the comparison.
+	// Skipped is the number of requests of the rank that precede the beginning of the comparison.
 	Skipped int
 }
 
-// Difference describes the first event that differs.
+// Difference describes the first event that differs between ranks.
 type Difference struct {
 	// Kind is one of the Kind constants.
 	Kind string `json:"kind"`
-	// Index is the number of the request in the pool or group, counted from 0 from the beginning of
-	// the comparison.
+	// Index is the number of the request in the pool or group, where the first request that was
+	// compared is 0.
 	Index    int       `json:"index"`
 	Variants []Variant `json:"variants"`
-	// Blamed lists the ranks of the minority. It is empty if there is no majority.
+	// Blamed lists the ranks that deviate from the majority. It is empty if there is no majority.
 	Blamed []int `json:"blamed"`
-	// Before lists the last requests before the difference, which are the same on all ranks.
+	// Before describes the last requests before the difference, which are the same on all ranks.
 	Before []string `json:"before"`
 	// Explanation states whether this difference alone explains the rest.
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes the event at the first difference on some of the ranks.
+// Variant describes what a set of ranks did at the first difference.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
 	Text  string `json:"text"`
-	// Number is the number of the event in the file of the first of these ranks. It is -1 if that
-	// file ends before the event.
+	// Number is the number of the event in the file of Ranks[0], or -1 if that file ends before the
+	// event.
 	Number int64    `json:"number"`
 	Stack  []string `json:"stack"`
-	// Kind names the difference from the majority or, if there is none, from the first variant. It
-	// is empty for the majority or the first variant itself.
+	// Kind names the difference between this variant and the majority's variant. If there is no
+	// majority, it names the difference from the first variant. It is empty for the variant with
+	// which the others are compared.
 	Kind string `json:"kind,omitempty"`
 }
 
-// Replay describes where ranks would place the same requests under two rules.
+// Replay describes where the ranks would have placed the requests by symmem's rule and by
+// PyTorch's.
 type Replay struct {
-	// Symmem and PyTorch describe the result of each rule.
+	// Symmem and PyTorch are texts that describe the results of the two rules.
 	Symmem  string `json:"symmem"`
 	PyTorch string `json:"pytorch"`
-	// SymmemFirst is the first allocation that symmem would place differently, or -1.
+	// SymmemFirst is the index of the first request that symmem would have placed differently on
+	// two ranks, or -1 if there is none.
 	SymmemFirst int `json:"symmem_first"`
 }

@@ -9,7 +9,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines limits the number of lines of a stack, and the number of notes, in the text.
+// maxLines limits the number of lines that the text shows for each stack, and the number of
+// notes.
 const maxLines = 12
 
 // WriteText writes the report as text.
@@ -103,7 +104,7 @@ func (t *textWriter) stack(lines []string) {
 	}
 }
 
-// notes writes each distinct note once, with the ranks to which it applies.
+// notes writes each distinct note once, with the ranks that have it.
 func (t *textWriter) notes(r *Report) {
 	ranks := map[string][]int{}
 	var order []string

@@ -5,12 +5,12 @@ import "symmem/cmd/symmem/internal/diff/history"
 // key holds the properties of a request that must be the same on all ranks.
 type key struct {
 	size   int64
-	block  int32 // a free's block, numbered by allocation, or a call's text
+	block  int32 // for a free, the number of the block; for a call, that of its text
 	stream int32
 	action history.Action
 }
 
-// view lists the requests of a sequence, from the beginning of the comparison on.
+// view lists the requests of a rank's sequence that are compared.
 type view struct {
 	rank     *history.Rank
 	sequence *history.Sequence
@@ -20,7 +20,7 @@ type view struct {
 	skipped  int32   // number of allocations before the comparison
 }
 
-// texts assigns the same numbers to the texts of calls on all ranks.
+// texts numbers the texts of calls, so that the same text has the same number on all ranks.
 type texts map[string]int32
 
 func (t texts) number(text string) int32 {
@@ -32,7 +32,7 @@ func (t texts) number(text string) int32 {
 	return n
 }
 
-// newView lists the requests of a sequence except for the first skip of them. sequence may be nil.
+// newView returns a view of a sequence without its first skip requests. sequence may be nil.
 func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) *view {
 	v := &view{rank: rank, sequence: sequence}
 	if sequence == nil {
@@ -69,7 +69,7 @@ func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) 
 	return v
 }
 
-// event returns the event of request i, or nil if i is after the last one.
+// event returns the event of request i, or nil if there are fewer requests.
 func (v *view) event(i int) *history.Event {
 	if i >= len(v.events) {
 		return nil
@@ -77,7 +77,7 @@ func (v *view) event(i int) *history.Event {
 	return &v.sequence.Events[v.events[i]]
 }
 
-// commonPrefix returns the number of requests at the beginning that are the same in both views.
+// commonPrefix returns the number of requests before the first one that differs between v and o.
 func (v *view) commonPrefix(o *view) int {
 	n := min(len(v.keys), len(o.keys))
 	for i := range n {

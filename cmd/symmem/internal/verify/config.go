@@ -10,24 +10,25 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at once. They are allocated, reduced and freed
-	// in each of Rounds rounds, so that later rounds reuse memory.
+	// Cases is the number of buffers that are live at the same time. Each of Rounds rounds
+	// allocates, reduces and frees all of them, so that later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
 	// Churn is the number of random allocations and frees that all ranks make before the cases of
-	// each round. Some of the live blocks are reduced and checked.
+	// each round. Some of the blocks that are live in between are reduced and checked.
 	Churn int
-	// Groups is the number of groups that use the pool: the world, and further groups that overlap
-	// with one another. Each group runs all cases.
+	// Groups is the number of groups that use the pool: the world and overlapping subgroups of it.
+	// Each group runs all cases.
 	Groups int
 	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric,
-	// because the plain path is correct for buffers at any address.
+	// because results on the plain path are correct wherever the buffers are.
 	Path symmem.PathChoice
-	// Deterministic, if set, is a formula that results must match bit for bit. Cases then cycle
-	// through all types and reductions, and their inputs are numbers that cancel each other out.
+	// If Deterministic is set to a formula, results must match it bit for bit. In that case, rows
+	// cycle through all types and reductions, and their inputs are numbers that cancel each other
+	// out.
 	Deterministic symmem.Formula
-	// CallSites sets the field of the same name in symmem.Options.
+	// CallSites becomes symmem.Options.CallSites.
 	CallSites bool
 }
 
@@ -39,7 +40,8 @@ func Default() Config {
 	}
 }
 
-// Limits on a Config, which bound the memory for a program's steps and the size of reports.
+// Limits on the fields of a Config. They bound the memory needed for a program's steps, and the
+// size of reports.
 const (
 	maxCases    = 1024
 	maxRounds   = 100_000
@@ -78,9 +80,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options returns the options with which a rank opens its Runtime. Background comparisons are
-// disabled, so that ranks compare only when the program registers memory and at its end, and
-// identical runs give identical reports.
+// Options returns the options with which a rank opens its Runtime. To make the reports of
+// identical runs identical, they disable comparisons in the background: ranks compare their
+// histories only when the program registers memory, and at its end.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

@@ -14,13 +14,15 @@ import (
 
 type diagram struct{ *symmem.DivergenceError }
 
-// side is an observation, labelled with a letter, and the ranks that made it.
+// side is an observation with the ranks that made it and the letter that stands for it in the
+// map.
 type side struct {
 	letter string
 	symmem.Side
 }
 
-// draw writes the difference, with a map of the ranks' observations:
+// draw writes what the ranks observed at the divergence, and a map that shows which rank made
+// which observation:
 //
 //	Divergence in group world, pool 7, at event 9: all before it is the same on every rank.
 //
@@ -101,5 +103,6 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of side i. A report never distinguishes 26 sides or more.
+// letter returns the letter of side i. Letters repeat after Z, but no report has that many
+// sides.
 func letter(i int) string { return string(rune('A' + i%26)) }

@@ -11,14 +11,15 @@ import (
 	"symmem/driver/formula"
 )
 
-// NormReport counts the fused norms. After the cases, each group computes a norm for each type and
-// each kind of quantization.
+// NormReport counts the fused norms (all-reduce and RMSNorm in one kernel). Each group computes
+// a norm for each type and each kind of quantization after its cases.
 type NormReport struct {
-	// Passed counts the norms whose outputs match the formula bit by bit on all ranks, and Failed
-	// those with a wrong output.
+	// Passed counts the norms whose outputs match the formula bit for bit on all ranks, and Failed
+	// counts those with a wrong output on any rank.
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
-	// Refused is the reason why the backend cannot compute norms here, or "".
+	// Refused is the reason why the backend cannot compute norms with this configuration, or "" if
+	// it can.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -37,14 +38,15 @@ const (
 	normWrong
 )
 
-// The shape of a norm, the number of norms of a group, and the size of each of their buffers.
+// Each group computes normForms norms of normRows x normHidden elements, in buffers of
+// normBytes.
 const (
 	normRows, normHidden = 5, 1024
 	normForms            = 8
 	normBytes            = 8 * normRows * normHidden
 )
 
-// drawNorm draws norm number i of a group.
+// drawNorm returns norm i of a group, with inputs drawn from the seed.
 func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 	t := driver.BFloat16
 	if i%2 == 1 {
@@ -58,7 +60,7 @@ func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 	return &workload.Norm{NormCase: c}
 }
 
-// normalize computes the norms of all groups in three new buffers.
+// normalize computes the norms of all groups, one after another in the same three buffers.
 func (r *runner) normalize(ctx context.Context) error {
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon()
@@ -97,7 +99,7 @@ func (r *runner) norm(
 ) error {
 	s, path := r.rt.DefaultStream(), r.config.Path
 	if path == symmem.PathWindow {
-		path = symmem.PathDirect // NCCL's window path has no norm
+		path = symmem.PathDirect // the window path, which is NCCL's, has no norm
 	}
 	if err := n.Fill(g.Rank(), s); err != nil {
 		return err
@@ -119,10 +121,10 @@ func (r *runner) norm(
 	return nil
 }
 
-// normReport combines the findings of all ranks. A norm that some rank has not run counts only if
-// another rank found a wrong output.
+// normReport combines the findings of all ranks. If a rank has not run a norm, the norm counts
+// as failed if another rank found a wrong output, and otherwise not at all.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	found := map[int][normWrong + 1]bool{} // the outcomes of each norm on its ranks
+	found := map[int][normWrong + 1]bool{} // for each norm, which outcomes occurred on its ranks
 	for a := range results {
 		findings := &results[a].Norms
 		if report.Refused == "" {

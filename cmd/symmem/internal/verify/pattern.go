@@ -18,18 +18,18 @@ type finding struct {
 	Symmetric bool `json:"symmetric"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// MaxDiff is the maximum distance from the expected value.
+	// MaxDiff is the maximum distance of an element from its expected value.
 	MaxDiff float64 `json:"max_diff"`
-	// MeanDiff is the mean distance from the expected value.
+	// MeanDiff is the mean of these distances over all elements.
 	MeanDiff float64 `json:"mean_diff"`
 }
 
-// tolerance is the permitted relative error of a sum, because sums over very many ranks are
-// rounded. Results that must match a formula may have no error.
+// tolerance is the permitted relative error of a sum. Sums over very many ranks are not exact,
+// because they are rounded. It does not apply to results that must match a formula.
 const tolerance = 1e-5
 
-// setFormula assigns a type and a reduction to row number i, so that rows cycle through all of
-// them. Without a formula it does nothing.
+// setFormula assigns a type and a reduction to w, the row with index i, so that rows cycle
+// through all combinations. If no formula is configured, it does nothing.
 func (c *Config) setFormula(w *row, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
@@ -66,7 +66,8 @@ func (r *row) compare(got []byte, ranks int) finding {
 	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
-// compareWith compares the elements of got with wanted, which is repeated if it is shorter.
+// compareWith compares the elements of got with those of wanted. If wanted is shorter, its
+// elements are repeated.
 func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, r.dataType.Size()
@@ -87,8 +88,8 @@ func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	return f
 }
 
-// distance returns |v - want|, or a large number instead of infinity or NaN, which JSON cannot
-// represent.
+// distance returns |v - want|. Because JSON cannot represent infinity and NaN, it returns a
+// large number instead.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

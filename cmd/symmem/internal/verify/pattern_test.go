@@ -61,8 +61,8 @@ func TestWrongContributionChangesSum(t *testing.T) {
 				sum := expected(value, ranks) - inputElement(value, rank) + inputElement(other, rank)
 				wrong := compareWithValue(expected(value, ranks), float32(sum)).Wrong > 0
 				if wrong == (other == value) {
-					t.Fatalf("with value %v instead of %v on rank %d: wrong = %v",
-						other, value, rank, wrong)
+					t.Fatalf("rank %d contributes %v instead of %v: wrong = %v",
+						rank, other, value, wrong)
 				}
 			}
 		}

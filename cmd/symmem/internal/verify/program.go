@@ -15,13 +15,13 @@ const (
 	doEnd                  // end the scope, which registers new segments
 	doAlloc                // allocate the slot's buffer in the scope
 	doFree                 // free the slot's buffer
-	doFill                 // write the row's values to the slot's buffer
+	doFill                 // write the row's input to the slot's buffer
 	doReduce               // all-reduce the slot's buffer in the row's group, and check it
 	doNoise                // make unrelated allocations, which differ between ranks
 )
 
-// step is one instruction of a program. slot is the number of the buffer that it uses, and row the
-// index of the all-reduce that it prepares or makes.
+// step is one instruction of a program. slot is the number of the buffer that the step uses, and
+// row is the index of the all-reduce that it prepares or runs.
 type step struct {
 	action   action
 	slot     int
@@ -39,7 +39,7 @@ type row struct {
 	value    float64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
-	// If formula is set, inputs are drawn from seed, and results must match the formula bit for
+	// If formula is set, inputs are drawn from seed, and the result must match the formula bit for
 	// bit.
 	formula driver.Formula
 	seed    uint64
@@ -51,7 +51,7 @@ type program struct {
 	rows  []row
 	slots int   // number of buffers over the whole run
 	first int64 // size of the first segment in bytes
-	// spread is set if 32 * first bytes are mapped before the first step.
+	// If spread is set, 32 * first bytes are mapped before the first step.
 	spread bool
 }
 
@@ -83,15 +83,16 @@ func compose(config Config) *program {
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spread returns a size of the first segment, in whole segments, such that 32 times that size is
-// twice the memory that the program needs, so that no rank needs to map more.
+// spread returns the size of the first segment: a multiple of workload.FirstSegment of which 32
+// times is at least twice the memory that the program needs, so that no rank has to map more
+// during the run.
 func (c *composer) spread() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// During churn, a block is checked with an all-reduce at most every churnStride steps and at most
-// churnChecks times per round.
+// During churn, blocks are checked with an all-reduce. At least churnStride steps are between
+// two checks, and a round has about churnChecks checks at most.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -125,8 +126,8 @@ func (c *composer) churnOnce() {
 	c.emit(step{action: doEnd})
 }
 
-// cases adds the cases of one group in one round. It allocates and fills all buffers before it
-// reduces the first one.
+// cases adds the steps for the cases of one group in one round. All buffers are allocated and
+// filled before the first one is reduced.
 func (c *composer) cases(round, group int) {
 	var blocks []liveBlock
 	c.emit(step{action: doOpen})
@@ -150,8 +151,8 @@ func (c *composer) cases(round, group int) {
 	}
 }
 
-// maxValue limits the values of cases, which start at 1, so that sums over a few hundred ranks are
-// exact in float32. Churn uses larger values.
+// The input values of cases are from 1 to maxValue, so that their sums over a few hundred ranks
+// are exact in float32. Churn uses the maxValue values above these.
 const maxValue = 997
 
 func (c *composer) reduce(blocks []liveBlock, rows ...row) {

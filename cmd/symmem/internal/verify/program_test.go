@@ -23,7 +23,7 @@ func anyConfig(t *rapid.T) Config {
 	return c
 }
 
-// model executes a program without memory and records which slots hold a buffer.
+// model executes a program without allocating memory, and tracks which slots hold a buffer.
 type model struct {
 	t       *rapid.T
 	p       *program
@@ -38,12 +38,12 @@ func (m *model) step(s step) {
 	switch s.action {
 	case doOpen, doEnd:
 		if m.open == (s.action == doOpen) {
-			m.t.Fatalf("action %d while the scope is open: %v", s.action, m.open)
+			m.t.Fatalf("action %d with the scope open = %v", s.action, m.open)
 		}
 		m.open = !m.open
 	case doAlloc:
 		if _, taken := m.live[s.slot]; taken || !m.open || s.slot >= m.p.slots {
-			m.t.Fatalf("allocating slot %d of %d: already allocated: %v, scope open: %v",
+			m.t.Fatalf("allocating slot %d of %d with already allocated = %v, scope open = %v",
 				s.slot, m.p.slots, taken, m.open)
 		}
 		m.live[s.slot] = s.elements
@@ -95,7 +95,8 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 			w.step(s)
 		}
 		if w.open || len(w.live) > 0 {
-			t.Fatalf("after the last step: scope open: %v, %d slots still allocated", w.open, len(w.live))
+			t.Fatalf("after the last step, scope open = %v with %d slots allocated, want false and 0",
+				w.open, len(w.live))
 		}
 		for index := range p.rows {
 			if w.reduced[index] != 1 {
@@ -109,7 +110,7 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		if !reflect.DeepEqual(compose(c), compose(c)) {
-			t.Fatal("two programs of the same Config differ")
+			t.Fatal("compose returned two different programs for the same Config")
 		}
 	})
 }

@@ -19,20 +19,21 @@ type Report struct {
 	Failed int `json:"failed"`
 	// NotRun counts the cases whose all-reduce did not complete.
 	NotRun int `json:"not_run"`
-	// Norms counts the norms, which are not among the cases.
+	// Norms counts the fused norms, which Cases does not contain.
 	Norms NormReport `json:"norms"`
 	// Cases lists the all-reduces in order.
 	Cases []Case `json:"cases"`
 	// Divergence describes the difference between ranks, or is nil.
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early, or "". A divergence does not count as a Fault.
+	// Fault is the error that ended the run early, or "". If the error was a divergence, only
+	// Divergence is set.
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
 	// Path is the requested path.
 	Path string `json:"path"`
-	// Took lists the paths that cases took, such as "plain, window".
+	// Took lists the paths that the cases took, such as "plain, window".
 	Took string `json:"took"`
 	// Why is the reason why a path in Took differs from Path, or "".
 	Why       string  `json:"why,omitempty"`
@@ -50,16 +51,16 @@ type Report struct {
 const (
 	Passed   = "PASS"
 	Failed   = "FAIL"
-	Diverged = "DIVERGED" // not run, because ranks diverged earlier
+	Diverged = "DIVERGED" // not run because ranks diverged earlier
 	NotRun   = "NOT RUN"
 )
 
 // Case holds the result of one all-reduce.
 type Case struct {
-	// Name is "round.case", or "round.churnN" for a block after N steps of churn. With a formula,
-	// Name also contains the reduction and the type.
+	// Name is "round.case" or, for a block that was checked after N steps of churn, "round.churnN".
+	// If a formula is configured, the reduction and the type follow.
 	Name string `json:"name"`
-	// Round counts from 1. Group counts from 0, which is the world.
+	// Round is counted from 1. Group is counted from 0, and group 0 is the world.
 	Round int  `json:"round"`
 	Group int  `json:"group"`
 	Churn bool `json:"churn"`
@@ -71,10 +72,10 @@ type Case struct {
 	// Symmetric reports whether the buffer was in a window of the group on every rank.
 	Symmetric bool    `json:"symmetric"`
 	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are the maxima over all ranks.
+	// MaxDiff and MeanDiff are the largest values that any rank found.
 	MaxDiff  float64 `json:"max_diff"`
 	MeanDiff float64 `json:"mean_diff"`
-	// WrongRanks lists the ranks with a wrong element.
+	// WrongRanks lists the ranks that found a wrong element.
 	WrongRanks []int  `json:"wrong_ranks,omitempty"`
 	Result     string `json:"result"`
 }
@@ -98,7 +99,7 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the ranks' results. It is a pure function, so ranks with the same results return
+// merge combines the results of the ranks. It is a pure function of them, so that all ranks get
 // the same report.
 func merge(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
@@ -139,8 +140,8 @@ func (r *Report) recordPaths(results []rankResult) {
 	}
 }
 
-// faultText returns the error that ended the run. If only one rank has this error, the text starts
-// with that rank.
+// faultText returns the text of the error that ended the run. If only one of several ranks had
+// the error, the text begins with the rank.
 func faultText(worst *rankResult, results []rankResult) string {
 	sameText := func(a rankResult) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, sameText) {

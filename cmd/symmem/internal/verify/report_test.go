@@ -236,7 +236,7 @@ func TestReportNamesPathAndReason(t *testing.T) {
 			}
 			printed := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
 			if printed != (c.why != "") {
-				t.Errorf("printed the reason: %v, want %v\n%s", printed, c.why != "", &text)
+				t.Errorf("reason printed = %v, want %v; text:\n%s", printed, c.why != "", &text)
 			}
 		})
 	}

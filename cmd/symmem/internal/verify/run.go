@@ -22,14 +22,15 @@ type runner struct {
 	findings []finding
 	norms    normFindings
 	paths    map[string]string // see rankResult
-	// progress, if set, is called with the number of completed steps and the number of all steps.
+	// progress, if set, is called after each step with the number of completed steps and the total
+	// number of steps.
 	progress func(done, all int)
 }
 
-// Run executes the workload on this rank. All ranks of the world must call it, and it returns the
-// same Report on each of them. A fault of the workload is part of the Report. Run returns an error
-// if the ranks could not exchange their results; the Report, if not nil, then contains only this
-// rank's findings.
+// Run executes the workload on this rank. All ranks of the world must call it. It returns the
+// same Report on each of them, also if the workload fails: the failure is part of the Report. If
+// the ranks cannot exchange their results, Run returns an error, and a Report, if any, contains
+// only this rank's findings.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {
@@ -152,7 +153,8 @@ func (r *runner) step(ctx context.Context, s *step) (err error) {
 	return fmt.Errorf("unknown action %d", s.action)
 }
 
-// fill writes this rank's values to the buffer if the rank is in the row's group.
+// fill writes this rank's input to the buffer. It does nothing if the rank is not in the row's
+// group.
 func (r *runner) fill(ctx context.Context, s *step) error {
 	w := &r.program.rows[s.row]
 	g := r.groups[w.group]

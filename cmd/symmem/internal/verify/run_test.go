@@ -21,7 +21,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
-	// After a divergence, Close returns the divergence again.
+	// Ignore the errors of Close, which returns a divergence again.
 	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c.Check = symmem.CheckOff
 	for _, r := range runOnAllRanks(t, 4, c) {
 		if r.Failed == 0 || r.Divergence != nil || r.OK() || r.NotRun != 0 {
-			t.Errorf("%d cases failed, %d did not run, divergence %v; want only failures",
+			t.Errorf("%d cases failed, %d did not run, divergence = %v; want only failed cases",
 				r.Failed, r.NotRun, r.Divergence)
 		}
 	}
@@ -102,7 +102,7 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 	reports := runOnAllRanks(t, 4, c)
 	for rank, r := range reports {
 		if r.Divergence == nil || r.Divergence.Message != reports[0].Divergence.Message {
-			t.Errorf("rank %d: got %+v, want the divergence of rank 0", rank, r.Divergence)
+			t.Errorf("rank %d: divergence = %+v, want that of rank 0", rank, r.Divergence)
 		}
 	}
 }

@@ -67,9 +67,9 @@ func (r *Report) table(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// foldable returns the number of cases, from case i on, that share one line of the table.
-// Consecutive churn blocks with the same result share a line, whereas failures and other cases get
-// separate lines.
+// foldable returns how many cases, beginning with case i, share one line of the table.
+// Consecutive churn blocks with the same result share a line unless they failed. All other cases
+// have separate lines.
 func (r *Report) foldable(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
@@ -82,7 +82,7 @@ func (r *Report) foldable(i int) int {
 	return n
 }
 
-// line writes the line for one case, or for several churn blocks with the same result.
+// line writes one line, for a single case or for several churn blocks with the same result.
 func (r *Report) line(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result
@@ -101,7 +101,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 	}
 	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {
-		symmetric, worst, mean = "-", "-", "-" // unknown because the case has not run
+		symmetric, worst, mean = "-", "-", "-" // unknown, because the case did not run
 	}
 	if r.Groups > 1 {
 		group += "\t"

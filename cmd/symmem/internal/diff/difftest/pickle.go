@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Dict represents a Python dict whose keys are ordered.
+// Dict represents a Python dict as a list of its keys and values, in order.
 type Dict []Pair
 
-// Pair holds a key of a Dict and its value, which is an int, int64, float64, bool, string, nil,
-// Dict, List or Tuple.
+// Pair holds a key of a Dict and its value. The value is nil or of type int, int64, float64,
+// bool, string, Dict, List or Tuple.
 type Pair struct {
 	Key   string
 	Value any
@@ -42,9 +42,9 @@ func (d Dict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value as Python's pickler does with protocols 3 to 5, or as PyTorch's C++
-// pickler does with protocol 2. Both store each string once. Python's extends lists and dicts in
-// batches of 1,000, and PyTorch's all at once.
+// Pickle encodes a value. With protocols 3 to 5, it does so like Python's pickler, which extends
+// lists and dicts in batches of 1,000 items. With protocol 2, it does so like PyTorch's C++
+// pickler, which writes each list or dict in one batch.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, strings: map[string]int{}}
 	p.write(0x80, byte(protocol))
@@ -146,7 +146,7 @@ func (p *pickler) tuple(v Tuple) {
 	p.store()
 }
 
-// batch returns the number of items by which a list or dict is extended at once.
+// batch returns the maximum number of items that one instruction adds to a list or dict.
 func (p *pickler) batch() int {
 	if p.protocol == 2 {
 		return math.MaxInt

@@ -1,6 +1,7 @@
-// Package difftest creates the files of ranks for tests. It generates random programs of requests,
-// executes them under PyTorch's placement rule, and encodes snapshots and dumps with the keys and
-// values of PyTorch 2.11 (torch/csrc/cuda/Module.cpp, c10/cuda/CUDACachingAllocator.cpp and
+// Package difftest creates the input files of symmem diff for tests. It generates random
+// programs of allocations and frees, executes them under PyTorch's placement rule, and encodes
+// memory snapshots and Flight Recorder dumps with the keys and values of PyTorch 2.11
+// (torch/csrc/cuda/Module.cpp, c10/cuda/CUDACachingAllocator.cpp and
 // torch/csrc/distributed/c10d/FlightRecorder.hpp).
 package difftest
 
@@ -9,7 +10,8 @@ import (
 	"slices"
 )
 
-// Request describes a request of a program, which allocates or frees a tensor.
+// Request describes one step of a program, which allocates a tensor or, if Free is set, frees
+// it.
 type Request struct {
 	Tensor int
 	Size   int64
@@ -18,8 +20,8 @@ type Request struct {
 	Free   bool
 }
 
-// Program lists requests. The request that frees a tensor has the same size, stream and pool as the
-// one that allocates it.
+// Program lists requests. A tensor is freed by a request with the same size, stream and pool as
+// the request that allocated it.
 type Program []Request
 
 // Random returns a random program that uses the given number of pools and streams.
@@ -44,8 +46,8 @@ func Random(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns one of a few sizes half of the time, so that several free blocks of the same
-// size exist.
+// randomSize returns one of four common sizes half of the time, so that programs often have
+// several free blocks of the same size.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
 		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
@@ -53,14 +55,15 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(6<<20)
 }
 
-// Kinds lists the kinds of differences that Plant creates. "other place" is missing, because it
-// results from addresses.
+// Kinds lists the kinds of differences that Plant creates. It does not list "other place",
+// because that difference is caused by addresses rather than by the program.
 var Kinds = []string{
 	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
 }
 
-// Plant returns a copy of a program with a difference of the given kind at a random point, or nil
-// if that is impossible at this point. The frees of extra, missing or changed tensors are adapted.
+// Plant returns a copy of a program with a difference of the given kind at a random request. It
+// returns nil if the request that it drew cannot differ in this way. If an allocation is added,
+// removed or changed, so is the free of its tensor.
 func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	at := rng.IntN(len(p))
 	q := slices.Clone(p)
@@ -86,7 +89,7 @@ func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 		q[at], q[at+1] = q[at+1], q[at]
 		return q
 	}
-	// The call differs: replace a free by an allocation.
+	// For "other call", replace a free with an allocation.
 	q[at] = Request{Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool}
 	return q
 }
@@ -112,9 +115,9 @@ func plantExtra(rng *rand.Rand, q Program, at int) Program {
 	return q
 }
 
-// FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1. The n-th allocation in a pool is the same tensor in both. Tests compare this
-// with the result of diff.
+// FirstDifference returns, for each pool, the index of the first request that differs between
+// two programs, or -1 if there is no difference. It identifies tensors by the order of their
+// allocation in the pool. Tests compare its result with that of package diff.
 func FirstDifference(a, b Program, pools int) []int {
 	first := make([]int, pools)
 	for pool := range first {

@@ -13,19 +13,19 @@ import (
 type Run struct {
 	// Seed determines the addresses of segments.
 	Seed uint64
-	// Policy breaks ties between blocks of the same size. It is alloc.Address, as in PyTorch up to
-	// 2.11, or alloc.Creation.
+	// Policy decides which of several free blocks of the same size is used: alloc.Address, as in
+	// PyTorch up to 2.11, or alloc.Creation.
 	Policy alloc.Policy
-	// Last limits the number of trace entries, like max_entries. 0 means no limit.
+	// Last is the number of trace entries to keep, like PyTorch's max_entries. 0 keeps all of them.
 	Last int
 	// NoPoolIDs omits pool ids from trace entries, as PyTorch did before 2.11.
 	NoPoolIDs bool
-	// Line is added to the line numbers of stacks.
+	// Line is added to the line number of the innermost stack frame.
 	Line int
 }
 
-// Snapshot executes a program as PyTorch's allocator would and returns the snapshot. Pool n of the
-// program is MemPool (0, n+1).
+// Snapshot executes a program as PyTorch's allocator would, and returns its memory snapshot. The
+// snapshot shows pool n of the program as the MemPool with the id (0, n+1).
 func Snapshot(p Program, r Run) Dict {
 	e := &execution{Run: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), live: map[int]block{}}
 	for i, request := range p {
@@ -68,7 +68,8 @@ type execution struct {
 	number int
 }
 
-// streamID returns the representation of a stream in the file, which is 0 or a pointer.
+// streamID returns the number that identifies a stream in a snapshot: 0 for the default stream,
+// and a pointer for any other.
 func (e *execution) streamID(stream int) int64 {
 	if stream == 0 {
 		return 0
@@ -108,7 +109,8 @@ func (e *execution) request(i int, r Request) {
 	}
 }
 
-// freshAddress returns an unused address that is far from all used ones.
+// freshAddress returns an address for a new segment. It is a multiple of 256 MiB, so that
+// segments do not overlap.
 func (e *execution) freshAddress() uint64 {
 	for {
 		a := 0x7f0000000000 + uint64(e.rng.IntN(1<<11))<<28
@@ -201,8 +203,8 @@ func (e *execution) blocks(m *memory, ordinal int32) List {
 	return all
 }
 
-// Calls returns a Flight Recorder dump of one group that made the given collectives, such as
-// "all_reduce". first is the sequence number of the first one.
+// Calls returns a Flight Recorder dump with the given collectives, such as "all_reduce", of a
+// single group. first is the sequence number of the first collective.
 func Calls(operations []string, first int) Dict {
 	var entries List
 	for i, operation := range operations {
@@ -235,5 +237,6 @@ func Calls(operations []string, first int) Dict {
 	}
 }
 
-// FileName returns a file name for a rank's snapshot from which the rank can be read.
+// FileName returns a name for a rank's snapshot file. It contains the rank, so that symmem diff
+// can find out which rank wrote the file.
 func FileName(rank int) string { return fmt.Sprintf("snapshot_rank%d.pickle", rank) }

@@ -1,5 +1,6 @@
-// Package flight reads dumps of PyTorch's Flight Recorder, which contain the collectives that a
-// rank called, by group. It interprets a dump by the keys that are present, not by its version.
+// Package flight reads dumps of PyTorch's Flight Recorder, which list the collectives that a
+// rank called in each of its groups. How a dump is read depends on the keys it contains, not on
+// the version it states.
 package flight
 
 import (
@@ -11,7 +12,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/snapshot"
 )
 
-// Streamed lists the lists of a dump whose elements are passed to Reader.Element.
+// Streamed selects the lists of a dump whose elements plain.Decode passes to Reader.Element.
 var Streamed = []plain.Stream{{Key: "entries", Levels: 1}}
 
 // Reader collects the entries of one dump.
@@ -38,10 +39,10 @@ func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 // Seen reports whether the dump contained any entries.
 func (r *Reader) Seen() bool { return r.seen }
 
-// Element receives an entry.
+// Element adds an entry of the dump to the rank's history.
 func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) {
-		return fmt.Errorf("%w: an entry is no dict", plain.ErrFormat)
+		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
 	}
 	r.seen = true
 	number := r.count
@@ -64,7 +65,7 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
 	created, _ := d.Get(v, r.key(d, "time_created_ns")).About()
-	created /= 1000 // the bits that About drops are worth less than a microsecond
+	created /= 1000 // About clears the low 4 bits, which are only nanoseconds
 	group.Events = append(group.Events, history.Event{
 		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
@@ -74,10 +75,10 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-// maxPending limits the number of pending calls of a dump that are kept.
+// maxPending limits how many pending calls of a dump are kept.
 const maxPending = 1000
 
-// addPending adds the latest call of a group to the pending calls, unless it has completed.
+// addPending adds the group's latest call to the rank's pending calls, unless it has completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.state[group.ID]
 	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
@@ -119,10 +120,12 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
-// uneven lists operations whose sizes may differ between ranks.
+// uneven lists the prefixes of operations whose sizes may differ between ranks, and the suffix
+// "_v".
 var uneven = []string{"gather", "scatter", "all_to_all", "_v"}
 
-// describe returns the operation with those types and sizes that are the same on all ranks.
+// describe returns the name of the operation followed by its types and sizes, which must be the
+// same on all ranks. It omits the sizes of operations that allow them to differ.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	name, _ := d.Text(d.Get(v, r.key(d, "profiling_name")))
 	_, operation, found := strings.Cut(name, ":")
@@ -152,8 +155,8 @@ func sizesDiffer(operation string) bool {
 	return false
 }
 
-// maxText limits the length of a description, in bytes. A pickle may contain the same list many
-// times, so the size of the file does not limit the length of the text.
+// maxText limits the length of a description, in bytes. Without this limit, a small file could
+// produce a huge text, because a pickle may refer to the same list many times.
 const maxText = 1 << 20
 
 // appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.
@@ -184,7 +187,8 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	b.WriteByte(']')
 }
 
-// Finish completes the rank's history.
+// Finish sets the format of the rank's file, and adds notes about sends and receives that were
+// left out and about groups whose last call has not completed.
 func (r *Reader) Finish() {
 	r.rank.Format = "Flight Recorder dump"
 	if r.messages > 0 {

@@ -1,6 +1,6 @@
-// Package history describes what the allocators and communicators of one rank did, independently of
-// the format of the file that recorded it. The packages that read files create this description,
-// and package diff compares it across ranks.
+// Package history describes what the allocators and communicators of one rank did, independently
+// of the format of the file that recorded it. The packages that read files produce a Rank for
+// each file, and package diff compares the Ranks.
 package history
 
 import (
@@ -14,9 +14,10 @@ type Action uint8
 const (
 	// Alloc allocates a block.
 	Alloc Action = iota + 1
-	// Free frees a block. Another stream may still use it.
+	// Free requests that a block be freed. The block is not reused while another stream may still
+	// be using it.
 	Free
-	// FreeDone makes a freed block available for reuse.
+	// FreeDone completes a Free: from then on, the block can be reused.
 	FreeDone
 	// Segment maps a segment.
 	Segment
@@ -47,29 +48,33 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 type Event struct {
 	// Number is the index of the event in the file's trace, from 0.
 	Number int64
-	// Size is the number of bytes requested or, for a segment, the size of the segment.
+	// Size is the number of bytes that the program requested. For a segment event, it is the size
+	// of the segment in bytes.
 	Size int64
-	// Bytes is the number of bytes that a block occupies or a call transfers. It is 0 if the file
-	// does not contain it.
+	// Bytes is the number of bytes that a block occupies or that a call transfers, or 0 if the file
+	// does not contain that number.
 	Bytes int64
 	// Offset is the offset within the segment, in bytes.
 	Offset int64
-	// Time is in microseconds since 1970, UTC. It is 0 if the file does not contain it.
+	// Time is the time of the event in microseconds since 1970 (UTC), or 0 if the file does not
+	// contain it.
 	Time int64
-	// Segment is an index in Sequence.Segments. It is -1 if the file does not determine the
-	// segment.
+	// Segment is an index in Sequence.Segments, or -1 if the segment cannot be determined from the
+	// file.
 	Segment int32
-	// Stream is the number of the stream: 0 for the default stream, and from 1 for the others.
+	// Stream is the number of the stream. The default stream is 0, and the others are counted from
+	// 1.
 	Stream int32
-	// Block is the number of the block among the Allocs of the sequence, or -1 if the block is
-	// older than the trace. For a Call, it is an index in Rank.Texts.
+	// Block is the number of the block, counting the Allocs of the sequence from 0. It is -1 if the
+	// block was allocated before the trace began. For a Call, it is an index in Rank.Texts.
 	Block int32
-	// Stack is an index in Rank.Stacks, or -1.
+	// Stack is an index in Rank.Stacks, or -1 if the file has no stack for the event.
 	Stack  int32
 	Action Action
 }
 
-// Class distinguishes sequences. Only sequences of the same class are compared.
+// Class states what kind of pool or group the events of a Sequence belong to. Only sequences of
+// the same class are compared.
 type Class uint8
 
 const (
@@ -79,7 +84,7 @@ const (
 	MemPool
 	// GraphPool is a private pool of CUDA graphs.
 	GraphPool
-	// UnknownPool collects the events whose pool the file does not determine.
+	// UnknownPool holds the events whose pool cannot be determined from the file.
 	UnknownPool
 	// SymmemPool is a pool of symmem.
 	SymmemPool
@@ -87,7 +92,7 @@ const (
 	Calls
 )
 
-// String returns the name of the class as texts show it.
+// String returns the name of the class, as shown in reports.
 func (c Class) String() string {
 	names := [...]string{"default pool", "MemPool", "graph pool", "unknown pool", "pool", "group"}
 	if int(c) < len(names) {
@@ -100,12 +105,12 @@ func (c Class) String() string {
 type SegmentInfo struct {
 	Address uint64
 	Bytes   int64
-	// Old is set if the segment is older than the trace. Such segments are numbered in the order of
-	// their first use in the trace.
+	// Old is set if the segment was mapped before the trace began. Such segments are numbered in
+	// the order of their first use in the trace.
 	Old bool
 }
 
-// OlderBlock describes a block that is older than the trace.
+// OlderBlock describes a block that was allocated before the trace began.
 type OlderBlock struct {
 	Segment      int32 // as Event.Segment
 	Offset, Size int64
@@ -118,16 +123,16 @@ type Sequence struct {
 	ID       string
 	Events   []Event
 	Segments []SegmentInfo
-	// Older lists the blocks that were live when the trace began, as far as the file describes
-	// them.
+	// Older lists those blocks described in the file that were already live when the trace began.
 	Older []OlderBlock
-	// Partial is set if the trace may begin after the first event of the pool or group.
+	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool
-	// NoPlaces states why places cannot be compared, or is empty.
+	// NoPlaces is the reason why the places of blocks cannot be compared, or empty if they can.
 	NoPlaces string
-	// NoReplay names the setting that prevents a replay of PyTorch's rule, or is empty.
+	// NoReplay names the allocator setting that makes it impossible to replay PyTorch's placement
+	// rule, or is empty.
 	NoReplay string
-	// First is the number that the first call has in its group.
+	// First is the number of the sequence's first call within its group.
 	First int64
 }
 
@@ -143,14 +148,14 @@ type Pending struct {
 	Time               int64 // as Event.Time
 }
 
-// Window describes a segment that was registered with a group.
+// Window describes the registration of a segment with a group.
 type Window struct {
-	// Pool is the ID of the pool's sequence, and Segment the ordinal of the segment.
+	// Pool is the ID of the pool's sequence, and Segment is the segment's ordinal in the pool.
 	Pool    string
 	Segment int32
 	Bytes   int64
 	Group   string
-	// Deregistered is set if the registration has ended.
+	// Deregistered is set if the segment was deregistered later.
 	Deregistered bool
 }
 
@@ -167,10 +172,10 @@ func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, 
 type Rank struct {
 	File   string
 	Number int
-	// World is the number of the rank's world in its process, counted from 1. The name of a trace
-	// contains it. Ranks of different worlds are not compared.
+	// World is the number of the rank's world in its process, counted from 1 and taken from the
+	// name of the trace file. Ranks of different worlds are not compared.
 	World int
-	// Format names the format of the file, and the world unless it is the first. Ranks whose
+	// Format names the format of the file. If World is above 1, it names the world too. Ranks whose
 	// formats differ are not compared.
 	Format    string
 	Sequences []*Sequence
@@ -180,10 +185,10 @@ type Rank struct {
 	Faults    []Fault
 	Pending   []Pending
 	Windows   []Window
-	// Notes lists what the file does not determine. Use Note to add to it.
+	// Notes lists what cannot be determined from the file. Use Note to add to it.
 	Notes []string
 
-	noted map[string]bool // the Notes added by Note
+	noted map[string]bool // set of the Notes added by Note
 }
 
 // Note adds a note, unless the same note was added before.
@@ -199,7 +204,7 @@ func (r *Rank) Note(format string, args ...any) {
 	r.Notes = append(r.Notes, text)
 }
 
-// Stack returns the frames of an event, innermost first.
+// Stack returns the call stack of an event as text, innermost frame first.
 func (r *Rank) Stack(e *Event) []string {
 	if e.Stack < 0 || int(e.Stack) >= len(r.Stacks) {
 		return nil
@@ -211,7 +216,7 @@ func (r *Rank) Stack(e *Event) []string {
 	return lines
 }
 
-// Text describes an event without its place.
+// Text describes an event, but not where its block was placed.
 func (r *Rank) Text(e *Event) string {
 	if e.Action == Call {
 		return Clean(r.Texts[e.Block])
@@ -222,7 +227,8 @@ func (r *Rank) Text(e *Event) string {
 	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
 }
 
-// Clean replaces characters that could garble a terminal.
+// Clean replaces control characters and other characters that could garble a terminal with
+// question marks.
 func Clean(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c >= 0x7f && c < 0xa0 || c >= 0x200b && c <= 0x202e || c == 0xfffd {

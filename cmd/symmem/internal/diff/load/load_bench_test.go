@@ -27,8 +27,9 @@ var (
 	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff keeps its files")
 )
 
-// BenchmarkDiff measures the comparison of large files, the last of which has one additional
-// request. It reports the CPU time and the maximum resident set size:
+// BenchmarkDiff measures the comparison of large files. The last rank's file contains an extra
+// allocation, so that there is a difference to find. The benchmark reports the CPU time and the
+// maximum resident set size:
 //
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff -benchtime 1x \
 //	    -ranks 64 -events 100000
@@ -56,7 +57,7 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// plantExtra returns a copy of a program with an additional tensor.
+// plantExtra returns a copy of a program with an extra allocation.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
 		if q := difftest.Plant(rng, p, "extra", streams, pools); q != nil {
@@ -68,7 +69,7 @@ func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 // compareFolder compares the files in a folder and reports the resources used.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
-	err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // resets the maximum
+	err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // reset VmHWM
 	before := processorTime(b)
 	sources, findErr := load.Find([]string{folder}, nil)
 	if err != nil || findErr != nil {
@@ -109,7 +110,7 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the trace of a rank that performs a program's requests.
+// writeTrace writes the symmem trace of a rank that performs a program's requests.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: 2 * len(p)})
@@ -144,7 +145,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 }
 
-// writeSnapshot writes PyTorch's memory snapshot of a rank that performs a program's requests.
+// writeSnapshot writes the PyTorch memory snapshot of a rank that performs a program's requests.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	data := difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: uint64(rank)}), 2)

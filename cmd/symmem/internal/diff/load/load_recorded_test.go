@@ -14,8 +14,9 @@ import (
 	"symmem/cmd/symmem/internal/diff"
 )
 
-// recorded returns the files that bench/gpu/snapshots.sh recorded on 4 ranks with PyTorch 2.11 on 4
-// H100 GPUs, by case and kind of file ("snapshot" or "calls").
+// recorded returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4 H100
+// GPUs, one file for each of 4 ranks. The keys consist of a case and a kind of file, for example
+// "extra_snapshot" or "call_calls".
 func recorded(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
@@ -54,7 +55,8 @@ func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 	}
 }
 
-// TestRecordedFiles checks the first difference in each case of bench/gpu/torch/snapshots.py.
+// TestRecordedFiles checks that Compare finds the difference that bench/gpu/torch/snapshots.py
+// planted in each case.
 func TestRecordedFiles(t *testing.T) {
 	files := recorded(t)
 	for name, want := range map[string]string{
@@ -84,7 +86,8 @@ func TestRecordedFiles(t *testing.T) {
 	}
 }
 
-// TestRecordedTimes checks that events have times, which do not decrease within a file.
+// TestRecordedTimes checks that every event has a time and that times do not decrease within a
+// file.
 func TestRecordedTimes(t *testing.T) {
 	files := recorded(t)
 	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
@@ -93,7 +96,7 @@ func TestRecordedTimes(t *testing.T) {
 			last := earliest
 			for _, e := range rank.Sequences[0].Events {
 				if e.Time < last {
-					t.Fatalf("%s: event %d has the time %d; want at least %d", name, e.Number, e.Time, last)
+					t.Fatalf("%s: time of event %d = %d, want at least %d", name, e.Number, e.Time, last)
 				}
 				last = e.Time
 			}

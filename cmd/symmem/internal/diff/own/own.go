@@ -45,13 +45,13 @@ type source struct {
 // sequence collects the events of a pool or a group.
 type sequence struct {
 	*history.Sequence
-	number   int64              // number of the first event
+	number   int64              // number of the first event in the trace
 	live     map[[2]int64]int32 // block number by segment and offset
-	segments map[int32]int32    // index in Segments by ordinal
+	segments map[int32]int32    // index in Segments, by the segment's ordinal
 	blocks   int32
 }
 
-// finish adds what depends on the whole trace.
+// finish completes the history with what is known only at the end of the trace.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {
@@ -61,7 +61,7 @@ func (c *converter) finish(l *trace.Log) {
 		if l.Missing > 0 {
 			s.Partial, s.First = true, s.number
 		} else {
-			s.Older = nil // no block is older than the trace
+			s.Older = nil // the trace is complete
 		}
 	}
 	if l.Torn > 0 {
@@ -100,8 +100,8 @@ func (c *converter) record(r *trace.Record) {
 	}
 }
 
-// sequence returns the sequence of a source. number is the number of the first event if the
-// sequence is new.
+// sequence returns the sequence of a source. If the source has no sequence yet, it creates one
+// whose first event has the given number.
 func (c *converter) sequence(src source, number uint64) *sequence {
 	s := c.sequences[src]
 	if s == nil {
@@ -158,7 +158,7 @@ func (c *converter) call(r *trace.Record) {
 		c.messages++
 		return
 	case r.Kind != event.KindCollective && r.Operation != "Agree" && r.Kind != event.KindStep:
-		text = r.Operation + " of a value " + r.Name // the value may differ between ranks
+		text = r.Operation + " of a value " + r.Name // omit the value, which may differ between ranks
 	case r.Kind != event.KindCollective:
 		text = r.String()
 	}

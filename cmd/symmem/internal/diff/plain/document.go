@@ -3,10 +3,10 @@
 // error.
 //
 // PyTorch's files may contain gigabytes, nearly all of it in a few lists. Decode passes the
-// elements of these lists to the caller one at a time and then drops them. Values are numbers that
-// refer to tables in the Document, so that a large file does not burden the garbage collector. This
-// package interprets pickles itself, because Go's pickle libraries build the whole file in memory
-// and resolve classes.
+// elements of these lists to the caller one at a time and then drops them. A Value is a number
+// that refers to a table in the Document rather than a pointer, so that the garbage collector
+// has little work even with large files. This package does not use one of Go's pickle libraries,
+// because they build the whole file in memory and resolve classes.
 package plain
 
 import (
@@ -37,7 +37,7 @@ const (
 	tagString
 	tagObject
 	tagOpaque // bytes, or an integer of more than 64 bits
-	tagWide   // an integer of 61 to 64 bits, without its last four bits
+	tagWide   // an integer of 61 to 64 bits, whose low four bits are lost
 
 	tagBits = 4
 )
@@ -55,7 +55,7 @@ func intValue(n int64) Value {
 	return makeValue(tagWide, uint64(n)>>tagBits)
 }
 
-// floatValue drops the last four bits of the mantissa.
+// floatValue drops the low four bits of the mantissa to make room for the tag.
 func floatValue(f float64) Value {
 	return makeValue(tagFloat, math.Float64bits(f)>>tagBits)
 }
@@ -67,10 +67,11 @@ func boolValue(b bool) Value {
 	return makeValue(tagBool, 0)
 }
 
-// IsNone reports whether v is None, which is also the value of a missing key.
+// IsNone reports whether v is None. Get returns None for a missing key too.
 func (v Value) IsNone() bool { return v.tag() == tagNone }
 
-// Int returns the integer that v represents. A float that is a whole number counts as an integer.
+// Int returns the integer that v represents, and whether v is an integer of at most 60 bits or a
+// float that is a whole number.
 func (v Value) Int() (int64, bool) {
 	if v.tag() == tagFloat {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
@@ -82,8 +83,8 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// About is like Int, but also returns integers of more than 60 bits, whose last four bits it sets
-// to zero.
+// About is like Int, but it also accepts integers of 61 to 64 bits, and returns them with the
+// low four bits set to zero.
 func (v Value) About() (int64, bool) {
 	if v.tag() == tagWide {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
@@ -104,8 +105,8 @@ const (
 
 // object holds a list, a tuple or a dict.
 type object struct {
-	items []Value // for a dict: key, value, key, value
-	label int32   // caller's number + 1; for a streamed list of lists: number of inner lists
+	items []Value // for a dict: keys and values in turn
+	label int32   // argument of SetLabel + 1; for a streamed list of lists: number of inner lists
 	kind  kind
 	depth int8 // for a streamed list: levels of lists; otherwise 0
 	key   int8 // for a streamed list: index in Options.Streamed
@@ -134,7 +135,8 @@ func (d *Document) object(v Value) *object {
 	return &d.objects[i>>chunkBits][i&(1<<chunkBits-1)]
 }
 
-// hold accounts for memory in use. It returns an error if the Document uses too much.
+// hold adds bytes to the estimate of the memory in use. It returns an error if the estimate
+// exceeds maxHeld.
 func (d *Document) hold(bytes int) error {
 	if d.held += int64(bytes); d.held > maxHeld {
 		return malformed("its contents need more than %d MiB of memory", maxHeld>>20)
@@ -172,7 +174,7 @@ func (d *Document) extend(o *object, items []Value) error {
 	return d.hold(8 * len(items))
 }
 
-// String returns the Value of a string. The same string always has the same Value.
+// String returns the Value of a string, which is the same for every occurrence of the string.
 func (d *Document) String(s string) Value {
 	v, _ := d.intern([]byte(s))
 	return v
@@ -195,7 +197,7 @@ func (d *Document) intern(s []byte) (Value, error) {
 	return makeValue(tagString, uint64(i)), d.hold(len(text) + 72)
 }
 
-// Text returns a string, and reports whether v is one.
+// Text returns the string that v represents, and reports whether v is a string.
 func (d *Document) Text(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
@@ -203,8 +205,8 @@ func (d *Document) Text(v Value) (string, bool) {
 	return d.strings[v.index()], true
 }
 
-// Get returns the value of a key in a dict. The key must be a result of String. Get returns None if
-// there is no such key or if v is not a dict.
+// Get returns the value of a key in the dict v, or None if there is no such key or v is not a
+// dict. The key must be a result of String.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
@@ -246,8 +248,9 @@ func (d *Document) Label(v Value) (int32, bool) {
 	return o.label - 1, o.label > 0 && o.depth == 0
 }
 
-// SetLabel replaces the contents of an object by a number. Files refer to the same stack frame or
-// list of frames many times, and labels allow callers to convert each of them only once.
+// SetLabel replaces the contents of an object with a number chosen by the caller. Because files
+// refer to the same stack frame or list of frames many times, callers convert each of them once
+// and look up the label at later references.
 func (d *Document) SetLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// input reads bytes. It returns an error at the end of the file.
+// input reads from a file. Its methods return an error if they reach the end of the file.
 type input struct {
 	r       *bufio.Reader
 	scratch []byte
@@ -45,8 +45,8 @@ func (in *input) byte() (byte, error) {
 // maxString bounds the length of a string, in bytes.
 const maxString = 64 << 20
 
-// bytes reads n bytes, which are valid until the next read. If the file is shorter, bytes does not
-// allocate all n bytes.
+// bytes reads n bytes, which are valid until the next read. Because n comes from the file and
+// may be wrong, bytes allocates large results in steps, as it reads them.
 func (in *input) bytes(n uint64) ([]byte, error) {
 	if n > maxString {
 		return nil, malformed("byte %d begins a string of %d bytes, more than %d",

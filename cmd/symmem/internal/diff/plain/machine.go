@@ -4,19 +4,19 @@ import "io"
 
 // Options selects the lists whose elements Decode passes to the caller.
 type Options struct {
-	// Streamed lists the keys of the top-level dict whose lists are streamed, with the number of
-	// levels of lists below each key: 1 for a list of elements, 2 for a list of such lists. The key
-	// "" stands for a list at the top level.
+	// Streamed describes the lists whose elements are passed to Element.
 	Streamed []Stream
-	// Element receives an element. key is an index in Streamed. list is the index of the inner list
-	// if the elements are in a list of lists, and 0 otherwise. The element is dropped when Element
-	// returns.
+	// Element is called with each element of the streamed lists. key is an index in Streamed. In a
+	// list of lists, list is the index of the inner list; otherwise it is 0. The element is valid
+	// until Element returns.
 	Element func(d *Document, key, list int, element Value) error
 }
 
 // Stream describes a list whose elements are passed to the caller one at a time.
 type Stream struct {
-	Key    string
+	// Key is the key of the list in the top-level dict, or "" if the top level is a list.
+	Key string
+	// Levels is 1 for a list of elements, and 2 for a list of such lists.
 	Levels int
 }
 
@@ -112,7 +112,8 @@ func (m *machine) top(k kind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list and determines whether its elements are streamed.
+// pushList pushes an empty list. It marks the list as streamed if the list is one of
+// Options.Streamed or an inner list of one.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(list)
 	o := m.doc.object(v)
@@ -144,8 +145,8 @@ func (m *machine) outerList() *object {
 	return nil
 }
 
-// topLevelKey returns the key in the top-level dict to which the next value pushed will belong, or
-// "" if that value is the top level.
+// topLevelKey returns the key of the next value pushed if that value will be in the top-level
+// dict. It returns "" if the next value will be the top-level value itself.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
 	switch {
@@ -159,8 +160,8 @@ func (m *machine) topLevelKey() (string, bool) {
 	return "", false
 }
 
-// pushDict pushes an empty dict. If it is the start of an element in a streamed list, the preceding
-// elements are complete, and pushDict passes them to the caller.
+// pushDict pushes an empty dict. If the dict begins a new element of a streamed list, pushDict
+// first passes the preceding elements, which are complete, to the caller.
 func (m *machine) pushDict() error {
 	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
 		if o := m.doc.object(m.stack[at-1]); o.depth == 1 {

@@ -13,8 +13,9 @@ func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish converts the elements to sequences of the rank. device selects a device. If it is
-// negative, only one device may have events, and that one is selected.
+// Finish converts the elements read so far to r.rank.Sequences. It uses the events of the given
+// device. If device is negative, Finish selects the only device that has events, and returns an
+// error if several have.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknown > 0 {
@@ -28,7 +29,8 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	if err != nil {
 		return err
 	}
-	// Do not use the document from here on: it takes more memory than the histories.
+	// Do not use d after the next line, so that its memory, which exceeds that of the histories,
+	// can be freed.
 	setting := unusualSetting(d, top)
 	var trace []raw
 	if device < len(r.devices) {
@@ -51,7 +53,8 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// unusualSetting names an allocator setting that changes PyTorch's rule, or returns "".
+// unusualSetting returns the name of an allocator setting that changes how PyTorch places
+// blocks, or "" if none is set.
 func unusualSetting(d *plain.Document, top plain.Value) string {
 	settings := d.Get(top, d.String("allocator_settings"))
 	if n, ok := d.Get(settings, d.String("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
@@ -70,7 +73,7 @@ func unusualSetting(d *plain.Document, top plain.Value) string {
 	return ""
 }
 
-// chooseDevice returns the device whose events are compared.
+// chooseDevice returns device or, if it is negative, the only device that has events.
 func (r *Reader) chooseDevice(device int) (int, error) {
 	var used []int
 	for i, events := range r.devices {
@@ -93,14 +96,14 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 	return 0, nil
 }
 
-// liveSegment describes a segment at some point in the trace.
+// liveSegment describes a segment that is mapped at some point in the trace.
 type liveSegment struct {
 	address    uint64
 	bytes      int64
 	pool       poolID
 	stream     int64
 	expandable bool
-	old        bool  // whether the segment is older than the trace
+	old        bool  // whether the segment was mapped before the trace began
 	number     int32 // index in Sequence.Segments, or -1 before the first use of an old segment
 }
 
@@ -125,7 +128,7 @@ func (m *segmentMap) containing(address uint64) *liveSegment {
 	return m.all[i]
 }
 
-// add adds a segment. It reports false if there is already one at that address.
+// add adds a segment, and returns false if there is already one at the same address.
 func (m *segmentMap) add(s *liveSegment) bool {
 	i, exact := m.find(s.address)
 	if exact {
@@ -146,7 +149,8 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 	return s
 }
 
-// backward undoes a trace, starting from the state at its end.
+// backward undoes the events of a trace from the last to the first. It begins with the state at
+// the end of the trace.
 type backward struct {
 	segments   segmentMap
 	blocks     map[uint64]finalBlock // by address
@@ -174,8 +178,8 @@ func newBackward(device int64, segments []finalSegment) *backward {
 	return b
 }
 
-// undo undoes events from the last to the first. It returns the index of the first event that is
-// consistent with the state at the end.
+// undo undoes events from the last to the first. If an event contradicts the state after it,
+// undo stops there. It returns the index of the first event that it has undone.
 func (b *backward) undo(trace []raw) int {
 	for i := len(trace) - 1; i >= 0; i-- {
 		if !b.undoEvent(&trace[i]) {
@@ -185,8 +189,9 @@ func (b *backward) undo(trace []raw) int {
 	return 0
 }
 
-// undoEvent undoes an event. It reports whether the event is consistent with the state after it. If
-// the pool of the event or segment is unknown, it is taken from the other.
+// undoEvent undoes an event, and reports whether the event is consistent with the state after
+// it. If the pool of only one of the two (event, segment) is known, the other gets the same
+// pool.
 func (b *backward) undoEvent(e *raw) bool {
 	_, live := b.blocks[e.address]
 	switch e.action {

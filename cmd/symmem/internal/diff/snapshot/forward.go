@@ -7,26 +7,26 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// forward processes a trace from its beginning and writes the events of each pool.
+// forward processes a trace from its beginning and collects the events of each pool.
 type forward struct {
 	rank       *history.Rank
 	segments   segmentMap
-	old        map[uint64]finalBlock // blocks live when the trace begins, by address
+	old        map[uint64]finalBlock // blocks allocated before the trace began, by address
 	expandable bool
 	pools      map[poolID]*pool
 	order      []poolID
-	live       map[uint64]place // blocks of the trace, by address
+	live       map[uint64]place // blocks allocated in the trace, by address
 	older      []olderBlock
 }
 
-// olderBlock describes a block that is live when the trace begins.
+// olderBlock describes a block that was already live when the trace began.
 type olderBlock struct {
 	segment *liveSegment
 	address uint64
 	size    int64
 }
 
-// place identifies a live block of the trace.
+// place identifies a live block that was allocated in the trace.
 type place struct {
 	pool  *pool
 	block int32
@@ -56,8 +56,8 @@ func newForward(rank *history.Rank, b *backward) *forward {
 	return f
 }
 
-// addOlder adds the blocks that were live when the trace began to their pools. Segments that the
-// trace does not use are numbered after all others.
+// addOlder adds the blocks that were already live when the trace began to the sequences of their
+// pools. It numbers their segments after the segments that the trace uses.
 func (f *forward) addOlder() {
 	for _, b := range f.older {
 		if p := f.pools[b.segment.pool]; p != nil {
@@ -76,7 +76,8 @@ func (f *forward) run(trace []raw) {
 	f.finish()
 }
 
-// noteOld adds a note about the memory that is older than the trace.
+// noteOld adds notes about memory that was mapped before the trace began, and about expandable
+// segments.
 func (f *forward) noteOld() {
 	if n := len(f.segments.all); n > 0 {
 		f.rank.Note("%d segments and %d blocks are older than the trace: the order in which those "+
@@ -102,8 +103,8 @@ func (f *forward) pool(id poolID) *pool {
 	return p
 }
 
-// stream returns the number of a stream in a pool: 0 for the default stream, and from 1 for the
-// others, in the order of first use.
+// stream returns the number of a stream in a pool. The default stream is 0, and the others are
+// numbered from 1 in the order of their first use.
 func (p *pool) stream(raw int64) int32 {
 	if raw == 0 {
 		return 0
@@ -143,7 +144,7 @@ func (f *forward) mapSegment(e *raw) {
 	f.write(p, e, history.Segment, p.number(s), 0, -1)
 }
 
-// number returns the number of a segment, which is assigned at its first use.
+// number returns the number of a segment. It assigns the number if the segment has none yet.
 func (p *pool) number(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -154,7 +155,8 @@ func (p *pool) number(s *liveSegment) int32 {
 	return s.number
 }
 
-// locate returns the pool and segment of an address, and its offset in the segment.
+// locate returns the pool and segment that contain the event's address, and the offset of the
+// address in the segment.
 func (f *forward) locate(e *raw) (*pool, int32, int64) {
 	s := f.segments.containing(e.address)
 	if s == nil {
@@ -199,7 +201,8 @@ func (f *forward) write(
 	})
 }
 
-// finish adds the pools to the rank, by class and in the order of their first event.
+// finish adds the sequences of the pools to the rank, sorted by class and then by their first
+// event.
 func (f *forward) finish() {
 	f.addOlder()
 	for _, id := range f.order {

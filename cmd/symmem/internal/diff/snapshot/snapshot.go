@@ -1,11 +1,12 @@
-// Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and its
-// C++ counterparts write as pickles or JSON. A snapshot is interpreted by the keys that are
-// present, not by its version.
+// Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and
+// its C++ counterparts write as pickles or JSON. How a snapshot is read depends on the keys it
+// contains, not on its version.
 //
-// A snapshot contains the state at the end and the trace of events that led to it. The state at the
-// beginning is found by undoing the trace. What a file does not determine is noted on the rank: the
-// pools of freed segments in old formats, the order of segments that are older than the trace, and
-// the places in expandable segments.
+// A snapshot contains the allocator's final state and the trace of events that led to it. The
+// package reconstructs the initial state by undoing the trace. It adds a note to the rank about
+// anything that cannot be determined from the file: the pools of freed segments in old formats,
+// the order of segments that were mapped before the trace began, and the places in expandable
+// segments.
 package snapshot
 
 import (
@@ -13,8 +14,8 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// Streamed lists the lists of a snapshot whose elements are passed to Reader.Element. In the oldest
-// format, the top level is a list of segments.
+// Streamed selects the lists of a snapshot whose elements plain.Decode passes to Reader.Element.
+// The key "" is for the oldest format, in which the top level is a list of segments.
 var Streamed = []plain.Stream{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
@@ -23,10 +24,10 @@ var Streamed = []plain.Stream{
 // graph.
 type poolID [2]int64
 
-// unknownPool stands for a pool that the file does not determine.
+// unknownPool stands for a pool that cannot be determined from the file.
 var unknownPool = poolID{-1, -1}
 
-// raw holds an event of the trace as the file represents it.
+// raw holds an event of the trace with the addresses, pool and stream ids of the file.
 type raw struct {
 	number  int64
 	address uint64
@@ -89,7 +90,7 @@ type Reader struct {
 	count    int64
 }
 
-// NewReader returns a Reader that fills in rank.
+// NewReader returns a Reader that adds what it reads to rank.
 func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, actions: map[plain.Value]action{},
@@ -99,7 +100,8 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 // Seen reports whether the snapshot contained any elements.
 func (r *Reader) Seen() bool { return r.count > 0 }
 
-// Element receives an element of one of the lists in Streamed.
+// Element adds an event or a segment. key is the index in Streamed of the list that contains it,
+// and list is the index of the device whose trace contains the event.
 func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error {
 	r.count++
 	if len(r.keys) == 0 {
@@ -111,7 +113,7 @@ func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error 
 	return r.segment(d, v)
 }
 
-// intern interns the keys of dicts and the names of actions.
+// intern looks up the Values of dict keys and of the names of actions.
 func (r *Reader) intern(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -129,7 +131,7 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	return n
 }
 
-// pool returns the pool stored under a key, or false if there is none.
+// pool returns the pool id that v holds under key, and whether there is one.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {

@@ -16,25 +16,25 @@ type stackTable struct {
 	bytes  []byte
 }
 
-// maxFrames limits the number of frames of a stack that are kept.
+// maxFrames is the number of innermost frames that are kept of each stack.
 const maxFrames = 64
 
-// Stacks converts lists of frames in memory snapshots and Flight Recorder dumps.
+// Stacks converts the call stacks in memory snapshots and Flight Recorder dumps.
 type Stacks struct {
 	table            stackTable
 	name, file, line plain.Value
 	ready            bool
 }
 
-// NewStacks returns a converter that adds stacks to a rank.
+// NewStacks returns a Stacks that adds the stacks to rank.
 func NewStacks(rank *history.Rank) *Stacks {
 	return &Stacks{table: stackTable{
 		rank: rank, frames: map[history.Frame]int32{}, stacks: map[string]int32{},
 	}}
 }
 
-// Add returns the index in Rank.Stacks of a list of frames. It returns -1 if the list is empty or
-// frames is not a list.
+// Add adds a stack, unless an identical one was added before, and returns its index in
+// Rank.Stacks. If frames is empty or not a list, Add returns -1.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -64,7 +64,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 
 // frame returns the index of a frame in Rank.Frames.
 func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // a list's label would identify a stack
+	if !d.IsDict(v) { // if v were a list, its label would be the index of a stack
 		return 0, false
 	}
 	if id, ok := d.Label(v); ok {
@@ -84,7 +84,8 @@ func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
 	return id, true
 }
 
-// add returns the index of the stack whose frames are in t.ids.
+// add returns the index of the stack that consists of the frames in t.ids, and adds it if it is
+// new.
 func (t *stackTable) add() int32 {
 	t.bytes = t.bytes[:0]
 	for _, id := range t.ids {

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// Limits on live memory: the number of buffers, and their total size as a multiple of the maximum
-// message size.
+// Limits on live memory: liveBuffers is the maximum number of buffers, and liveMessages is their
+// maximum total size as a multiple of the maximum message size.
 const (
 	liveBuffers  = 64
 	liveMessages = 16
@@ -30,7 +30,8 @@ type liveBuffer struct {
 // memory returns the buffer without its padding.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-// allocate allocates a buffer, or frees one if the limits are reached.
+// allocate allocates a random buffer. If a limit on live memory is reached, it frees one
+// instead.
 func (b *buffers) allocate() error {
 	if b.full() {
 		return b.free()
@@ -43,8 +44,8 @@ func (b *buffers) full() bool {
 	return len(b.live) >= liveBuffers || b.bytes >= liveMessages*b.draws.maxBytes
 }
 
-// keep returns a function that takes the results of an allocation from p and adds the buffer to the
-// live ones.
+// keep returns a function to be called with the results of an allocation from p. The function
+// adds the buffer to b.live, or returns the allocation's error.
 func (b *buffers) keep(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {

@@ -20,7 +20,8 @@ type calls struct {
 	round   int
 }
 
-// operations lists the operations to draw from. Repeated entries are more likely.
+// operations lists the operations to draw from. An operation that is listed several times is
+// drawn more often.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
@@ -28,7 +29,8 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawCall draws a call of a group whose data fits into two buffers of capacity bytes each.
+// drawCall draws a collective or message for a group. Its data fits into two buffers of capacity
+// bytes each.
 func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -38,13 +40,14 @@ func (cs *calls) drawCall(group int, capacity int64) *exchange {
 		Group: cs.groups.all[group],
 	}}
 	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
-	// Messages between machines are not supported. Groups within a machine then use no messages
-	// either, because all ranks must draw the same operation.
+	// Messages between machines are not supported. In a world of several machines, groups within a
+	// machine do not use messages either, because all ranks must draw the same operation.
 	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
 		e.Operation = symmem.OpAllReduce
 	}
 	root := cs.draws.IntN(cs.world.rt.Size())
-	// The group may have different sizes on different ranks, so the count must fit the world.
+	// The count must fit a group of all ranks, because the groups at this index may differ in size
+	// and all ranks must draw the same count.
 	longest := capacity / int64(e.DataType.Size()*cs.world.rt.Size())
 	e.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(longest)))))
 	if cs.draws.chance(3) {
@@ -66,8 +69,8 @@ func (cs *calls) collective(ctx context.Context) error {
 	return cs.runAndCheck(ctx, e)
 }
 
-// drawExchange draws a group's call and the ranges of two buffers that it uses. It returns nil if
-// pair is nil.
+// drawExchange draws a call for a group, and the ranges of the two buffers in pair that the call
+// uses. It returns nil if pair is nil.
 func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	if pair == nil {
 		return nil, nil
@@ -91,7 +94,8 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 	return e, e.Place(parts[0], parts[1])
 }
 
-// drawRange draws the offset of a call's data in memory, and returns the memory from there on.
+// drawRange draws the offset of a call's data in memory, and returns the part of memory that
+// begins at this offset.
 func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
 	slack := (memory.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
@@ -104,7 +108,8 @@ func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, er
 
 const burstCalls = 4
 
-// burst queues several calls on random streams, frees some of the buffers, and waits for the calls.
+// burst queues several calls on random streams, frees some of their buffers while the calls may
+// still be running, and then waits for the calls.
 func (cs *calls) burst(ctx context.Context) error {
 	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
 	var queued []*exchange
@@ -136,8 +141,8 @@ func (cs *calls) burst(ctx context.Context) error {
 	return nil
 }
 
-// queue queues a write of the input, the call, and a read of the output. If the write and the call
-// use different streams, an event orders them.
+// queue writes the input on e.inputStream, and makes the call and reads the output on e.stream.
+// If the two streams differ, the call waits for the write with an event.
 func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	if err := e.Fill(e.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
@@ -148,8 +153,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members make the call, but all ranks record that it uses the input. Otherwise ranks
-	// outside the group would reuse the buffer earlier.
+	// Only members of the group make the call, but all ranks must record that it uses the input,
+	// because otherwise ranks outside the group would reuse the buffer earlier.
 	if err := e.input.UseOn(e.stream); err != nil {
 		return err
 	}
@@ -162,8 +167,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	return nil
 }
 
-// verify checks the output of a completed call. prefix precedes the description of the call in a
-// finding.
+// verify checks the output of a completed call. If the output is wrong, verify adds a finding,
+// in which prefix precedes the description of the call.
 func (cs *calls) verify(e *exchange, prefix string) {
 	cs.tally.Calls++
 	if e.want == nil {
@@ -202,7 +207,8 @@ func (cs *calls) allReduce(
 	return cs.runAndCheck(ctx, e)
 }
 
-// newAllReduce returns a float32 sum of the given number of bytes whose input and call use s.
+// newAllReduce returns an all-reduce that sums the given number of bytes of float32 elements.
+// Its input is written on s, and so is the call made.
 func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,

@@ -9,30 +9,31 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config holds the options of a run, which must be the same on all ranks. With CheckDefault, rounds
-// cycle through the check levels.
+// Config holds the options of a run. It must be the same on all ranks. If Check is CheckDefault,
+// the rounds cycle through the check levels.
 type Config struct {
 	workload.Config
-	// From is the number of the first round, from 1.
+	// From is the number of the first round. Rounds are counted from 1.
 	From int
-	// Rounds is the maximum number of rounds; zero means no limit.
+	// Rounds is the maximum number of rounds, or 0 for no limit.
 	Rounds int
-	// Duration is the time after which no further round begins; zero means no limit. Rounds or
-	// Duration must be set.
+	// Duration is the time after which no further round begins, or 0 for no limit. At least one of
+	// Rounds and Duration must be set.
 	Duration time.Duration
 	// Steps is the number of steps in a round.
 	Steps int
 	// MaxBytes is the maximum size of a rank's message in bytes.
 	MaxBytes int64
-	// SharedGPUs is set if ranks share GPUs. Graphs are then replayed concurrently only if they
-	// belong to the same group, because a rank's share of a GPU may be too small for the kernels of
-	// two groups (see Progress in package kernels).
+	// SharedGPUs is set if several ranks share a GPU. A rank's share may be too small for the
+	// kernels of two groups (see Progress in package kernels), so the rank then replays graphs
+	// concurrently only if they belong to the same group.
 	SharedGPUs bool
-	// RoundTimeout limits the time of a round.
+	// RoundTimeout limits the duration of a round.
 	RoundTimeout time.Duration
 }
 
-// Default returns options for rounds with skew. The caller must set Rounds or Duration.
+// Default returns options for rounds in which ranks are skewed (delayed at random). The caller
+// must set Rounds or Duration.
 func Default() Config {
 	shared := workload.Default()
 	shared.Skew = true
@@ -78,7 +79,8 @@ func (c *Config) levels() []symmem.CheckLevel {
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 
-// continues reports whether another round follows once done rounds have taken the elapsed time.
+// continues reports whether the run continues after done rounds that have taken the elapsed
+// time.
 func (c *Config) continues(done int, elapsed time.Duration) bool {
 	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || elapsed < c.Duration)
 }

@@ -42,16 +42,16 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 func TestRunEndsAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
 	if !timed.continues(1000, 59*time.Second) || timed.continues(1, time.Minute) {
-		t.Error("the run does not end after its duration")
+		t.Error("a run with a duration does not end exactly when it has elapsed")
 	}
 	counted := Config{Rounds: 3}
 	if !counted.continues(2, time.Hour) || counted.continues(3, 0) {
-		t.Error("the run does not end after its number of rounds")
+		t.Error("a run with a number of rounds does not end exactly after them")
 	}
 	both := Config{Duration: time.Minute, Rounds: 3}
 	if !both.continues(2, time.Second) || both.continues(2, time.Minute) ||
 		both.continues(3, time.Second) {
-		t.Error("the run does not end at the lower of two limits")
+		t.Error("a run with both limits does not end at the first limit reached")
 	}
 }
 
@@ -95,6 +95,6 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 		t.Errorf("Lost() = %v, want the file descriptors", lost)
 	}
 	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
-		t.Error("OK() is true despite a wrong element")
+		t.Error("OK() = true for a report with a wrong element, want false")
 	}
 }

@@ -19,12 +19,12 @@ type graphs struct {
 	calls   *calls
 	tally   *Tally
 	all     []*recording
-	// oneGroup restricts concurrent replays to graphs of one group.
+	// If oneGroup is set, graphs are replayed concurrently only if they belong to the same group.
 	oneGroup bool
 }
 
-// capture captures a graph of up to three calls. If there are enough graphs, it replays one
-// instead.
+// capture captures a graph of up to three calls. If liveGraphs graphs already exist, it replays
+// one of them instead.
 func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.all) >= liveGraphs {
 		return gs.replay(ctx)
@@ -122,7 +122,8 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	return choose(gs.draws, gs.world.streams)
 }
 
-// verifyReplayed checks the results of a replayed graph. prefix precedes each call in a finding.
+// verifyReplayed checks the results of a graph that was replayed. In findings, prefix precedes
+// the description of the call.
 func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	for _, e := range rec.calls {
 		gs.calls.verify(e, prefix)
@@ -130,8 +131,9 @@ func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	gs.tally.Replays += int64(times)
 }
 
-// overlap launches several graphs and a call on random streams, and waits for all of them. Only
-// symmem orders the calls of a group here.
+// overlap launches several graphs and a call on random streams, and then waits for all of them.
+// It does not order the launches with events, so symmem alone must order the calls of each
+// group.
 func (gs *graphs) overlap(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
@@ -208,7 +210,8 @@ func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error 
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls of rec on s, using the other library if s is one of its streams.
+// recordOn captures the calls of rec on s. If s is a stream of the other library, that library
+// makes the capture.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.byLibrary = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
@@ -229,7 +232,7 @@ func (gs *graphs) closeOver(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }
 
-// groupClosed updates the group indices of graphs after the group at index has been removed.
+// groupClosed updates the group indexes of the graphs after the group at index has been removed.
 func (gs *graphs) groupClosed(index int) {
 	for _, rec := range gs.all {
 		if rec.group > index {

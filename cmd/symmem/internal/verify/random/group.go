@@ -8,7 +8,8 @@ import (
 
 const liveGroups = 4
 
-// groups holds a round's groups, the first of which is the world. Groups without this rank are nil.
+// groups holds the groups of a round. The first one is the world. A group that does not contain
+// this rank is nil.
 type groups struct {
 	draws        *draws
 	world        *symmem.Group
@@ -24,8 +25,8 @@ func newGroups(w *world, d *draws, t *Tally) *groups {
 	}
 }
 
-// splits lists ways to split n ranks into groups. Each function returns a rank's color and key. A
-// rank whose color is negative joins no group.
+// splits lists ways to split n ranks into groups. Each function returns a rank's color and key
+// for Group.Split. A rank with a negative color does not join any group.
 var splits = []func(rank, n, drawn int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, n, _ int) (color, key int) { return 0, n - rank },
@@ -59,16 +60,16 @@ func (gs *groups) split(ctx context.Context) error {
 
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from. Repeated entries are more likely. The window
-// and direct paths appear twice, because wrong placement affects only them. A call that cannot take
-// the chosen one of these paths treats the setting as auto.
+// pathChoices lists the path settings to draw from. The window and direct paths are listed
+// twice, so that they are drawn more often, because wrong placement affects only these paths. A
+// call that cannot take the path that was drawn takes the path that PathAuto would select.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// drawPath draws a path setting. In a world of several machines, every second setting selects two
-// levels.
+// drawPath draws a path setting. In a world of several machines, half of the settings are
+// PathTwoLevel.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.manyMachines && gs.draws.chance(2) {
 		return symmem.PathTwoLevel

@@ -12,11 +12,13 @@ import (
 	"symmem/driver/formula"
 )
 
-// normElements limits the elements of a norm, because the formula is slow.
+// normElements limits the number of elements of a norm, because computing the expected output is
+// slow.
 const normElements = 1 << 14
 
-// normalize makes a norm in three live buffers, and compares all outputs with the formula. It
-// checks nothing if the group cannot compute norms on its path, as on the plain path of GPUs.
+// normalize computes a fused norm (all-reduce and RMSNorm in one kernel) in three live buffers,
+// and compares all outputs with the formula. If the group's path does not support norms, like
+// the plain path on GPUs, normalize checks nothing.
 func (r *round) normalize(ctx context.Context) error {
 	g, picked := r.groups.all[r.groups.index()], r.buffers.pick(3)
 	if picked == nil {
@@ -27,7 +29,8 @@ func (r *round) normalize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Ranks outside the group also fill and read the memory, so that all pools record the same uses.
+	// Ranks outside the group also fill and read the memory, so that the pools record the same uses
+	// on all ranks.
 	s, rank := choose(r.draws, r.world.streams), 0
 	if g != nil {
 		rank = g.Rank()
@@ -52,7 +55,7 @@ func (r *round) normalize(ctx context.Context) error {
 	return nil
 }
 
-// drawNorm draws a norm that fits into the buffers.
+// drawNorm draws a norm that fits into the picked buffers.
 func (r *round) drawNorm(g *symmem.Group, picked []liveBuffer) *workload.Norm {
 	capacity := picked[0].bytes
 	for _, b := range picked {
@@ -65,7 +68,8 @@ func (r *round) drawNorm(g *symmem.Group, picked []liveBuffer) *workload.Norm {
 	}
 	rows := 1 + r.draws.IntN(max(1, min(int(capacity)/8, normElements)/hidden))
 	t := choose(r.draws, []driver.DataType{driver.BFloat16, driver.Float16})
-	// The group may have different sizes on different ranks, so the case has its own draws.
+	// How many numbers DrawNorm draws depends on the size of the group, which may differ between
+	// ranks, so it gets a separate generator.
 	draws, ranks := rand.New(rand.NewPCG(r.draws.Uint64(), 1)), r.world.rt.Size()
 	if g != nil {
 		ranks = g.Size()

@@ -9,18 +9,19 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording is a captured graph of calls. Each call reads memory that was written before the
-// capture, and the graph copies the result of the call to another buffer. The buffers of the calls
-// may be freed while the graph exists, but the pool must not reuse them until the graph is closed.
+// recording is a captured graph of calls. The inputs of the calls are written before the
+// capture. After each call, the graph copies the result to another buffer. The buffers of the
+// calls may be freed while the graph exists, but the pool must not reuse their memory until the
+// graph is closed.
 type recording struct {
 	graph graph
-	// byLibrary is set if the other library captured the graph. Such a graph is launched on that
-	// library's streams and does not pin buffers.
+	// byLibrary is set if another library captured the graph. Such a graph is launched on that
+	// library's streams and does not keep freed buffers from being reused.
 	byLibrary bool
 	group     int // the index of the group
 	calls     []*exchange
 	outs      []symmem.Buffer // buffers for copies of the results
-	retained  []symmem.Buffer // the calls' buffers that have not been freed yet
+	retained  []symmem.Buffer // those buffers of the calls that have not been freed yet
 }
 
 type graph interface {
@@ -84,11 +85,11 @@ func (rec *recording) call(
 	return s.Copy(dst, e.Recv)
 }
 
-// touch overwrites the output and copies at most one byte of the input to the result's buffer.
-// Ranks outside the group also call touch, so that the graph pins the same buffers in the same
-// order on all ranks.
+// touch overwrites the output, and copies at most one byte of the input to dst. Ranks outside
+// the group also call it, so that the graph uses, and therefore pins, the same buffers in the
+// same order on all ranks.
 func (e *exchange) touch(dst symmem.Memory, s *symmem.Stream) error {
-	n := min(1, e.Send.Bytes(), dst.Bytes()) // some calls use only one buffer
+	n := min(1, e.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
 	src, srcErr := e.Send.Slice(0, n)
 	dst, dstErr := dst.Slice(0, n)
 	if err := errors.Join(srcErr, dstErr); err != nil {

@@ -17,14 +17,15 @@ type Report struct {
 	From int `json:"from_round"`
 	// Rounds is the number of completed rounds.
 	Rounds int `json:"rounds"`
-	// Tally counts the steps of each rank and the results of all ranks.
+	// Tally counts the steps, which are the same on all ranks, and sums up the results of all
+	// ranks.
 	Tally
 	ElapsedMS float64 `json:"elapsed_ms"`
 	// Resources is empty if there were no rounds after the warm-up.
 	Resources []Resource `json:"resources"`
 	// Findings describes the first wrong results on this rank.
 	Findings []string `json:"findings"`
-	// Broke is the number of the round that failed, or 0.
+	// Broke is the number of the round that failed with an error, or 0.
 	Broke int `json:"broke_off_round"`
 	// Differs is set if ranks diverged, or if memory was in use after all buffers had been freed.
 	Differs bool `json:"differs"`
@@ -39,7 +40,7 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
-// Lost returns the resources that were not released.
+// Lost returns the resources whose usage has grown by more than their tolerance.
 func (r *Report) Lost() []Resource {
 	var lost []Resource
 	for _, resource := range r.Resources {
@@ -50,7 +51,8 @@ func (r *Report) Lost() []Resource {
 	return lost
 }
 
-// OK reports whether all results were right and all resources were released.
+// OK reports whether all results were right, ranks did not diverge, and all resources were
+// released.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
 // WriteText writes the report as text. It lists all resources of rank 0 and the lost resources of

@@ -13,17 +13,17 @@ import (
 
 // Rank describes this rank and its process.
 type Rank struct {
-	// Open opens the Runtimes of the rank, one for each check level.
+	// Open opens a Runtime for the rank. Run calls it once for each check level.
 	Open Open
 	// Local is the number of the rank on its machine.
 	Local int
-	// Shared is set if the process also runs other ranks, so that its resource usage is not that of
-	// a single rank.
+	// Shared is set if the process also runs other ranks. Run then does not compare resource usage,
+	// because it cannot measure that of a single rank.
 	Shared bool
 	// Progress, if set, is called after each round.
 	Progress func(line string)
-	// Hang, if set, is called if a round does not end because a call does not return. stacks
-	// contains the stacks of all goroutines.
+	// Hang, if set, is called if a round does not end long after it should have. stacks contains
+	// the stacks of all goroutines.
 	Hang func(round int, stacks []byte)
 }
 
@@ -34,14 +34,14 @@ type runner struct {
 	report  *Report
 	tally   Tally
 	started time.Time
-	// start is the usage after the warm-up. It is valid if warm is set.
+	// start is the resource usage after the warm-up. It is valid only if warm is set.
 	start usage
 	warm  bool
 	done  int
 }
 
-// warmUpRounds is the number of rounds at the start of a run, one for each check level, in which
-// libraries may still initialize.
+// warmUpRounds is the number of rounds at the start of a run whose resource usage is ignored,
+// because libraries may still be initializing. There is one for each check level.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
@@ -52,7 +52,7 @@ type RoundError struct {
 	Cause error
 }
 
-// Error formats the round and the cause.
+// Error returns the number of the round, the seed and the cause as text.
 func (e *RoundError) Error() string {
 	return fmt.Sprintf("round %d of seed %d: %v", e.Round, e.Seed, e.Cause)
 }
@@ -60,9 +60,9 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank. All ranks of the world must call it. It returns after the
-// first round with a wrong result. If Run returns an error, which may be a *RoundError, the Report
-// is nil or contains the results so far.
+// Run runs random programs as one rank. All ranks of the world must call it. It stops after the
+// first round with a wrong result. If a round fails, Run returns a *RoundError and a Report with
+// the results so far. With any other error, the Report may be nil.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	defer func() {
 		for _, w := range p.worlds {
 			if closeErr := w.close(); err == nil {
-				// After a failure, Close returns the same error.
+				// If the run has failed, Close returns the same error again.
 				err = closeErr
 			}
 		}
@@ -104,8 +104,9 @@ func (r *runner) play(ctx context.Context) error {
 	return r.compare(ctx)
 }
 
-// gatherFailure adds the results of all ranks to the report after a failed round, because ranks
-// outside the failed group do not know the cause. It returns this rank's error.
+// gatherFailure is called after a round has failed. It combines the results of all ranks in the
+// report, because ranks outside the failed group do not know why the round failed. It returns
+// cause, which is this rank's error.
 func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
 	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
@@ -125,15 +126,16 @@ func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause 
 	return cause
 }
 
-// A round hangs if it is still running when overtime has passed since its deadline. Once the world
-// has failed, all waits end, so a round also hangs if it is still running afterFault later.
-// afterFault is shorter than the time for which other ranks wait.
+// A round counts as hung if it is still running overtime after its deadline. It also counts as
+// hung if it is still running afterFault after the world has failed, because the failure ends
+// all waits. afterFault is shorter than the time for which other ranks wait, so that the rank
+// reports the hang before they give up.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
 )
 
-// watch calls Hang if a round does not end in time. The caller must call stop when the round ends.
+// watch calls Hang if a round hangs. The caller must call stop when the round ends.
 func (r *runner) watch(w *world, number int) (stop func()) {
 	stopped := make(chan struct{})
 	if r.rank.Hang == nil {
@@ -169,8 +171,8 @@ func (r *runner) runRound(ctx context.Context, w *world, number int) error {
 	return err
 }
 
-// finishRound exchanges the ranks' results after a round. It reports whether another round follows,
-// which depends on rank 0's clock.
+// finishRound exchanges the results of the ranks after a round. It reports whether another round
+// follows, which rank 0 decides by its clock.
 func (r *runner) finishRound(
 	ctx context.Context, w *world, number int,
 ) (continues bool, err error) {
@@ -193,7 +195,8 @@ func (r *runner) finishRound(
 	return continues, r.reportProgress(w, number, continues)
 }
 
-// reportProgress calls Progress after a round. During the warm-up it also records the usage.
+// reportProgress calls Progress after a round. After a warm-up round, it also stores the
+// resource usage in r.start.
 func (r *runner) reportProgress(w *world, number int, continues bool) error {
 	now, err := r.measure()
 	if err != nil {
@@ -232,7 +235,7 @@ func (r *runner) compare(ctx context.Context) error {
 	return nil
 }
 
-// Reproduce returns the flags that repeat a round, provided that the number of ranks is the same.
+// Reproduce returns the flags with which the same number of ranks repeat a round.
 func Reproduce(c *Config, round int) string {
 	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d",
 		c.Seed, round, c.Steps, c.MaxBytes)

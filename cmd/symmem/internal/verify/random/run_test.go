@@ -13,14 +13,14 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// localWorlds opens worlds whose ranks are goroutines. A rank's n-th Open returns the rank's
-// Runtime in world n.
+// localWorlds opens worlds whose ranks are goroutines. When a rank calls its Open function for
+// the n-th time, it gets its Runtime in the n-th world.
 type localWorlds struct {
 	t     *testing.T
 	ranks int
 
 	mu     sync.Mutex
-	opened []int               // number of calls of Open by rank; guarded by mu
+	opened []int               // number of calls to Open, by rank; guarded by mu
 	worlds [][]*symmem.Runtime // guarded by mu
 }
 
@@ -69,10 +69,10 @@ func TestRanksReportSameResults(t *testing.T) {
 		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
 			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
 		}
-		// ElapsedMS and, because of skew, Peak differ between ranks.
+		// ElapsedMS differs between ranks, and so does Peak because of skew.
 		r.ElapsedMS, r.Peak = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
-			t.Errorf("rank %d reports %+v, but rank 0 reports %+v", rank, r, reports[0])
+			t.Errorf("report of rank %d = %+v, want that of rank 0, %+v", rank, r, reports[0])
 		}
 	}
 }
@@ -96,8 +96,8 @@ func TestSingleRoundCanBeRepeated(t *testing.T) {
 	}
 	if first[0].Bytes+second[0].Bytes != both[0].Bytes ||
 		first[0].Calls+second[0].Calls != both[0].Calls {
-		t.Errorf("rounds 1 and 2 check %d and %d bytes, but a run of both checks %d", first[0].Bytes,
-			second[0].Bytes, both[0].Bytes)
+		t.Errorf("separate runs of rounds 1 and 2 check %d and %d bytes, but a run of both checks %d",
+			first[0].Bytes, second[0].Bytes, both[0].Bytes)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 		t.Fatalf("got %+v, want wrong sums in the last round", r)
 	}
 	if len(r.Findings) == 0 || !strings.Contains(r.Findings[0], "elements are wrong") {
-		t.Errorf("the findings are %q, want wrong elements", r.Findings)
+		t.Errorf("Findings = %q, want wrong elements", r.Findings)
 	}
 }
 
@@ -132,9 +132,9 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 			withCause++
 		}
 	}
-	// The divergence may be in a group without some of the ranks.
+	// A rank outside the group in which the divergence was found may return another error.
 	if withCause < 2 {
-		t.Errorf("%d ranks return the divergence, want 2 or more: %v", withCause, errs)
+		t.Errorf("%d ranks returned the DivergenceError, want at least 2: %v", withCause, errs)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestRoundEndsAtDeadline(t *testing.T) {
 	for rank, err := range errs {
 		var round *RoundError
 		if !errors.As(err, &round) || round.Round != 1 {
-			t.Errorf("rank %d: %v, want an error of round 1", rank, err)
+			t.Errorf("rank %d: got %v, want a RoundError for round 1", rank, err)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func TestHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 	select {
 	case s := <-stacks:
 		if !strings.Contains(string(s), t.Name()) {
-			t.Errorf("the stacks do not include this test:\n%s", s)
+			t.Errorf("stacks without this test:\n%s", s)
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("Hang was not called")

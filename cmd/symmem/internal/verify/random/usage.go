@@ -30,17 +30,18 @@ var resourceNames = [numResources]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns the permitted growth of each resource. On the host backend it is zero, because
-// symmem allocates all resources. CUDA and NCCL open files and map queues at their first use, and
-// load each kernel into device memory at its first launch, which may be in any round. A pool,
-// window or communicator that leaks in each round exceeds these tolerances. Ranks that share a GPU
-// also measure each other's memory: with 8 ranks on an H100, device memory differed by 107 to 204
-// MB on each rank.
+// tolerances returns by how much the usage of each resource may grow. On the host backend,
+// nothing may grow, because only symmem allocates resources there. On GPUs, CUDA and NCCL open
+// files and map queues when they first use them, and load each kernel into device memory at its
+// first launch, which may be in any round. The tolerances are low enough to detect a pool,
+// window or communicator that leaks in each round. Ranks that share a GPU also measure each
+// other's memory: with 8 ranks on an H100, the device memory that a rank measured varied by 107
+// to 204 MB.
 //
-// In a world of several machines, the ranks of a machine connect to each other when they create the
-// first group within the machine. This happens once in each world, with two goroutines on each
-// side. Each machine has at least one rank, so a rank has at most ranks - machines peers on its
-// machine.
+// In a world of several machines, the ranks of a machine connect to each other when they create
+// the first group within the machine, once per world. Each connection needs two goroutines on
+// both sides. As every machine has at least one rank, a rank has at most ranks - machines peers
+// on its machine.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
@@ -55,7 +56,7 @@ func (r *runner) tolerances() usage {
 	return allowed
 }
 
-// Resource compares a rank's usage of one resource at the beginning and at the end of a run.
+// Resource holds a rank's usage of one resource at the beginning and at the end of a run.
 type Resource struct {
 	Name string `json:"name"`
 	Rank int    `json:"rank"`
@@ -63,7 +64,7 @@ type Resource struct {
 	Start int64 `json:"start"`
 	// End is the usage after the last round.
 	End int64 `json:"end"`
-	// Tolerance is the permitted growth.
+	// Tolerance is the growth that is permitted.
 	Tolerance int64 `json:"tolerance"`
 }
 
@@ -94,8 +95,9 @@ func (r *runner) measure() (u usage, err error) {
 	return u, err
 }
 
-// sharedMappings counts shared mappings, such as segments and windows. The Go runtime's memory and
-// thread stacks are not shared.
+// sharedMappings returns the number of the process's shared mappings, such as segments and
+// windows. It does not count the memory of the Go runtime and thread stacks, whose mappings are
+// private.
 func sharedMappings() (count int64, err error) {
 	mappings, err := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(mappings)) {
@@ -114,7 +116,8 @@ const (
 	leakPoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures the usage until it is within the tolerances or leakTime has passed.
+// usageAfterWork measures the usage repeatedly, until it is within the tolerances or leakTime
+// has passed, and returns the last measurement.
 func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()

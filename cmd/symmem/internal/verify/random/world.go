@@ -13,18 +13,18 @@ import (
 // Open opens a Runtime for this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// world holds the Runtime for one check level, which all rounds at that level share.
+// world holds the Runtime for one check level. All rounds at that level use it.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // the default stream first, the library's last
+	streams []*symmem.Stream // the default stream, further ones of symmem, then the library's
 	events  []*symmem.Event  // one for each stream
-	// library is another CUDA library in the process, or nil on the host backend.
+	// library stands for another CUDA library in the process. It is nil on the host backend.
 	library  *program.Library
 	gatherer *workload.Gatherer
 }
 
-// The numbers of symmem's and the library's streams in a world. The streams exist as long as the
-// world.
+// A world has numStreams streams of symmem and libraryStreams streams of the library. They exist
+// as long as the world.
 const (
 	numStreams     = 3
 	libraryStreams = 2
@@ -50,8 +50,8 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm maps as much memory as rounds may need in disabled scopes. The memory stays mapped until the
-// Runtime is closed.
+// warm maps as much memory as rounds may need in disabled scopes, so that usage does not grow
+// later. The memory stays mapped until the Runtime is closed.
 func (w *world) warm(bytes int64) error {
 	p, err := w.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -101,8 +101,8 @@ func (w *world) close() error {
 
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. It does so in the same order on all ranks, because pools
-// record the order.
+// synchronize waits for all streams. The order must be the same on all ranks, because pools
+// record it.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
