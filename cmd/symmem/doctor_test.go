@@ -106,7 +106,7 @@ func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := runSymmem(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")
 	if !ok {
-		t.Fatalf("no verdict: %s", stdout)
+		t.Fatalf("the output contains no verdict: %s", stdout)
 	}
 	for name, home := range map[string]string{"none": "", "not a folder": os.DevNull} {
 		t.Run(name, func(t *testing.T) {

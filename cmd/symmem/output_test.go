@@ -23,7 +23,8 @@ func TestNCCLLogIsNotInReport(t *testing.T) {
 		args := append(strings.Fields(command), "--backend=nccl", "--ranks=2", "--json")
 		code, stdout, stderr := runSymmem(t, args...)
 		if code != exitOK || stdout == "" {
-			t.Errorf("%s: exit code %d, standard output %q\n%s", command, code, stdout, stderr)
+			t.Errorf("%s: exit code %d, standard output %q; want 0 and a report\n%s",
+				command, code, stdout, stderr)
 		}
 		for line := range strings.Lines(stdout) {
 			if !json.Valid([]byte(line)) {

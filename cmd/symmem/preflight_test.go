@@ -90,7 +90,7 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("exit code %d, report %s; want 3 links and 4 calls\n%s", code, &r.stdout, &r.stderr)
 	}
 	if b, err := os.ReadFile(metrics); err != nil || !strings.Contains(string(b), "preflight_ok 1") {
-		t.Errorf("metrics = %q, %v; want ok", b, err)
+		t.Errorf("metrics = %q, %v; want preflight_ok 1", b, err)
 	}
 	r = startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--min-link=1e6")
 	if code, report := r.wait(t); code != 5 || report.Faults[0].Kind != preflight.KindLink {
@@ -120,7 +120,8 @@ func TestInterruptedPreflightReports(t *testing.T) {
 	}
 	if code, report := r.wait(t); code != 128+int(syscall.SIGINT) || len(report.Faults) != 1 ||
 		report.Faults[0].Kind != preflight.KindJob {
-		t.Errorf("exit code %d, report %s; want 130 and the signal\n%s", code, &r.stdout, &r.stderr)
+		t.Errorf("exit code %d, report %s; want 130 and a fault about the signal\n%s",
+			code, &r.stdout, &r.stderr)
 	}
 }
 

@@ -50,7 +50,7 @@ func startLongRun(t *testing.T) *longRun {
 	for done := 0; done < 100; {
 		line, err := r.stderr.ReadString('\n')
 		if n, scanErr := fmt.Sscanf(line, progressPrefix+"%d", &done); n != 1 {
-			t.Fatalf("line %q: %v, %v", line, err, scanErr)
+			t.Fatalf("got the line %q (%v, %v), want progress", line, err, scanErr)
 		}
 	}
 	r.findRanks()

@@ -49,7 +49,7 @@ func TestRanksInOtherPIDNamespacesGetAdvice(t *testing.T) {
 	for rank := range outputs {
 		if codes[rank] != exitUsage || !strings.Contains(outputs[rank], "shareProcessNamespace: true") ||
 			strings.Contains(outputs[rank], "lost") {
-			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], outputs[rank])
+			t.Errorf("rank %d: exit code %d; want 2 and advice\n%s", rank, codes[rank], outputs[rank])
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestRanksInOtherPIDNamespacesWorkOnGPUs(t *testing.T) {
 	codes, outputs := verifyInNamespaces(t, "--backend=nccl")
 	for rank := range outputs {
 		if codes[rank] != exitOK {
-			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], outputs[rank])
+			t.Errorf("rank %d: exit code %d; want 0\n%s", rank, codes[rank], outputs[rank])
 		}
 	}
 }

@@ -24,7 +24,7 @@ func runRandom(t *testing.T, args ...string) (code int, report random.Report, st
 	arguments := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
 	code, stdout, stderr := runSymmem(t, append(arguments, args...)...)
 	if stdout == "" {
-		t.Fatalf("exit code %d\n%s", code, stderr)
+		t.Fatalf("exit code %d without a report\n%s", code, stderr)
 	}
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
@@ -40,7 +40,8 @@ func checkResources(t *testing.T, code int, r random.Report, stderr string) {
 		t.Errorf("exit code %d, report %+v; want 0 and 5 correct rounds\n%s", code, r, stderr)
 	}
 	if len(r.Resources) == 0 || len(r.Lost()) > 0 {
-		t.Errorf("resources after the run: %v, lost: %v", r.Resources, r.Lost())
+		t.Errorf("resources after the run: %v, not released: %v; want all released",
+			r.Resources, r.Lost())
 	}
 	if lines := strings.Count(stderr, "round "); lines != 5 {
 		t.Errorf("got %d lines of progress, want 5:\n%s", lines, stderr)

@@ -40,7 +40,7 @@ func runDiverging(t *testing.T, check string) (report verify.Report, text string
 	code, stdout, stderr := runSymmem(t, "verify", "--ranks=4", "--placement=address", "--skew",
 		"--churn=200", "--seed=1", "--callsites", "--json", "--check="+check)
 	if code != exitWrong {
-		t.Fatalf("check %s: exit code %d\n%s", check, code, stderr)
+		t.Fatalf("check %s: exit code %d; want 1\n%s", check, code, stderr)
 	}
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("check %s: %v\n%s", check, err, stdout)
@@ -49,7 +49,7 @@ func runDiverging(t *testing.T, check string) (report verify.Report, text string
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	for _, line := range lines {
 		if !rankPrefix.MatchString(line) {
-			t.Errorf("check %s: standard error has %q", check, line)
+			t.Errorf("check %s: standard error has the unexpected line %q", check, line)
 		}
 		texts = append(texts, rankPrefix.ReplaceAllString(line, ""))
 	}

@@ -34,8 +34,8 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 		arrows := arrowsOf(p)
 		seen += len(arrows)
 		if up := arrowsUp(arrows); len(up) > maxArrowsUp {
-			t.Errorf("%s: %d references lead to earlier files, but at most %d may; move the declarations "+
-				"or invert the dependencies: %v", p.PkgPath, len(up), maxArrowsUp, up)
+			t.Errorf("%s: %d references lead to earlier files, but at most %d are allowed; move the "+
+				"declarations or invert the dependencies: %v", p.PkgPath, len(up), maxArrowsUp, up)
 		}
 	}
 	if seen < 100 {

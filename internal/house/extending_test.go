@@ -204,7 +204,8 @@ func TestPlacesNameAllEntries(t *testing.T) {
 		for _, at := range p.places {
 			text := at.text(t, files, all)
 			if n := strings.Count(text, `"`) / 2; at.counted && n != len(entries) {
-				t.Errorf("%v has %d texts for the entries %v: see docs/extending/%s.md", at, n, entries, p.page)
+				t.Errorf("%v has %d strings for the entries %v: see docs/extending/%s.md",
+					at, n, entries, p.page)
 			}
 			if at.counted {
 				continue

@@ -86,14 +86,14 @@ func TestTableRoundTrip(t *testing.T) {
 		}
 		decoded, err := Decode(encoded)
 		if err != nil {
-			t.Fatalf("%v in\n%s", err, encoded)
+			t.Fatalf("Decode: %v in\n%s", err, encoded)
 		}
 		want := *table
 		want.Rules = sorted(table.Rules)
 		if diff := cmp.Diff(&want, decoded, cmp.Transformer("measured", func(s Step) string {
 			return fmt.Sprint(s)
 		})); diff != "" {
-			t.Fatalf("(-written +read):\n%s", diff)
+			t.Fatalf("the decoded table differs (-written +read):\n%s", diff)
 		}
 		if table.Digest() != decoded.Digest() {
 			t.Fatal("encoding and decoding changed the digest")
@@ -146,7 +146,7 @@ func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {
 		for _, s := range Derive(reduceCalls, Window, points).Steps {
 			for _, p := range s.Measured {
 				if s.Path == Window && p.slower(Window) > 1.00001*p.threshold() {
-					t.Fatalf("%+v takes the window path", p)
+					t.Fatalf("%+v takes the window path, although plain is faster", p)
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 			bytes := int64(p.Bytes)
 			path, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
 			if !reason.HasRule() || path == Direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
-				t.Fatalf("%+v: path %v, because %v", p, path, reason)
+				t.Fatalf("%+v: ChooseDirect = %v, because %v; want the fastest path", p, path, reason)
 			}
 			if path, _ := table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape); path != Other {
 				t.Fatal("a rule about symmetric buffers affects other buffers")
@@ -240,7 +240,7 @@ func TestRulesCanBeDerivedAgain(t *testing.T) {
 		rules = append(rules, Derive(calls, table.Otherwise, table.Measured(calls)))
 	}
 	if got := table.Replace(rules...); got.Digest() != table.Digest() {
-		t.Errorf("the rules choose differently: %v", rules)
+		t.Errorf("rules derived from the same times choose differently: %v", rules)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestRatiosCompareNeighbouringRuns(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
 	if slow := results.below(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
-		t.Errorf("below(1.05) = %q, want the all_reduce", slow)
+		t.Errorf("below(1.05) = %q, want only the all_reduce", slow)
 	}
 	if slow := results.below(0); slow != nil {
 		t.Errorf("below(0) = %q, want none", slow)

@@ -18,10 +18,10 @@ func TestRoundTripWithOneP(t *testing.T) {
 	p := NewProbe()
 	single := min(len(allowed), runtime.GOMAXPROCS(0)) < 2
 	if single != (p == nil) {
-		t.Fatalf("NewProbe() = %v; want nil: %v", p, single)
+		t.Fatalf("NewProbe() = %v; want a nil Probe: %v", p, single)
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	if ns, err := p.RoundTrip(); err != nil || single != (ns == 0) {
-		t.Errorf("RoundTrip() = %v, %v; want 0: %v", ns, err, single)
+		t.Errorf("RoundTrip() = %v, %v; want a time of 0: %v", ns, err, single)
 	}
 }

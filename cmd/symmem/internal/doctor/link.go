@@ -93,7 +93,7 @@ func (l *Links) queryNVML(gpus []GPU) error {
 		switch {
 		case errors.Is(err, errNVMLUnsupported):
 		case err != nil:
-			return fmt.Errorf("querying the link of GPUs %d and %d: %w", p.From, p.To, err)
+			return fmt.Errorf("querying the link between GPUs %d and %d: %w", p.From, p.To, err)
 		default:
 			p.NVLink = yesNo(connected)
 		}

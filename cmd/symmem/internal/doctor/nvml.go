@@ -60,7 +60,7 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	case nvmlNotSupported:
 		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
 	default:
-		return fmt.Errorf("%s: NVML's result is %d", name, code)
+		return fmt.Errorf("%s: NVML returned error %d", name, code)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestQueryNVMLWithoutLibrary(t *testing.T) {
 		t.Errorf("the links are %+v, want unknown", l)
 	}
 	if got := nvmlVersion(); got != "" {
-		t.Errorf("nvmlVersion() = %q, want an empty text", got)
+		t.Errorf("nvmlVersion() = %q, want an empty string", got)
 	}
 }
 

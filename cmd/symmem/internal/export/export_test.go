@@ -240,7 +240,7 @@ func TestPerfettoEvents(t *testing.T) {
 	for _, e := range rank.Events {
 		count[e.Phase]++
 		if e.Time < 0 || e.Phase == "X" && e.Duration <= 0 {
-			t.Errorf("event %+v; want a time and a duration", e)
+			t.Errorf("event %+v; want a time of at least 0 and a positive duration", e)
 		}
 	}
 	if count["i"] != 20 || count["X"] != 20 || count["C"] != 20 && count["C"] != 21 {

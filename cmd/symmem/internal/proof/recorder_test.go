@@ -152,7 +152,7 @@ func TestCloseKeepsUserLog(t *testing.T) {
 	}
 }
 
-func TestUnreadableLogIsProblem(t *testing.T) {
+func TestProblemReportsUnreadableLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(fileVariable, "/dev/null")

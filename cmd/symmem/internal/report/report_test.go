@@ -81,7 +81,7 @@ func TestPending(t *testing.T) {
 		t.Errorf("pending rows differ (-want +got):\n%s", d)
 	}
 	if last := p.Pending[2]; !slices.Equal(last.Ranks, []int{2}) || last.Time != 1001 {
-		t.Errorf("ranks %v are behind since %d; want rank 2 since 1001", last.Ranks, last.Time)
+		t.Errorf("ranks %v have been behind since %d; want rank 2 since 1001", last.Ranks, last.Time)
 	}
 	states := []page.State{page.Registered, page.Deregistered, page.Registered}
 	if !slices.Equal(p.Windows[0].States, states) {
