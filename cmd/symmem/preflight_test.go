@@ -29,7 +29,7 @@ func startPreflight(t *testing.T, env []string, args ...string) *preflightRun {
 	t.Helper()
 	r := &preflightRun{}
 	args = append([]string{"preflight", "--backend=host", "--json"}, args...)
-	r.cmd = systest.Command(t, systest.Patience, command(t), args...)
+	r.cmd = systest.Command(t, 2*systest.Patience, command(t), args...)
 	r.cmd.Env = append(os.Environ(), env...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	if err := r.cmd.Start(); err != nil {
@@ -220,7 +220,7 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 		defer tick.Stop()
 		for n := 0; ; n++ {
 			signal := syscall.SIGSTOP
-			if n%50 == 0 {
+			if n%25 == 0 {
 				signal = syscall.SIGCONT
 			}
 			_ = slow.Signal(signal) // the process may have exited
