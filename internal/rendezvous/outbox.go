@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// While more than outboxLimit bytes of replies to a client are pending, the server does not
-// read that client's requests. A single reply may be larger.
+// outboxLimit bounds the pending replies to a client in bytes. While there are more, the server
+// does not read that client's requests. A single reply may be larger.
 const outboxLimit = 1 << 20
 
 // outbox buffers the replies to a client, so that a slow client does not delay others.

@@ -46,7 +46,7 @@ func (n output) write() {
 	}
 }
 
-// If a test started this process as a rank, Main runs the rank and exits. Otherwise it does
+// Main runs a rank and exits if a test started this process as a rank. Otherwise it does
 // nothing. TestMain must call it first.
 func Main(join Join) {
 	text := os.Getenv(programVariable)

@@ -28,8 +28,8 @@ var verdictContracts = []contract{
 	{"long work that all ranks have submitted causes no warning", testNoWarning},
 }
 
-// For each kind of wait, testEachWait creates a world, calls before, waits on rank 0, and
-// passes the error of the wait to judge.
+// testEachWait tests every kind of wait. For each, it creates a world, calls before, waits on
+// rank 0, and passes the error of the wait to judge.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),

@@ -64,8 +64,8 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 	}
 }
 
-// Connections survive a partition of length healedPartition. It is shorter than
-// sys.SilenceLimit, so that data is sent again after the partition and before the limit.
+// healedPartition is the length of a partition that connections must survive. It is shorter
+// than sys.SilenceLimit, so that data is sent again after the partition and before the limit.
 const healedPartition = 2500 * time.Millisecond
 
 // TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join.
