@@ -183,8 +183,8 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anySuspect reports whether some link may or may not be silent: its machine has not answered
-// for a while, but not long enough to be lost.
+// anySuspect reports whether it is still unknown for some link whether the machine at its other
+// end answers.
 func anySuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect

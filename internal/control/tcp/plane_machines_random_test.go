@@ -49,7 +49,7 @@ func (f *faultCounts) check(t *testing.T, clusters int) {
 	}
 }
 
-// At most one in maxNotJudged clusters may remain unjudged.
+// maxNotJudged is how many clusters there must be for each cluster that is not judged.
 const maxNotJudged = 10
 
 func (f *faultCounts) total() string {
