@@ -165,7 +165,7 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 	return all, err
 }
 
-// gather gathers own from every rank. It must have the same length on all ranks.
+// gather gathers own from every rank. own must have the same length on all ranks.
 func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
 	got := make([]byte, len(own)*g.size)
 	// After a timeout, the call may still write to got, so got is returned only on success.
@@ -211,9 +211,9 @@ func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	return nil
 }
 
-// gatherOn gathers own bytes from every rank. The gathered data has all bytes. It reads this
-// rank's bytes from host memory at address host, and stores the gathered data directly after
-// them.
+// gatherOn gathers data on a stream. own is the number of bytes from each rank, and all is the
+// number of bytes from all ranks. gatherOn reads this rank's bytes from host memory at address
+// host, and stores the gathered bytes directly after them.
 func (g *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {

@@ -20,7 +20,7 @@ type comparer struct {
 	call atomic.Pointer[driver.Call]
 }
 
-// If the ranks share memory, announce publishes the call's digest to the other ranks. Direct
+// announce publishes the call's digest to the other ranks if the ranks share memory. Direct
 // kernels also compare their calls, but a rank with a different call may use NCCL. In that case,
 // only the announcements reveal the difference.
 //

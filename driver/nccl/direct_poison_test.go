@@ -14,7 +14,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Failure modes: ways in which failCall makes a call fail.
+// Ways in which failCall makes a call fail.
 const (
 	missingRank   = "a missing rank"
 	differentCall = "a different call"

@@ -49,8 +49,8 @@ func (f *faults) launchedMismatch(ticket uint64) error {
 	return f.mismatch(call, ticket)
 }
 
-// If a kernel has reported a fault, checkKernels makes the group fail and returns the cause of
-// the failure.
+// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of
+// the failure. If there is no such fault, it returns nil.
 func (f *faults) checkKernels() error {
 	err := f.kernelFault()
 	if err == nil {

@@ -47,9 +47,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// If ranks share a GPU, and therefore a context, loadKernelsEagerly restarts the program with
-// CUDA_MODULE_LOADING=EAGER. With lazy loading, the first launch of a kernel would load the
-// kernel, and might wait for kernels of other ranks (docs/design/nccl-memory.md).
+// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU,
+// and therefore a context. With lazy loading, the first launch of a kernel would load the kernel,
+// and might wait for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !sharingEnabled() || os.Getenv(loading) != "" {

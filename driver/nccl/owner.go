@@ -68,8 +68,8 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// If the communicator is a level of a two-level group, Whole returns the two-level group.
-// Otherwise it returns the communicator's own group.
+// Whole returns the two-level group if the communicator is one of its levels. Otherwise it
+// returns the communicator's own group.
 func (o *owner) Whole() stream.Group {
 	if whole := o.teardown.whole.Load(); whole != nil {
 		return whole.group
@@ -77,8 +77,8 @@ func (o *owner) Whole() stream.Group {
 	return o
 }
 
-// If another library has captured calls of the group, ReplayFault returns the group's fault, or
-// nil. Otherwise it returns nil.
+// ReplayFault returns the group's fault if another library has captured calls of the group. If
+// there is no fault, or if no other library has captured calls, it returns nil.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.replayed.Load() {
 		return nil
@@ -90,7 +90,7 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// If the group's latest launch is on the stream, RecordEvent records the event of that launch. If
+// RecordEvent records the event of the group's latest launch if that launch is on the stream. If
 // forget is set, the stream is being abandoned, and RecordEvent forgets the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
@@ -104,8 +104,8 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly checks for a collective that needs data from all ranks but ended before all ranks
-// had launched it. If it finds this, it makes the group fail and returns the cause. Under CUDA's
+// EndedEarly checks whether a collective that needs data from all ranks ended before all ranks
+// had launched it. If so, EndedEarly makes the group fail and returns the cause. Under CUDA's
 // MPS, an NCCL kernel ends early if another rank's process exits. It also ends early if another
 // rank aborts its communicator, because an aborted kernel does not wait for its input but still
 // notifies its peers. Before EndedEarly makes the group fail, it waits briefly for the loss of a

@@ -250,7 +250,7 @@ func (r *registrar) disableWindows(rank int) {
 	}
 }
 
-// If the group has a direct path, share exports a segment to the other ranks.
+// share exports a segment to the other ranks if the group has a direct path.
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {

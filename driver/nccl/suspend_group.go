@@ -114,8 +114,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// If the communicator has not failed and is not closed, locked calls do with the communicator's
-// lock held. The lock keeps the teardown from freeing addresses during the call.
+// locked calls do with the communicator's lock held, so that the teardown does not free addresses
+// during the call. If the communicator has failed or is closed, locked returns the cause instead.
 func (s *suspender) locked(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -192,7 +192,7 @@ func (t *twoLevel) formulaReason() string {
 		"implement", formula)
 }
 
-// If the group has levels, registerTwin gives a new window a twin (window.twin).
+// registerTwin gives a new window a twin (window.twin) if the group has levels.
 func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {

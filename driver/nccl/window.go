@@ -86,8 +86,8 @@ func (w *window) deregisterSelf() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// If graphs of other libraries use the window or its segment, deferDeregister defers the
-// deregistration until these graphs are destroyed, and returns true. Otherwise it does nothing
+// deferDeregister defers the deregistration until graphs of other libraries that use the window
+// or its segment are destroyed, and returns true. If there are no such graphs, it does nothing
 // and returns false.
 func (w *window) deferDeregister() bool {
 	r := w.registrar

@@ -87,9 +87,9 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// If replayEvent does not exist, makeReplayEvent creates it and records it after the latest
-// launch. Graphs of other libraries refer to the event, and keep the communicator that owns it
-// alive.
+// makeReplayEvent creates replayEvent and records it after the latest launch. It does nothing if
+// replayEvent exists. Graphs of other libraries refer to the event, and keep the communicator
+// that owns it alive.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil
@@ -107,8 +107,8 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	return nil
 }
 
-// If the latest launch is on stream s, RecordLatest records latestEvent, which then marks the end
-// of the work queued on s so far.
+// RecordLatest records latestEvent if the latest launch is on stream s. The event then marks the
+// end of the work queued on s so far.
 func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +127,8 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 // and nil otherwise.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// If the latest launch is on stream s, ForgetLatest forgets that launch, so that the next launch
-// does not wait for it.
+// ForgetLatest forgets the latest launch if that launch is on stream s. The next launch then does
+// not wait for it.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

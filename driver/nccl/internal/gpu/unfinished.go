@@ -58,8 +58,8 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// If memory need not stay mapped, Reclaim calls the functions that FreeWhenIdle has deferred, in
-// order. It returns true as all if no deferred function is left. The caller must not hold any
+// Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
+// mapped. It returns true as all if no deferred function is left. The caller must not hold any
 // lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.KeepsMemory() {

@@ -62,8 +62,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// If k is still unused, runDeferred runs k's deferred function and decrements the count of
-// k.dependsOn. It then repeats these steps for k.dependsOn.
+// runDeferred runs k's deferred function if k is still unused. It then decrements the count of
+// k.dependsOn and repeats these steps for k.dependsOn.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// If a Recv is waiting, deliver starts the goroutine that delivers messages, unless it is already
-// running. The caller must hold in.mu.
+// deliver starts the goroutine that delivers messages if a Recv is waiting and the goroutine is
+// not running yet. The caller must hold in.mu.
 func (in *inbox) deliver() {
 	if in.running || in.stopped || len(in.pending) == 0 {
 		return

@@ -24,11 +24,11 @@
 //
 // # States of a message
 //
-// A message from one rank to another uses one of the slots of these two ranks. Each slot has two
-// words: full is 1 from the arrival of a message until the receiver claims it, and taken is 1
-// from the end of the copy until the sender reuses the slot. Captured messages can be replayed,
-// because every replay writes the same values to the two words. Whatever differs between replays
-// is in the header.
+// For each pair of sender and receiver, there is a fixed number of slots, and each message uses
+// one of them. A slot has two words: full is 1 from the arrival of a message until the receiver
+// claims it, and taken is 1 from the end of the copy until the sender reuses the slot. Captured
+// messages can be replayed, because every replay writes the same values to the two words.
+// Whatever differs between replays is in the header.
 //
 // A Send allocates a slot and a block of staging memory (stage). If none is free, it waits as
 // long as one may become free. It is then queued (queueSend) and announced to the peer

@@ -84,8 +84,8 @@ func (e *End) release() {
 	}
 }
 
-// If canAccept returns true, refuse lets the stream of a Recv continue without a message. The
-// caller must hold inbox.mu.
+// refuse lets the stream of a Recv continue without a message. It does nothing unless canAccept
+// returns true. The caller must hold inbox.mu.
 func (e *End) refuse() {
 	if e.handled || !e.canAccept() {
 		return

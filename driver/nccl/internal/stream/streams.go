@@ -75,9 +75,9 @@ var errForeign = errors.New("the stream belongs to another device")
 // NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// If the owner of stream is capturing it, keepInCapture keeps p alive until the captured graph is
-// destroyed. If the driver cannot report when that happens, p stays alive until the device is
-// closed.
+// keepInCapture keeps p alive until the graph that the owner of stream is capturing is destroyed.
+// If the driver cannot report when that happens, p stays alive until the device is closed. If
+// stream is not being captured, keepInCapture does nothing.
 func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := d.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
