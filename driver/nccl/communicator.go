@@ -33,9 +33,9 @@ import (
 // function decide chooses each step of this teardown.
 //
 // The parts share the lock mu. It is held during calls to NCCL, because NCCL permits only one
-// thread at a time, and while a call is assigned its position in the group's order of calls. It
-// guards the windows, the recordings and writes to the history. The package comment describes the
-// lock order.
+// thread at a time. It is also held while a call is assigned its position in the group's order of
+// calls. It guards the windows, the recordings and writes to the history. The package comment
+// describes the lock order.
 type communicator struct {
 	// Every launch uses the first fields. They are adjacent so that they occupy few cache lines.
 

@@ -9,7 +9,8 @@ import (
 	"symmem/internal/control"
 )
 
-// comparer checks that all ranks launch the same calls.
+// comparer checks that all ranks launch the same calls. It identifies a call by its ticket, which
+// is the call's number in the group.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane

@@ -41,12 +41,12 @@
 // # Order
 //
 // Direct kernels of one group must not overlap on a rank, because they share exchange memory and
-// the call counter. Events keep the launches in order (direct.LaunchOrder). Because symmem does
-// not see replays of other libraries' graphs, each capture waits for the group's event before the
-// group's first call, and records the event after the last call (direct.Recordings). Events also
-// order NCCL's kernels with respect to direct kernels. A direct kernel and an NCCL kernel might
-// not fit on a GPU together, so ranks that ran them in different orders would deadlock. NCCL
-// itself keeps its kernels of one group in order.
+// the call counter. Events keep the launches in order (direct.LaunchOrder). Symmem does not see
+// replays of other libraries' graphs. Therefore each captured graph itself waits for the group's
+// event before the group's first call, and records the event after the last call
+// (direct.Recordings). Events also order NCCL's kernels with respect to direct kernels. A direct
+// kernel and an NCCL kernel might not fit on a GPU together, so ranks that ran them in different
+// orders would deadlock. NCCL itself keeps its kernels of one group in order.
 //
 // # Graphs of other libraries
 //

@@ -14,7 +14,7 @@ import (
 )
 
 // calls holds the group calls captured in one graph. Each launch of the graph assigns new tickets
-// to the collectives and new numbers to the messages.
+// (numbers in the group's order) to the collectives, and new numbers to the messages.
 type calls struct {
 	gpu *gpu.GPU
 	// all holds the collectives and messages in the order of capture.

@@ -148,8 +148,8 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket to a collective. If calls are compared, admit also compares the
-// collective across ranks. The caller must hold s.Mu and c.mu.
+// admit assigns a ticket, which is a number in the group's order, to a collective. If calls are
+// compared, admit also compares the collective across ranks. The caller must hold s.Mu and c.mu.
 //
 // If a peer has failed because of this call, the comparison finds the reason. If calls are not
 // compared, admit itself returns an error when a peer has failed, because NCCL might wait forever

@@ -79,9 +79,9 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 const wordBytes = 4
 
 // misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel for the
-// call would read misaligned input on some rank. The alignment of the parts matters in an
-// in-place AllGather, where each rank's input is a part of the output, and in a ReduceScatter,
-// where each part of the input is read by some rank.
+// call would read misaligned input on some rank. In an in-place AllGather, each rank's input is a
+// part of the output, so the alignment of the parts matters. The same is true of a ReduceScatter,
+// because each part of the input is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.unaligned {
 		return false

@@ -81,7 +81,7 @@ func recordLaunch(c *communicator, ticket uint64) {
 
 // TestCallsThatEndedEarlyAreFaults checks a call that has completed although a rank on another
 // machine has failed. EndedEarly must return a fault, even if the notice of that failure arrives
-// only after the call has completed, as may happen if this process was stopped for a while.
+// only after the call has completed. That may happen if this process was stopped for a while.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)

@@ -93,10 +93,10 @@ func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
 	return levelStep{level: l.inter, path: driver.PathPlain, call: call}
 }
 
-// allReduce returns the steps of an AllReduce. A ReduceScatter within each machine leaves each rank
-// with one part of its machine's sum, an AllReduce between machines adds up these parts, and an
-// AllGather within each machine collects the results. call.Count is the number of elements in a
-// part.
+// allReduce returns the steps of an AllReduce. First, a ReduceScatter within each machine leaves
+// each rank with one part of its machine's sum. Then an AllReduce between machines adds up these
+// parts. Finally, an AllGather within each machine collects the results. call.Count is the number
+// of elements in a part.
 func (l *levels) allReduce(call driver.Call) []levelStep {
 	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
 	scatter, add, gather := call, call, call

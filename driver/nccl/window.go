@@ -207,8 +207,8 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the address at which this rank can access each rank's copy of a buffer, which has
-// the same offset on all ranks.
+// Locate returns the address at which this rank can access each rank's copy of a buffer. The
+// buffer has the same offset on all ranks.
 func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segment := range w.addresses {
 		addresses = append(addresses, segment+address-w.segment.Address())

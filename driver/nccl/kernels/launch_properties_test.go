@@ -152,9 +152,9 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	})
 }
 
-// TestEveryReductionHasAKernel checks that every type and reduction for which Reduces returns
-// true has a kernel for every size, formula and kind of memory, and that the pieces cover the
-// buffer.
+// TestEveryReductionHasAKernel checks every type and reduction for which Reduces returns true.
+// There must be a kernel for every size, formula and kind of memory, and the pieces of a call
+// must cover the buffer.
 func TestEveryReductionHasAKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		input := drawLaunch(t)

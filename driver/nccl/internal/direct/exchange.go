@@ -276,8 +276,8 @@ func (x *Exchange) retire() *kernels.Report {
 // does not wait for the kernels.
 //
 // A waiting kernel polls a word in host memory. A kernel that starts reads a copy of this word on
-// the GPU instead, because reading host memory at that point would add 0.5 us to the 2.7 us that
-// a call of 1 KiB takes.
+// the GPU instead. Reading host memory at that point would add 0.5 us to the 2.7 us that a call
+// of 1 KiB takes.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -21,12 +21,12 @@
 //
 // # Threads
 //
-// CUDA's current context belongs to an operating system thread. A single call makes the context
-// current in the same transition to C (GPU.With), whereas a sequence of calls locks its goroutine
-// to a thread on which the context is current (GPU.Do). Both are cheaper than passing work to an
-// executor thread. If the process has adopted streams of another library (GPU.Adopted), some CUDA
-// calls would invalidate that library's captures, on whichever thread they are made. Each call is
-// therefore made on a thread in relaxed capture mode.
+// CUDA's current context belongs to an operating system thread. For a single call, the context is
+// made current in the same transition to C (GPU.With). For a sequence of calls, the goroutine is
+// locked to a thread on which the context is current (GPU.Do). Both are cheaper than passing work
+// to an executor thread. If the process has adopted streams of another library (GPU.Adopted),
+// some CUDA calls would invalidate that library's captures, on whichever thread they are made.
+// Each call is therefore made on a thread in relaxed capture mode.
 //
 // # Invariants
 //

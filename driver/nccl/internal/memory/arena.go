@@ -44,9 +44,9 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits the size of an arena while a kernel is stuck, because the addresses of
-// closed arenas are then not freed, and the process could run out of addresses. Callers retry with
-// fewer bytes.
+// stuckArenaBytes limits the size of an arena while a kernel is stuck. The addresses of closed
+// arenas are then not freed, so the process could run out of addresses. Callers retry with fewer
+// bytes.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.

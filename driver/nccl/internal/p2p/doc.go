@@ -4,10 +4,11 @@
 // A Send copies its buffer to staging memory on the sender's GPU in stream order, so that the
 // stream does not wait for the receiver. During the call it also announces the message to the
 // receiver, in host memory that both ranks share (mailbox). Package message matches each Recv
-// with a message. The Recv's stream waits for a word in a descriptor, which is a block of host
-// memory, and then runs a kernel that copies the data to which the descriptor refers. Once the
-// message has arrived, the host fills in the descriptor and sets the word. The host must not call
-// CUDA to do so, because the call might wait for a thread that is itself waiting for this stream.
+// with a message. Each Recv has a descriptor, which is a block of host memory. The Recv's stream
+// waits for a word in the descriptor, and then runs a kernel that copies the data to which the
+// descriptor refers. Once the message has arrived, the host fills in the descriptor and sets the
+// word. The host must not call CUDA to do so, because the call might wait for a thread that is
+// itself waiting for this stream.
 //
 // # States of a group's messages
 //

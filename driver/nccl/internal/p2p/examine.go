@@ -44,8 +44,8 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// For a Recv, examineMessage returns an error if the message can never arrive. For a captured
-// Send, it returns an error if the previous message in the slot can never be copied.
+// examineMessage returns an error if the message of a Recv can never arrive. For a captured Send,
+// it returns an error if the previous message in the slot can never be copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error

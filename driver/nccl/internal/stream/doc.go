@@ -14,10 +14,10 @@
 // work. A stream whose lock is held does not count as idle.
 //
 // An adopted stream belongs to another library, which may capture or destroy it at any time
-// (adoption). The package may ask CUDA whether the stream is being captured, but not whether it
-// is idle, because the latter query would invalidate a capture that the owner may be beginning.
-// Instead, each call records an event after its work, and the package queries the event. Close
-// waits for running queries, after which the owner may destroy the stream.
+// (adoption). The package may ask CUDA whether the stream is being captured. It must not ask CUDA
+// whether the stream is idle, because that query would invalidate a capture that the owner may be
+// beginning. Instead, each call records an event after its work, and the package queries the
+// event. Close waits for running queries, after which the owner may destroy the stream.
 //
 // If work on a stream never completes, Stream.Abandon replaces the CUDA stream under it and marks
 // the process as stuck. An adopted stream is not replaced.

@@ -14,8 +14,8 @@ import (
 func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestUnusedEventsReturnToPool drops events that were allocated among small objects that stay
-// alive, because Go may allocate several tiny objects in one block, and a single live object
-// keeps the whole block alive.
+// alive. Go may allocate several tiny objects in one block, and a single live object would keep
+// the whole block alive.
 func TestUnusedEventsReturnToPool(t *testing.T) {
 	const events = 1000
 	d := newStreams(t)

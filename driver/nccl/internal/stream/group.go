@@ -9,8 +9,8 @@ import (
 
 // Group is a communicator as seen by streams. Streams compare groups by pointer.
 type Group interface {
-	// Await waits until a stream is idle, and checks whether the group has failed. ticket and
-	// operation identify the stream's last collective.
+	// Await waits until a stream is idle, and checks whether the group has failed. ticket (a number
+	// in the group's order) and operation identify the stream's last collective.
 	Await(ctx context.Context, stream *Stream, ticket uint64, operation driver.Operation) error
 	// KernelsEnded returns a channel that is closed once the group has failed or is closed and its
 	// kernels have exited or been abandoned.

@@ -16,8 +16,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// Wait here rather than in CUDA's copy call, which would wait while this function holds the
-		// stream's lock, so that the fault of a group could not interrupt it.
+		// Wait here rather than in CUDA's copy call. That call is made with the stream's lock held,
+		// so the fault of a group could not interrupt its wait.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
