@@ -102,9 +102,10 @@ func (p *plan) Refusal(path driver.Path) error {
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
 
-// refuseFormula returns an error for a reduction in a group with a formula, because NCCL's order of
-// additions depends on the size and on many other things. A group of one rank and a call without
-// elements can use NCCL, because they add nothing.
+// refuseFormula returns an error for a reduction in a group that requires a formula. NCCL cannot
+// follow a formula, because its order of additions depends on the size and on many other things.
+// A group of one rank can use NCCL, and so can a call without elements, because there is nothing
+// to add.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
