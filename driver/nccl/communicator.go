@@ -42,7 +42,7 @@ type communicator struct {
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
-	// closing is set by Close, after which nothing is launched.
+	// closing is set by Close. Nothing is launched once it is set.
 	closing atomic.Bool
 	// isLevel is set if the communicator is a level of a two-level group. It is set before the
 	// first launch.

@@ -9,7 +9,7 @@
 //
 // An arena consists of two reserved address ranges of the same size. A segment is one physical
 // allocation that is mapped into both ranges at the same offset. Windows cover only the first
-// mapping, whose addresses are the ones that callers use. NCCL finds windows by address, so the
+// mapping. Callers use addresses in the first mapping. NCCL finds windows by address, so the
 // address passed to NCCL selects the path: NCCL uses window kernels for addresses in the first
 // mapping, and plain kernels for addresses in the second. Without the second mapping, NCCL would
 // use its window kernels whenever it can, even where they are slower.

@@ -54,8 +54,8 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 }
 
 // TestStreamIsNotBlockedByALaunchOnAnother uses a stream, also in a capture, while a launch on
-// another stream waits for the peer, with which it compares the call. Both streams have calls of
-// the group.
+// another stream waits for the peer in order to compare the call. Both streams have calls of the
+// group.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})

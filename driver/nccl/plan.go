@@ -177,8 +177,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL and, if NCCL runs a single call, prepares that call. In a
-// group of one rank, the call is just a copy, except with PremulSum.
+// prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it also prepares that
+// call. In a group of one rank, the call is just a copy, except with PremulSum.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {

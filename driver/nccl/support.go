@@ -24,8 +24,8 @@ type support struct {
 	rank      int
 }
 
-// newSupport returns the support for a group on the given number of machines, whose GPUs have the
-// given major compute capability.
+// newSupport returns the support for a group. major is the major compute capability of the
+// group's GPUs, and machines is the number of machines that the group spans.
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{

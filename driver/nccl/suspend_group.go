@@ -56,8 +56,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory and the staging memory of messages, including those of the
-// levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators. The
+// Suspend releases the exchange memory and the staging memory of messages, for the group and for
+// its levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators. The
 // field Released of the result does not include that memory.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())

@@ -69,8 +69,8 @@ func (h *blockedPair) release(ranks ...int) {
 }
 
 // closeBlockedStream closes a rank's stream while its work is blocked. Close must return an
-// error: either a timeout, or the fault of the group, whose wait for the same work may time out
-// first.
+// error: either a timeout or the fault of the group. The group waits for the same work, and its
+// wait may time out first.
 func (m *testRank) closeBlockedStream() error {
 	err := m.stream.Close()
 	m.stream = nil

@@ -208,8 +208,8 @@ func TestTwoLevelsRefuse(t *testing.T) {
 }
 
 // TestTwoLevelsFailTogether makes a level fail on one rank. The group must fail on all ranks.
-// Streams must report the fault only once, and its text must contain the name of the group rather
-// than that of the level.
+// Streams must report the fault only once. The text of the fault must name the group rather than
+// the level.
 func TestTwoLevelsFailTogether(t *testing.T) {
 	for _, failed := range []func(*levels) *communicator{
 		func(l *levels) *communicator { return l.intra },

@@ -290,7 +290,7 @@ func oneShotLimit(ranks int) int64 {
 }
 
 // twoShotLimit returns the size of the largest two-shot sum, in bytes. Each of the two steps uses
-// half of the lines, divided among the ranks. With 2 ranks, the limit is that of one-shot calls.
+// half of the lines, divided among the ranks. With 2 ranks, one-shot calls have the same limit.
 func twoShotLimit(ranks int) int64 {
 	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes

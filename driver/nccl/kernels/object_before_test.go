@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An instruction of compute capability 9.0 has 16 bytes, whose lowest 12 bits are the opcode.
+// An instruction of compute capability 9.0 has 16 bytes. Its lowest 12 bits are the opcode.
 const (
 	instructionBytes = 16
 	exit             = 0x94d

@@ -86,7 +86,7 @@ func rowsNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// normNames lists all kernels that norms use, apart from those of all-reduces.
+// normNames lists all kernels that norms use, apart from the kernels of all-reduces.
 func normNames() map[string]bool {
 	names := map[string]bool{}
 	for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {

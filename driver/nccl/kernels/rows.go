@@ -73,7 +73,7 @@ type slice struct {
 }
 
 // ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather
-// and AllGatherV calls, whose first call must be l.Call. The caller must set l.Symmetric if every
+// and AllGatherV calls. The first call must be l.Call. The caller must set l.Symmetric if every
 // buffer that is divided into parts, in any of the calls, is in a window that every rank can
 // access directly.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {

@@ -9,7 +9,8 @@ import (
 )
 
 // Captured is one end of a message in a graph: a Send or a Recv. Its words of host memory stay
-// allocated as long as the graph exists, and so do the slot and the staging block of a Send.
+// allocated as long as the graph exists. The same is true of the slot and the staging block of a
+// Send.
 type Captured struct {
 	messages   *Messages
 	plan       *Plan

@@ -144,7 +144,8 @@ type Point struct {
 	Handle  cuda.Event
 }
 
-// NewPoint returns a point with a CUDA event from the pool or, if the pool is empty, a new one.
+// NewPoint returns a point with a CUDA event from the pool. If the pool is empty, it creates a
+// new CUDA event.
 func (d *Streams) NewPoint() (*Point, error) {
 	handle, err := d.pool.take(d)
 	if err != nil {
