@@ -59,7 +59,7 @@ type Call struct {
 	// AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
-	// Send with a tag from one rank to another matches the k-th Recv with that tag, where each rank
+	// Send with a tag from one rank to another matches the k-th Recv with that tag. Each rank
 	// counts its calls in the order in which it makes them, on any stream.
 	Tag int
 	// Count is the number of elements. It must not be negative. It is 0 for AllToAllV. For

@@ -24,7 +24,7 @@ import "context"
 //	Inspector      Communicator   the live view shows no waits
 //	Timed          Plan           runs are not timed
 //	Values         Communicator   Group.Agree and related calls are refused
-//	Chooser        Store          each rank has a live view of its own
+//	Chooser        Store          each rank has a separate live view
 //	Suspendable…   Segment,       the memory cannot be suspended; see suspend.go
 //	               Window,
 //	               Communicator

@@ -87,10 +87,10 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error if the operation does not use exactly the lists that are set, if a
-// list does not have one entry per rank, or if a count or an offset is negative or exceeds
-// MaxCount. Call.Validate calls it, so other code needs to call it only if it adds up counts
-// before it has a Call.
+// Validate returns an error if the lists that are set are not exactly those that the operation
+// uses. It also returns an error if a list does not have one entry per rank, or if a count or an
+// offset is negative or exceeds MaxCount. Call.Validate calls it, so other code needs to call it
+// only if it adds up counts before it has a Call.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, half := range [...]struct {

@@ -16,9 +16,9 @@ type Values interface {
 	// concurrent use.
 	//
 	// If ordered is set, a rank that waits in Gather promises not to launch collectives in the
-	// meantime. A rank that is in a collective which the waiting ranks have not launched can then
-	// never arrive, so the wait fails immediately with a DeadlockError. ordered must be the same on
-	// all ranks, and only the first call for a name uses it.
+	// meantime. If another rank is in a collective that the waiting ranks have not launched, it can
+	// therefore never arrive, and the wait fails immediately with a DeadlockError. ordered must be
+	// the same on all ranks, and only the first call for a name uses it.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives returns the number of collectives that this rank has launched, including replays.
 	Collectives() uint64

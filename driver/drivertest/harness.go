@@ -32,7 +32,7 @@ const (
 	Failures Part = "failures"
 	// Anytime requires Close and Abort to return even while other groups connect and wait. Ranks
 	// that share a CUDA context cannot guarantee this: to free memory, the context waits until all
-	// its kernels have completed, and until then it launches no other kernel, not even one that
+	// its kernels have completed. Until then, it launches no other kernel, not even one that
 	// another rank is waiting for.
 	Anytime Part = "closing at any time"
 	// Suspension requires segments and windows to be driver.SuspendableSegments and

@@ -277,7 +277,7 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 }
 
 // testUnmatchedClose closes a group in which a message was sent but not received. Each of the
-// two ranks is the first to close once.
+// two ranks closes first in one subtest.
 func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {

@@ -62,8 +62,8 @@ func result[T reduce.Number](
 }
 
 // average divides a sum by the number of ranks. If the sum is not finite, average scales the
-// elements down by a power of two and adds them again, because the sum of the scaled elements
-// does not overflow if all elements are finite.
+// elements down by a power of two and adds them again. The sum of the scaled elements does not
+// overflow if all elements are finite.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

@@ -8,8 +8,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. Collectives get their tickets when the graph is launched, so that
-// replays and eager calls of a communicator run in the order of their launches.
+// graph holds recorded work. Collectives get their tickets, which determine their order, when
+// the graph is launched, so that replays and eager calls of a communicator run in the order of
+// their launches.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []step // guarded by the stream's mu during the capture, and by mu afterwards

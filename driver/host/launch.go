@@ -69,8 +69,9 @@ type pendingCall struct {
 	begin   int64  // result of Meter.Begin if posted is set
 }
 
-// issue returns a collective's ticket and other fields of its pendingCall. They are separate
-// results so that they stay in registers. The caller must hold c.Mu.
+// issue returns a collective's ticket, which determines when it may run, and other fields of its
+// pendingCall. They are separate results so that they stay in registers. The caller must hold
+// c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {

@@ -10,10 +10,11 @@ import (
 )
 
 // Staged collectives work on any memory. In each step, every rank copies one chunk of its input
-// to its staging buffer for that step. If the whole input fits into the rank's line, a cache
-// line that the peers read anyway, the rank copies it there instead. The rank then posts the
-// step, waits for the other ranks, and reads its share from their buffers. Because each rank
-// alternates between two buffers, one barrier per step is enough.
+// to its staging buffer for that step. A rank posts each step in a cache line, called its line,
+// which the peers read. If the whole input fits into this line, the rank copies it there
+// instead. The rank then posts the step, waits for the other ranks, and reads its share from
+// their buffers. Because each rank alternates between two buffers, one barrier per step is
+// enough.
 
 // mover moves and reduces the data of collectives. Only the collective whose turn it is uses it.
 type mover struct {

@@ -20,8 +20,8 @@ type plan struct {
 	// longest is the number of elements in the longest part. chunk is the number of elements of
 	// each part that are staged in one step.
 	longest, chunk int64
-	// inLine reports whether the whole input fits into a line, which is a cache line that peers
-	// read. pairwise reports whether part sizes may differ for each pair of ranks.
+	// inLine reports whether the whole input fits into a line, the cache line that each rank posts
+	// in every step. pairwise reports whether part sizes may differ for each pair of ranks.
 	inLine, pairwise bool
 	// windowed reports whether the call accesses peers' windows instead of staging buffers.
 	windowed bool

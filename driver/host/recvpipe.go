@@ -19,7 +19,7 @@ import (
 // that have arrived, including those of messages that other goroutines are waiting for.
 type recvPipe struct {
 	c      *communicator
-	source int // the peer, a group rank
+	source int // group rank of the peer
 
 	frame atomic.Uint64 // the number of the last frame read
 

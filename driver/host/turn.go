@@ -8,7 +8,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// turns runs the collectives of a communicator one at a time, in the order of their tickets.
+// turns runs the collectives of a communicator one at a time, in the order of their tickets,
+// which are the numbers that Launch assigns to them.
 type turns struct {
 	waiters   atomic.Int32
 	completed atomic.Uint64 // last completed ticket; written by the collective whose turn it is

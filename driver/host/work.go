@@ -5,7 +5,8 @@ import "symmem/driver"
 type work interface {
 	// run does the work, including all its waits.
 	run() error
-	// skip is called instead of run after the stream has failed. It may wait for a ticket's turn.
+	// skip is called instead of run after the stream has failed. It may wait until earlier
+	// collectives are done.
 	skip(cause error)
 }
 

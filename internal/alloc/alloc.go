@@ -157,8 +157,9 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 // memory. Reserved memory is never moved.
 //
 // Before the move, Seize calls wait once for each stream that loses memory. wait must make the
-// requesting stream wait, on the device, for the work that is queued on that stream, before it
-// uses the block of its next Alloc. If wait fails, Seize changes nothing and returns the error.
+// requesting stream wait, on the device, for the work that is queued on the other stream. The
+// requesting stream must do so before it uses the block of its next Alloc. If wait fails, Seize
+// changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,
 ) (taken bool, err error) {

@@ -48,8 +48,8 @@ const (
 	// Geometric splits a block whenever at least a Unit remains, and makes each new segment as
 	// large as all earlier ones together.
 	Geometric Sizing = iota
-	// Stepped follows PyTorch: small and large requests use separate segments, whose sizes are 2 MiB,
-	// 20 MiB or a multiple of 2 MiB, and large blocks are split only if more than 1 MiB remains.
+	// Stepped follows PyTorch. Small and large requests use separate segments, whose sizes are 2
+	// MiB, 20 MiB or a multiple of 2 MiB. Large blocks are split only if more than 1 MiB remains.
 	Stepped
 )
 

@@ -8,8 +8,8 @@ import (
 
 // Verify returns an error if an invariant is violated. The invariants are that blocks tile each
 // segment, that no two neighbors are free, that every free block is in its class exactly once,
-// that every deferred block is queued exactly once, and that the counters match the blocks.
-// Verify takes time proportional to the number of blocks.
+// that every deferred block is queued exactly once, and that the counters match the blocks. It
+// takes time proportional to the number of blocks.
 func (c *Core) Verify() error {
 	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}

@@ -45,9 +45,10 @@
 //     first turns a long bag into a heap; see bag.go.
 //   - Above 1 MiB, a block that is alone in its class keeps the class while it shrinks and grows,
 //     as the free tail of a segment typically does.
-//   - In bins above 1 MiB, the classes form a list ordered by size. Its length is limited by
-//     the number of sizes in the bin (1/64 of the size in units) and by the number of blocks of
-//     that size that fit into memory: for 80 GiB at most about 1,600, and in practice a few.
+//   - In bins above 1 MiB, the classes form a list ordered by size. The number of sizes
+//     in the bin (1/64 of the size in units) limits the length of this list, and so does the
+//     number of blocks of that size that fit into memory. With 80 GiB, a list has at most about
+//     1,600 classes, and in practice a few.
 //
 // An Alloc and a Free of random sizes together cost about 800 instructions, plus stalls at
 // mispredicted branches. A branch on a block's record is the most expensive, because it is

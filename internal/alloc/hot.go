@@ -1,8 +1,9 @@
 package alloc
 
 // A freed block stays hot for one call: it is neither merged nor indexed. If the next call is an
-// Alloc that would get this block anyway, the Alloc returns it directly. Any other call merges the
-// block first, so the hot block never changes a placement. It only speeds up two common patterns:
+// Alloc that would get this block in any case, the Alloc returns it directly. Any other call
+// merges the block first, so the hot block never changes a placement. It only speeds up two
+// common patterns:
 //
 //   - A temporary is repeatedly allocated, used and freed. A Free right after the Alloc of the same
 //     block restores the state before that Alloc, so the same request gets the same block.

@@ -16,9 +16,9 @@ type Defect struct {
 
 // The known defects that matter to symmem.
 var (
-	// ShiftedLoads occurs because NCCL's function loadPack reads beyond a pack, which is its unit
-	// of loading, and shifts this data into the pack's last word, so that every fourth byte or
-	// element is wrong.
+	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack, which is
+	// its unit of loading, into the pack's last word. Every fourth byte or element is therefore
+	// wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +

@@ -29,19 +29,20 @@
 //     is permanent for the context. The CPU may read what any device may access.
 //   - Everything on streams is asynchronous except copies of pageable memory, as in CUDA.
 //   - cuModuleLoadData accepts any image and finds kernels by name. A kernel is loaded by its first
-//     launch or by cuFuncLoad, which then waits until no other kernel of the process runs on the
-//     device, as CUDA may.
+//     launch or by cuFuncLoad. The call that loads it waits until no other kernel of the process
+//     runs on the device, as it may do in CUDA.
 //   - Captures follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes
-//     900 to 908). Branches of a graph run concurrently. Launching a graph makes its events mark
-//     their nodes, and a wait refers to the mark at the time of the launch (seen on an H100).
+//     900 to 908). Branches of a graph run concurrently. A launch of a graph makes the
+//     events in the graph mark their nodes. A wait in a graph refers to the point that the event
+//     marks at the time of the launch (seen on an H100).
 //   - The process that created the unique ID must live until all ranks have connected.
 //   - The plain path copies through shared memory. A send buffer whose last 4-byte word is not
 //     inside its allocation causes error 700, because NCCL reads whole words.
-//   - The window path adds f32, f16 and bf16 (all-gather: any type) if the emulated NCCL version
-//     does. It adds in the order of ranks, and 16-bit types in float32.
+//   - The window path reduces f32, f16 and bf16 if the emulated NCCL version does so, and gathers
+//     any type. It adds in the order of ranks, and adds 16-bit types in float32.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until
 //     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort also waits for all work on
-//     the device, and meanwhile blocks other calls in that context except queries (seen on an
+//     the device, and blocks other calls in that context except queries until then (seen on an
 //     H100).
 //   - Windows match in the order of registration. If their sizes differ, every rank gets code 1. A
 //     registration during a capture returns code 1 and invalidates the capture (before 2.30.7). A
@@ -95,8 +96,8 @@
 //   - kernels other than ours, shared memory, cooperative launches, multicast, memory pools,
 //     managed memory, contexts other than the primary one
 //   - time: cuEventElapsedTime measures CPU time
-//   - LL kernels, which hide misplaced buffers in small messages: here, the sums are wrong for any
-//     size
+//   - LL kernels, whose sums of small messages are right even if buffers are misplaced: here, the
+//     sums are wrong for messages of any size
 //   - illegal accesses by the CPU, and by kernels to unmapped plain buffers: they kill the process
 //   - ncclCommSplit, shrink, grow, suspend, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
