@@ -160,10 +160,10 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 // testDeadlock makes one rank call an exchange and the other ranks a collective. The waits end
 // before the test times out only if the deadlock is detected.
 func testDeadlock(t *testing.T, h Harness) {
-	for _, alone := range []int{0, 2} {
-		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
+	for _, exchanging := range []int{0, 2} {
+		t.Run(fmt.Sprint("rank ", exchanging), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{expectFaults: true})
-			errs := w.outcomes(func(r *rank) error { return exchangeOrBarrier(r, alone) })
+			errs := w.outcomes(func(r *rank) error { return exchangeOrBarrier(r, exchanging) })
 			controltest.WantDeadlock(t, errs)
 		})
 	}

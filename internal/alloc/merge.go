@@ -9,18 +9,18 @@ func (l *layout) merge(x *index, b *block, id uint32, free neighbors) uint64 {
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
-		more := n.units()
-		l.remove(x, n, more)
-		units += more
+		added := n.units()
+		l.remove(x, n, added)
+		units += added
 		after := n.next
 		l.drop(n, next)
 		b.next = after
 		l.blocks[after].setPrev(id)
 	}
 	if free.prev {
-		more := p.units()
-		l.remove(x, p, more)
-		units += more
+		added := p.units()
+		l.remove(x, p, added)
+		units += added
 		after := b.next
 		p.next = after
 		l.blocks[after].setPrev(prev)
@@ -42,9 +42,9 @@ func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbors) uint6
 		units += p.units()
 		after := next
 		if free.next {
-			more := n.units()
-			l.remove(x, n, more)
-			units += more
+			added := n.units()
+			l.remove(x, n, added)
+			units += added
 			after = n.next
 			l.drop(n, next)
 		}

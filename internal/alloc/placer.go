@@ -139,9 +139,9 @@ func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) u
 	if p.homes[home] == nil {
 		p.homes[home] = new(index)
 	}
-	b, around := &p.blocks[id], &p.blocks[ring]
+	b, ringBlock := &p.blocks[id], &p.blocks[ring]
 	b.place, b.span, b.next = base<<idBits|uint64(r), units<<idBits|uint64(ring), ring
-	around.packed, around.span, around.next = uint64(vacant), uint64(id), id
+	ringBlock.packed, ringBlock.span, ringBlock.next = uint64(vacant), uint64(id), id
 	p.insert(p.homes[home], b, id, units)
 	return r
 }

@@ -108,23 +108,23 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	s := &r.placer.segments[ordinal]
 	s.home &= 1 // stream 0
 	owners := r.ownersOf(s, held)
-	below := uint32(0)
+	previous := uint32(0)
 	for first := 0; first < len(owners); {
 		end := first + 1
 		for end < len(owners) && owners[end] == owners[first] {
 			end++
 		}
-		opened := r.newRegion(ordinal, owners[first])
-		if below == 0 {
-			s.first = opened
+		id := r.newRegion(ordinal, owners[first])
+		if previous == 0 {
+			s.first = id
 		} else {
-			r.placer.regions[below].next = opened
+			r.placer.regions[previous].next = id
 		}
-		held = r.fill(opened, Range{
+		held = r.fill(id, Range{
 			ordinal, int64(first) * spanBytes,
 			min(int64(end)*spanBytes, s.bytes) - int64(first)*spanBytes,
 		}, held, kept)
-		below, first = opened, end
+		previous, first = id, end
 	}
 }
 
@@ -144,9 +144,9 @@ func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 
 func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	p := r.placer
-	s, opened, ring := &p.segments[ordinal], p.grabRegion(), p.grab()
+	s, id, ring := &p.segments[ordinal], p.grabRegion(), p.grab()
 	home := 2*owner + s.home&1
-	p.regions[opened] = region{
+	p.regions[id] = region{
 		origin: s.base, high: s.base, floor: s.base, ordinal: ordinal, home: home, ring: ring,
 		owner: r.streams.streams[owner].number,
 	}
@@ -155,7 +155,7 @@ func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	}
 	b := &p.blocks[ring]
 	b.packed, b.span, b.next = uint64(vacant), uint64(ring), ring
-	return opened
+	return id
 }
 
 // fill creates the blocks of a region that covers the given area. It returns the held blocks

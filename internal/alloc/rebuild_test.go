@@ -138,16 +138,16 @@ func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 // diverge makes calls on one rank that do not change its live blocks.
 func diverge(t *rapid.T, r *divergingRank) {
 	before := len(r.held)
-	for range rapid.IntRange(0, 20).Draw(t, "alone") {
-		op := rapid.SampledFrom([]int{0, 0, 3, 5, 6, 7, 8}).Draw(t, "op alone")
-		pick := rapid.IntRange(0, 1000).Draw(t, "pick alone")
+	for range rapid.IntRange(0, 20).Draw(t, "calls on one rank") {
+		op := rapid.SampledFrom([]int{0, 0, 3, 5, 6, 7, 8}).Draw(t, "op on one rank")
+		pick := rapid.IntRange(0, 1000).Draw(t, "pick on one rank")
 		if op == 3 {
 			if len(r.held) == before {
 				continue
 			}
 			pick = before + pick%(len(r.held)-before)
 		}
-		r.step(t, op, pick, rapid.Int64Range(1, 3*mib).Draw(t, "size alone"))
+		r.step(t, op, pick, rapid.Int64Range(1, 3*mib).Draw(t, "size on one rank"))
 	}
 	for len(r.held) > before {
 		r.free(t, before)
