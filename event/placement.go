@@ -1,13 +1,13 @@
 package event
 
-// Placement packs those fields of a pool's event that ranks compare, and its call site, into five
-// words.
+// Placement packs an event of a pool into five words: the fields that ranks compare, and the
+// call site.
 type Placement struct {
 	// StreamSegment is the stream in the upper half and the segment in the lower half.
 	StreamSegment uint64
 	// Offset, Size and Requested are in bytes, as in [Event].
 	Offset, Size, Requested int64
-	// SiteKind is the number of the call site above the lowest 8 bits, which are the kind.
+	// SiteKind holds the kind in the lowest 8 bits, and the number of the call site above them.
 	SiteKind uint64
 }
 
@@ -21,7 +21,7 @@ func PackPlacement(e *Event, site uint32) Placement {
 	}
 }
 
-// PackStreamSegment returns [Placement.StreamSegment].
+// PackStreamSegment returns the value of [Placement.StreamSegment] for a stream and a segment.
 func PackStreamSegment(stream uint32, segment int32) uint64 {
 	return uint64(stream)<<32 | uint64(uint32(segment))
 }

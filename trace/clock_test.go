@@ -7,8 +7,8 @@ import (
 
 func (c *clock) countsTicks() bool { return c.limit > 0 }
 
-// TestClockFollowsSystem compares the clock with the system's clock for long enough that the clock
-// measures ticks.
+// TestClockFollowsSystem compares the clock with the system's clock. It runs for long enough
+// that the clock begins to count ticks.
 func TestClockFollowsSystem(t *testing.T) {
 	c := clock{start: time.Now()}
 	var before, previous uint64
@@ -27,16 +27,16 @@ func TestClockFollowsSystem(t *testing.T) {
 	}
 }
 
-// TestClockMeasuresAnew changes the counter of the processor, as happens when a virtual machine is
-// resumed.
+// TestClockMeasuresAnew simulates a jump of the processor's tick counter, which happens when a
+// virtual machine is resumed.
 func TestClockMeasuresAnew(t *testing.T) {
 	c := clock{start: time.Now()}
 	base := reading{ticks: 1000, elapsed: 0}
 	c.measure(base)
 	c.measure(reading{ticks: base.ticks + 20_000_000, elapsed: 10_000_000})
 	if !c.countsTicks() || c.length(2000) != 1000 {
-		t.Fatalf("2,000 ticks at 2 GHz have %d ns, countsTicks %v; want 1,000, true", c.length(2000),
-			c.countsTicks())
+		t.Fatalf("2,000 ticks at 2 GHz last %d ns with countsTicks() = %v; want 1,000 ns with true",
+			c.length(2000), c.countsTicks())
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {
@@ -46,11 +46,11 @@ func TestClockMeasuresAnew(t *testing.T) {
 		moved := c
 		moved.measure(reading{ticks: ticks, elapsed: 10_200_000})
 		if moved.countsTicks() {
-			t.Errorf("countsTicks() = true after the counter has moved %s; want false", name)
+			t.Errorf("countsTicks() = true after the counter jumped %s; want false", name)
 		}
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {
-		t.Error("countsTicks() = false after two equal readings; want true")
+		t.Error("countsTicks() = false after the same reading twice; want true")
 	}
 }

@@ -16,7 +16,8 @@ import (
 
 // Log holds the contents of a trace.
 type Log struct {
-	// Rank and Size describe the rank, and Process is the id of its process.
+	// Rank is the rank that wrote the trace, Size is the number of ranks, and Process is the id of
+	// the rank's process.
 	Rank, Size, Process int
 	// Host is the name of the machine. It is empty if the name is unknown or has been redacted.
 	Host string
@@ -24,29 +25,29 @@ type Log struct {
 	Start time.Time
 	// Records lists the events, oldest first.
 	Records []Record
-	// Missing is the number of records at the beginning that newer records have replaced. An event
-	// takes one or two records.
+	// Missing is the number of records at the beginning of the trace that newer ones have replaced.
+	// Each event takes one or two records.
 	Missing uint64
-	// Torn is the number of records that were incomplete when the process exited or the file was
-	// read.
+	// Torn is the number of records that were incomplete when the process exited or, if it was
+	// still running, when the file was read.
 	Torn int
-	// LostTexts is the number of times that a text was omitted for lack of space.
+	// LostTexts is how often a text was omitted because the file had no room for it.
 	LostTexts uint64
 }
 
-// Record is an event, together with the data that a trace adds to it.
+// Record is an event with the data that a trace adds to it.
 type Record struct {
 	event.Event
-	// Time is the time of an event of a group. It is zero for events of pools.
+	// Time is the time of the event. Only the events of groups have a time.
 	Time time.Time
-	// Call is the text of a collective. Event.Call is nil.
+	// Call describes a collective as text. Event.Call is always nil.
 	Call string
 	// Digest and Bytes are copied from the Call of a collective.
 	Digest uint64
 	Bytes  int64
 }
 
-// maxRoom limits the size of the texts of a trace, in bytes.
+// maxRoom limits the size of the space for texts, in bytes.
 const maxRoom = 1 << 37
 
 // Read reads a trace. Errors about the contents wrap ErrFormat.
@@ -91,8 +92,8 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
-// readError returns the error of a failed read. If err is nil or reports the end of the file,
-// readError returns an error about the contents instead.
+// readError returns an error for a read that failed with err. If err is nil or reports the end
+// of the file, the error is about the contents and consists of text.
 func readError(err error, text string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("reading a trace: %w", err)
@@ -100,8 +101,8 @@ func readError(err error, text string) error {
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
-// readPart returns the next size bytes of a file and discards skip bytes after them. It does not
-// use more memory than the file is large.
+// readPart returns the next size bytes of a file and discards skip bytes after them. Because
+// size may be wrong, it allocates memory in steps, as it reads.
 func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
 	const step = 64 << 20
 	var part []byte
@@ -128,7 +129,7 @@ func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
 // header is the decoded header of a file.
 type header struct {
 	log                     Log
-	capacity, next, records uint64 // records is the number of those with contents
+	capacity, next, records uint64 // records is the number of records in use
 	room, used              uint64
 }
 
@@ -177,16 +178,18 @@ type decoder struct {
 	capacity uint64
 	texts    []string
 	event    Record
-	// The pool and group of the latest source, which the next event often has as well.
+	// The pool and group of the source latest, kept because the next event often has the same
+	// source.
 	latest uint64
 	pool   uint64
 	group  string
 }
 
-// place determines the position of an event in the order of events.
+// place is the number of an event's first record and the key by which events are sorted.
 type place struct{ order, number uint64 }
 
-// run decodes the events of a file in which next records have been written.
+// run decodes the events of a file in which next records have been written so far, and calls
+// visit for each.
 func (d *decoder) run(next uint64, visit func(*Record)) {
 	for _, p := range d.order(next) {
 		head, words, _ := d.load(p.number)
@@ -211,11 +214,11 @@ func (d *decoder) order(next uint64) []place {
 			d.log.Torn++
 		case head&secondFlag != 0:
 			if n == first {
-				d.log.Missing++ // newer records have replaced its first record
+				d.log.Missing++ // the event's first record has been replaced
 			}
 		case uint8(head>>kindShift) != 0:
-			// A record of a batch is ordered by the number of records that had been claimed, and
-			// any other record by its own number.
+			// The key is the number of records that had been claimed when the record was written. For a
+			// record outside a batch, that is its number.
 			order := n + 1 + head>>ageShift
 			i := len(places)
 			places = append(places, place{})
@@ -228,7 +231,7 @@ func (d *decoder) order(next uint64) []place {
 	return places
 }
 
-// load returns the words of record n, counted from 0. ok is false if the record is being written.
+// load returns the words of record n, counted from 0. ok is false if the record is incomplete.
 func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	raw, get := d.records[n%d.capacity*recordBytes:][:recordBytes], binary.LittleEndian
 	head = get.Uint64(raw)
@@ -236,7 +239,7 @@ func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	return head, words, uint32(head) == uint32(n+1)
 }
 
-// hasSecond reports whether the event at record n has a complete second record.
+// hasSecond reports whether the event that begins at record n has a complete second record.
 func (d *decoder) hasSecond(n, next uint64) bool {
 	if n+1 >= next {
 		return false
@@ -277,7 +280,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 	r.Name = d.text(rest.c >> 32)
 }
 
-// poolOf returns the pool of an event, and the group of the pool.
+// poolOf returns the pool of an event and the group that is the pool's domain.
 func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
 	if source := head>>sourceShift&(1<<16-1) + 1; source != d.latest {
 		number, group, ok := strings.Cut(d.source(head), "\x00")

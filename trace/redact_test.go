@@ -10,7 +10,7 @@ import (
 	"symmem/trace"
 )
 
-// TestRedact redacts a trace that has call sites, and texts that contain paths and a stack.
+// TestRedact redacts a trace with call sites and with texts that contain paths and a stack.
 func TestRedact(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1})

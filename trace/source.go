@@ -9,17 +9,19 @@ import (
 	"symmem/internal/spin"
 )
 
-// Source writes the events of one pool or one group. Its owner must serialize calls.
+// Source writes the events of one pool or one group. Its methods must not be called
+// concurrently.
 type Source struct {
 	w     *Writer
 	next  *atomic.Uint64 // copied from w
 	mask  uint64         // copied from w
 	first unsafe.Pointer // the first record
 	clock clock
-	// The source has claimed the records from at to end-1 but not used them yet. They count from 0.
+	// The records from at to end-1, counted from 0, are claimed by the source but not used yet.
 	at, end uint64
 
-	// The texts of the latest event, which the next event usually has as well.
+	// The fields up to siteBits describe the source and the call site of the latest event. They are
+	// kept because the next event usually has the same ones.
 	known      bool
 	group      string
 	pool       uint64
@@ -57,7 +59,8 @@ func (s *Source) Record(e *event.Event) {
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site that later calls of Placement record to those of e.
+// Describe sets the pool and the call site that later calls to Placement record. It takes them
+// from e.
 func (s *Source) Describe(e *event.Event) {
 	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
 		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -81,7 +84,7 @@ func identical(a, b string) bool {
 // Placement records an unnamed event of a pool. It is faster than Record. Call Describe first to
 // set the pool and the call site.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// Call claim before loading the fields, which would not stay in registers across the call.
+	// Call claim before loading the fields of p, because a call would force them out of registers.
 	at := s.at
 	age := s.next.Load() - at - 1
 	if age > maxAge || at == s.end {
@@ -108,8 +111,9 @@ func (s *Source) placeWide(number uint64, p *event.Placement) {
 	s.recordWide(&e)
 }
 
-// claim claims a batch of records and returns the number of the first, counted from 0. Unused
-// records of the previous batch stay without a kind.
+// claim claims a batch of records and returns the number of the first one, counted from 0.
+// Records of the previous batch that were not used stay without a kind, so that readers skip
+// them.
 func (s *Source) claim() uint64 {
 	s.end = s.next.Add(batchRecords)
 	first := s.end - batchRecords
@@ -117,9 +121,9 @@ func (s *Source) claim() uint64 {
 	for n := first + 1; n <= s.end; n++ {
 		s.record(n).head = n & (1<<32 - 1)
 	}
-	// The next batch probably follows this one, so prefetch its cache lines. A batch may start in
-	// the middle of a cache line. It then touches one line more than it fills, which the following
-	// batch fetches.
+	// The next batch probably follows this one directly, so prefetch its cache lines. If it starts
+	// in the middle of a cache line, it also needs part of one more line, which the batch after it
+	// prefetches.
 	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
 		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
 	}
@@ -156,7 +160,7 @@ func (s *Source) recordTwo(head uint64, first, second payload) {
 // put writes record n, counted from 1.
 func (s *Source) put(n, head uint64, p payload) {
 	r := s.record(n)
-	r.head = 0 // makes readers skip the record until it is complete
+	r.head = 0 // make readers skip the record until it is complete
 	r.a, r.b, r.c = p.a, p.b, p.c
 	r.head = head | n&(1<<32-1)
 }
@@ -173,8 +177,9 @@ func (s *Source) recordOfGroup(e *event.Event) {
 	s.groupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records event number of a group, which submits a call on a stream. It does the same as
-// Record, but needs no Event.
+// Collective records that a group submits the call c on a stream. number is the number of this
+// event in the group. Collective does the same as Record, but the caller need not create an
+// Event.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {
@@ -191,7 +196,7 @@ func (s *Source) describeGroup(group, site string) {
 	s.describeSite(site)
 }
 
-// groupEvent records an event of the group that describeGroup set, with its time.
+// groupEvent records an event, with the current time, of the group that describeGroup has set.
 func (s *Source) groupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {
@@ -204,10 +209,10 @@ func (s *Source) groupEvent(
 		payload{number>>32 | uint64(name)<<32, value, count})
 }
 
-// maxCalls limits the number of calls whose texts a Source remembers.
+// maxCalls is the number of calls whose texts a Source remembers.
 const maxCalls = 4096
 
-// textOf returns the number of the text of a call.
+// textOf returns the number of the text that describes a call.
 func (s *Source) textOf(c *event.Call) uint32 {
 	if c == s.call {
 		return s.callText

@@ -22,8 +22,8 @@ import (
 	"symmem/trace"
 )
 
-// childFolder is the environment variable that makes the test binary write a trace to a folder
-// until it is killed.
+// If the environment variable childFolder is set, the test binary writes a trace to the folder
+// that it names, until the process is killed.
 const childFolder = "TRACE_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
@@ -115,7 +115,7 @@ func TestRoundTrip(t *testing.T) {
 func TestOldestEventsAreReplaced(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 50})
-	for n := range uint64(1600) { // the last batch is full
+	for n := range uint64(1600) { // a multiple of the batch size, so that the last batch is full
 		s.Record(&event.Event{Kind: event.KindFree, Number: n})
 	}
 	l := read(t, folder, 0)
@@ -156,7 +156,8 @@ func TestKilledWriter(t *testing.T) {
 	folder := t.TempDir()
 	killWriter(t, startWriter(t, folder))
 	l := read(t, folder, 1)
-	// The process may have been killed after it claimed 16 records but before it marked them.
+	// The process may have been killed after it claimed a batch of 16 records and before it wrote
+	// their heads.
 	if n := len(l.Records) + l.Torn; l.Missing < 850 || n < 112 || n > 128 || l.Torn > 16 {
 		t.Fatalf("missing %d, %d records, %d torn; want at least 850, 112 to 128 with the torn, "+
 			"and at most 16", l.Missing, len(l.Records), l.Torn)
@@ -178,7 +179,7 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 	create(t, folder, trace.Options{Size: 1, Records: 1})
 	if b, _ := os.ReadFile(target); string(b) != "precious" {
-		t.Errorf("the link's target contains %q; want it unchanged", b)
+		t.Errorf("link target contains %q; want it unchanged", b)
 	}
 	info, err := os.Lstat(filepath.Join(folder, trace.FileName(0)))
 	if err != nil || info.Mode() != 0o600 {
@@ -193,8 +194,8 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// TestTraceOfEarlierProcessIsKept creates a trace in a folder that contains a trace by an earlier
-// process with the same process id, as happens in containers.
+// TestTraceOfEarlierProcessIsKept creates a trace in a folder that contains the trace of an
+// earlier process with the same process id. This happens in containers.
 func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 	folder, earlier := t.TempDir(), t.TempDir()
 	w, err := trace.Create(earlier, trace.Options{Rank: 1, Size: 2, Records: 1})
@@ -250,7 +251,7 @@ func TestCreateRefusesLinkWithSlash(t *testing.T) {
 	}
 }
 
-// TestNamesBeyondTheirBits records more texts than the number of a name can address.
+// TestNamesBeyondTheirBits records more names than a record has numbers for.
 func TestNamesBeyondTheirBits(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 18})
@@ -259,7 +260,7 @@ func TestNamesBeyondTheirBits(t *testing.T) {
 	}
 	for _, r := range read(t, folder, 0).Records {
 		if r.Name != "?" && r.Name != strconv.FormatUint(r.Number, 10) {
-			t.Fatalf("event %d has the name %s; want %d or ?", r.Number, r.Name, r.Number)
+			t.Fatalf("name of event %d = %s; want %d or ?", r.Number, r.Name, r.Number)
 		}
 	}
 }
@@ -277,7 +278,8 @@ func TestTextsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that Parse and Redact handle any file, and report invalid ones with ErrFormat.
+// FuzzParse checks that Parse and Redact accept any file or return an error that wraps
+// ErrFormat.
 func FuzzParse(f *testing.F) {
 	folder := f.TempDir()
 	s := create(f, folder, trace.Options{Size: 1, Records: 2})
@@ -337,9 +339,9 @@ func TestRecordsKeepAllValues(t *testing.T) {
 	})
 }
 
-// TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. A reader
-// must restore the order of the events of each pool, both among themselves and relative to those of
-// the group.
+// TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. For each
+// pool, a reader must return the events of the pool and the group in the order in which they
+// were recorded.
 func TestOrderOfPoolsAndGroups(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	folder := t.TempDir()
@@ -385,13 +387,13 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 	}
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
-			t.Errorf("events of pool %d and the group are not in the order in which they were recorded", i)
+			t.Errorf("events of pool %d and the group were not read in the order of recording", i)
 		}
 	}
 }
 
-// TestFolderOfRunningProcess creates a trace in a folder where another process is writing a trace
-// of the same rank.
+// TestFolderOfRunningProcess creates a trace in a folder in which another process is writing a
+// trace of the same rank.
 func TestFolderOfRunningProcess(t *testing.T) {
 	folder := t.TempDir()
 	cmd := startWriter(t, folder)

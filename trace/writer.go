@@ -16,28 +16,28 @@ import (
 
 // Options configures Create.
 type Options struct {
-	// Rank and Size describe the rank.
+	// Rank is the rank that writes the trace, and Size is the number of ranks.
 	Rank, Size int
-	// Records is the number of records that the file keeps. It is rounded up to a power of two that
-	// is at least 128. An allocation takes one record, and a collective takes two. 0 selects 1<<20,
-	// which makes the file 34 MiB large.
+	// Records is the number of records that the file keeps, rounded up to a power of two of at
+	// least 128. An allocation takes one record, and a collective takes two. 0 selects 1<<20, which
+	// results in a file of 34 MiB.
 	Records int
 }
 
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// textShare is the number of bytes of records for which one byte is reserved for texts.
+	// For every textShare bytes of records, one byte is reserved for texts.
 	textShare = 16
 	minTexts  = 64 << 10
 )
 
 // Writer writes a trace. Its methods are safe for concurrent use, but no Source may be in use
-// during Close. The file is complete after each event, so the program may exit without calling
-// Close.
+// during Close. A program may exit without calling Close, because the file is complete after
+// each event.
 type Writer struct {
 	path    string
-	file    *os.File // its lock shows other processes that the trace is being written
+	file    *os.File // locked, so that other processes see that the trace is being written
 	mapping *sys.Mapping
 	bytes   []byte
 	mask    uint64
@@ -52,14 +52,15 @@ type Writer struct {
 	room    []byte
 }
 
-// Create creates the trace of a rank in a folder, which it creates if necessary. If there is an
-// older trace, it gets the suffix ".old". There are two exceptions: if this process created the
-// older trace for a rank of another world, the new file gets a different name instead, and if
-// another process is writing the older trace, Create returns an error. Files have mode 0600.
-// Neither the folder nor a file in it may be a symbolic link.
+// Create creates the trace of a rank in a folder, which it creates if necessary. A trace that an
+// earlier process left there gets the suffix ".old". If another process is still writing that
+// trace, Create returns an error. If this process itself created it, for a rank of another
+// world, the new file gets a different name instead. Files have mode 0600. Neither the folder
+// nor a file in it may be a symbolic link.
 //
-// Create allocates all blocks of the file, so that a full disk causes an error here and not a
-// signal later. If the filesystem cannot allocate blocks in advance, Create returns an error.
+// Create allocates all disk blocks of the file, so that a full disk causes an error here rather
+// than a SIGBUS later. If the filesystem cannot allocate blocks in advance, Create returns an
+// error.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -130,7 +131,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeHeader writes the constant fields, the magic last.
+// writeHeader writes the fields of the header that do not change. It writes the magic last.
 func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put := binary.LittleEndian
 	put.PutUint32(w.bytes[offsetVersion:], version)
@@ -148,18 +149,20 @@ func (w *Writer) writeHeader(o Options, records, texts uint64) {
 }
 
 const (
-	// chunkRecords is the number of records between two requests to populate the file.
+	// chunkRecords is the number of records in a chunk. A chunk is the unit in which the pages of
+	// the file are populated (made writable) before records reach them.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
 	// populateAhead is the number of chunks to populate after the current one.
 	populateAhead = 2
-	// populateStep is the number of bytes that one system call populates. It limits the time for
-	// which the call locks the address space.
+	// populateStep is the number of bytes that one system call populates. It is small because the
+	// call locks the address space.
 	populateStep = 64 << 10
 )
 
-// requestPopulate requests that the chunks after the current one be populated. Otherwise, the first
-// record on a page would wait for a page fault, which takes microseconds.
+// requestPopulate makes the populating goroutine prepare the chunks after the current one.
+// Without it, the first record on each page would wait for a page fault, which takes
+// microseconds.
 func (w *Writer) requestPopulate() {
 	select {
 	case w.wake <- struct{}{}:
@@ -210,7 +213,7 @@ func (w *Writer) text(s string) uint32 {
 
 const maxTextBytes = 4096
 
-// sourceBits returns the bits by which a head identifies the source that the given text names.
+// sourceBits returns the bits of a record's head that identify the source with the given name.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.text(text), lostSource)) << sourceShift
 }

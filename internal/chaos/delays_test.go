@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// starvation measures how long the threads of this process were ready to run but had no processor.
-// On a busy machine, this delays a rank's reaction to a fault.
+// starvation measures how long the threads of this process were ready to run but had to wait for
+// a processor. On a busy machine, such waits delay a rank's reaction to a fault.
 type starvation struct {
 	mu      sync.Mutex
 	samples []waitSample // guarded by mu
 }
 
-// waitSample holds the total time for which the threads of a process had waited for a processor at
-// time At, which is in nanoseconds since 1970.
+// waitSample holds the total time that the threads of a process had spent waiting for a
+// processor by the time At, which is in nanoseconds since 1970.
 type waitSample struct {
 	At   int64
 	Time time.Duration
 }
 
-// sampleInterval is the time between two samples, of which the last maxSamples are kept.
+// A sample is taken every sampleInterval, and the last maxSamples samples are kept.
 const (
 	sampleInterval = 50 * time.Millisecond
 	maxSamples     = 400
@@ -54,7 +54,7 @@ func (s *starvation) sample() {
 	s.samples = s.samples[max(0, len(s.samples)-maxSamples):]
 }
 
-// all returns the samples, including one taken now.
+// all takes another sample and returns all of them.
 func (s *starvation) all() []waitSample {
 	s.sample()
 	s.mu.Lock()
@@ -62,7 +62,8 @@ func (s *starvation) all() []waitSample {
 	return append([]waitSample(nil), s.samples...)
 }
 
-// starvedSince returns how long a process has waited for a processor since begin.
+// starvedSince returns the total time that the threads of a process have spent waiting for a
+// processor since begin.
 func starvedSince(samples []waitSample, begin time.Time) time.Duration {
 	if len(samples) == 0 {
 		return 0

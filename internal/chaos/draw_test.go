@@ -7,23 +7,24 @@ import (
 	"symmem"
 )
 
-// generator draws a program. It tracks accesses to buffers in order to synchronize them with
-// events.
+// generator draws a program. It tracks accesses to buffers, so that it can add the events that
+// order them.
 type generator struct {
 	*rand.Rand
 	p program
 	// counts holds the number of ops on each stream. seen[s][t] is the number of ops on stream t
-	// that stream s has waited for.
+	// that complete before the next op on stream s.
 	counts [maxStreams]int
 	seen   [maxStreams][maxStreams]int
-	// lastWrite holds the last write to each buffer, and lastRead the last read of it on each
-	// stream.
+	// lastWrite holds the last write to each buffer. lastRead holds the position of the last read
+	// of each buffer on each stream.
 	lastWrite []access
 	lastRead  [][maxStreams]int
-	// marks holds, for each event, the row of seen that belongs to the event's stream when it is
+	// marks holds, for each event, the row of seen for the event's stream at the time the event was
 	// recorded.
 	marks [][maxStreams]int
-	// live lists the buffers that calls may use, and groups the groups that may make calls.
+	// live lists the buffers that calls may use. groups lists the groups in which calls may be
+	// made.
 	live, groups []int
 }
 
@@ -111,7 +112,8 @@ func (g *generator) drawOp() {
 	}
 }
 
-// addOrdered adds an op, preceded by the waits that order its accesses to buffers.
+// addOrdered adds an op. Before the op, it adds the waits that order its accesses to buffers
+// after earlier ones.
 func (g *generator) addOrdered(o op) {
 	body := g.p.body(&o)
 	for i := range body {
@@ -139,7 +141,8 @@ func (g *generator) add(o op) {
 	g.p.ops = append(g.p.ops, o)
 }
 
-// waitFor makes a stream wait for an access, using an existing event or a new one.
+// waitFor makes a stream wait for an earlier access, with an existing event or a new one. It
+// does nothing if the stream has already waited for it.
 func (g *generator) waitFor(stream int, previous access) {
 	if g.seen[stream][previous.stream] >= previous.index {
 		return
@@ -166,8 +169,8 @@ func (g *generator) record(stream int) int {
 	return g.p.events - 1
 }
 
-// shuffle draws the order in which each rank queues the ops, by swapping some neighbors on
-// different streams.
+// shuffle draws the order in which each rank queues the ops. It swaps some neighboring ops that
+// are on different streams.
 func (g *generator) shuffle() {
 	for r := range g.p.ranks {
 		order := []int{}
@@ -186,9 +189,10 @@ func (g *generator) shuffle() {
 	}
 }
 
-// before reports whether all ranks must keep the order of two neighboring ops. They must if either
-// is not a call, or if both are collectives. A message and a collective keep their order unless the
-// program is unordered. Two messages keep their order if they have the same group, tag and ranks.
+// before reports whether o and the op after it must keep their order on all ranks. They must if
+// either of them is not a call, or if both are collectives. A message and a collective must keep
+// their order unless unordered is set. Two messages must keep their order if they have the same
+// group, tag, sender and receiver.
 func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.call() || !next.kind.call() {
 		return true
@@ -203,7 +207,7 @@ func (o *op) before(next *op, unordered bool) bool {
 type parts struct {
 	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
-	// sendOffsets and recvOffsets hold the offsets of the parts in each rank's buffers, in
+	// sendOffsets and recvOffsets hold, for each rank, the offsets of the parts in its buffers, in
 	// elements.
 	sendOffsets, recvOffsets [][]int64
 	// wide selects elements of 8 bytes instead of 1.
@@ -212,11 +216,12 @@ type parts struct {
 
 const maxPairBytes = 64 << 20
 
-// drawParts draws parts for a number of ranks. Often all parts of a rank have the same length.
+// drawParts draws the parts of an AllToAllV among the given number of ranks. Often all parts of
+// a rank have the same length.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 	x := &parts{wide: d.IntN(2) == 0}
 	limit := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
-	equal := d.IntN(3) // equal/3 is the probability that lengths are the same
+	equal := d.IntN(3) // lengths are the same with a probability of equal/3
 	for range ranks {
 		row := make([]int64, ranks)
 		for b := range row {
@@ -252,8 +257,8 @@ func (p *parts) received(rank int) []int64 {
 	return counts
 }
 
-// drawOffsets draws the offsets of the parts, which follow each other in random or ascending order,
-// with or without gaps.
+// drawOffsets draws the offsets of parts in a buffer. The parts are in random or ascending
+// order, with or without gaps between them.
 func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	offsets, offset := make([]int64, len(counts)), int64(0)
 	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0

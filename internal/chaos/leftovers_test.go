@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// cleanupTime is how long after the exit of the last process resources may still exist.
+// cleanupTime is how long resources may still exist after the last process has exited.
 const cleanupTime = time.Second
 
 // leftovers lists the processes, sockets, temporary files and shared-memory files that a job has
-// left behind.
+// left behind. before lists the shared-memory files that existed before the job.
 func (j *job) leftovers(before []string) (text string) {
 	end := time.Now().Add(cleanupTime)
 	for {
@@ -32,7 +32,7 @@ func (j *job) findLeftovers(before []string) string {
 		return err.Error()
 	}
 	for _, p := range processes {
-		// Processes that have exited or belong to another user cannot be read.
+		// Ignore errors: the process may have exited or belong to another user.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
 			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))

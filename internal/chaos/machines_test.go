@@ -9,16 +9,17 @@ import (
 )
 
 var machinesFlag = flag.Int("machines", 1,
-	"number of machines on which the ranks of a world on GPUs appear to run")
+	"number of machines on which the ranks of a world on GPUs pretend to run")
 
 const (
 	machinesVariable = "SYMMEM_CHAOS_MACHINES"
-	// hostVariable names a rank's machine for NCCL and symmem.
+	// hostVariable is the variable from which NCCL and symmem take the name of a rank's machine.
 	hostVariable = "NCCL_HOSTID"
 )
 
-// restartOnMachine restarts this process with the name of the rank's machine in the environment,
-// because NCCL reads only variables that were set when the process started.
+// restartOnMachine restarts this process with the name of the rank's machine in its environment.
+// Setting the variable is not enough, because NCCL sees only variables that were set when the
+// process started.
 func restartOnMachine() error {
 	machines, _ := strconv.Atoi(os.Getenv(machinesVariable))
 	if machines <= 1 || os.Getenv(hostVariable) != "" {

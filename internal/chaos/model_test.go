@@ -10,12 +10,13 @@ import (
 	"symmem"
 )
 
-// contents writes len(dst) bytes of a rank's buffer, from offset on, to dst. They are computed on
-// demand, because a rank needs few bytes of the other ranks' buffers.
+// contents represents the contents of a buffer as a function that writes len(dst) bytes,
+// beginning at offset, to dst. The bytes are computed on demand, because a rank needs only a few
+// bytes of the other ranks' buffers.
 type contents func(dst []byte, offset int)
 
-// initialContents returns the random contents that a buffer has before the first op. Each chunk is
-// drawn independently, so that any part can be computed alone.
+// initialContents returns the random contents that a buffer has before the first op. It draws
+// each chunk independently, so that any part can be computed without the rest.
 func initialContents(seed uint64, rank, buffer int) contents {
 	const chunk = 4096
 	return func(dst []byte, offset int) {
@@ -51,35 +52,39 @@ func (c contents) part(offset, n int) []byte {
 	return b
 }
 
-// never stands for the index of an op that does not exist. It exceeds all other indices.
+// never is used as the index of an op that does not exist. It exceeds the indexes of all ops.
 const never = 1 << 30
 
-// model predicts the outcome of a program with a mistake: the contents of all buffers, and the
-// streams, events and groups that must report an error. All others may report one.
+// model predicts the outcome of a program, possibly with a mistake: the contents of all buffers,
+// and which streams, events and groups must report an error. After a mistake, other streams,
+// events and groups may report an error too.
 type model struct {
 	seed uint64
 	p    *program
 	m    mistake
-	// data holds the contents of all buffers, by rank.
+	// data holds the contents of all buffers, by rank and buffer. undefined is set for buffers
+	// whose contents are undefined.
 	data      [][]contents
 	undefined [][]bool
-	// lastWrite is the op that last wrote to each buffer, by rank, or -1.
+	// lastWrite is the op that last wrote to each buffer, by rank and buffer, or -1.
 	lastWrite [][]int
-	// streamFailsAt is the first op that must fail on each stream, by rank, or never.
+	// streamFailsAt is the first op that must fail on each stream, by rank and stream, or never.
 	streamFailsAt [][maxStreams]int
-	// recordOp is the op that recorded each event.
+	// recordOp is the op that recorded each event. eventFails is set for events that must report an
+	// error, by rank and event.
 	recordOp   []int
 	eventFails [][]bool
-	// groupFailsAt is the first op that must fail in each group, by rank, or never.
+	// groupFailsAt is the first op that must fail in each group, by rank and group, or never.
 	groupFailsAt [][]int
 	groupFailed  []bool
-	// messagesUncertain is set if the program has a mistake and messages. The model then does not
-	// predict the results of messages, because a Send may succeed although its receiver has failed.
+	// messagesUncertain is set if the program has both a mistake and messages. The model then does
+	// not predict the results of messages, because a Send may succeed even if its receiver has
+	// failed.
 	messagesUncertain bool
 	tallies           []int32
-	// rank is the rank whose results the model predicts. sources holds, by op, the group ranks
-	// whose messages arrived at a Recv from AnySource. received counts these messages by group and
-	// world rank.
+	// rank is the rank whose results are checked. sources holds, for each Recv from AnySource, the
+	// group rank whose message arrived, by op. received counts these messages by group and by the
+	// sender's world rank.
 	rank     int
 	sources  map[int]int
 	received map[[2]int]int
@@ -156,7 +161,8 @@ func (m *model) performs(rank, index int) bool {
 	}
 }
 
-// work performs a call or a copy. n is its index in the graph that op index launches, or 0.
+// work performs a call or a copy. index is the index of the op. If that op launches a graph, n
+// is the index of the call or copy in the graph; otherwise it is 0.
 func (m *model) work(index, n int, o *op) {
 	if o.kind == copyOp {
 		for r := range m.p.ranks {
@@ -202,8 +208,8 @@ func (m *model) copy(rank, index int, o *op) {
 	m.undefined[rank][o.recv] = m.undefined[rank][o.recv] || m.undefined[rank][o.send]
 }
 
-// read returns the contents of a buffer for an op that may succeed. Such an op must not read
-// undefined contents, unless messages are uncertain.
+// read returns the contents of a buffer for an op that may succeed. It panics if they are
+// undefined, unless messages are uncertain.
 func (m *model) read(rank, buffer int) contents {
 	if m.undefined[rank][buffer] && !m.messagesUncertain {
 		panic("bug in the model: an op that may succeed reads a buffer with undefined contents")
@@ -211,7 +217,7 @@ func (m *model) read(rank, buffer int) contents {
 	return m.data[rank][buffer]
 }
 
-// call performs a successful call on all ranks that take part in it.
+// call performs a call that succeeds, on all ranks that take part in it.
 func (m *model) call(index int, o *op) {
 	members := m.p.parties(o)
 	inputs, undefined := make([]contents, len(members)), false
@@ -277,8 +283,8 @@ func (m *model) tallyContents(rank, buffer int) contents {
 	})
 }
 
-// write records that an op writes to a buffer. Undefined contents become defined only if the whole
-// buffer is written.
+// write records that an op writes n bytes at index to a buffer. Undefined contents become
+// defined only if the op writes the whole buffer.
 func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
 	m.lastWrite[rank][buffer] = op
 	if n == m.p.buffers[buffer].bytes {
@@ -287,8 +293,8 @@ func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
 	m.data[rank][buffer] = m.data[rank][buffer].withWrite(index, n, result)
 }
 
-// deliver writes a message to its receiver's buffer. A Recv from AnySource gets the next message
-// from the source that it reported.
+// deliver writes a message to the receiver's buffer. A Recv from AnySource gets the next message
+// from the source that it reported, which need not be the sender in the program.
 func (m *model) deliver(index int, o *op, sent contents) {
 	to := o.message.dst
 	if source, reported := m.sources[index]; reported || o.message.anySource && to == m.rank {
@@ -301,7 +307,7 @@ func (m *model) deliver(index int, o *op, sent contents) {
 }
 
 // nextMessage returns the contents of the next message that rank src sent to o's receiver for
-// AnySource, or none if there is no further one.
+// AnySource. If src sent no further message, it returns none.
 func (m *model) nextMessage(o *op, src int, none contents) contents {
 	skip := m.received[[2]int{o.group, src}]
 	m.received[[2]int{o.group, src}]++
@@ -319,7 +325,8 @@ func (m *model) nextMessage(o *op, src int, none contents) contents {
 	return none
 }
 
-// result returns the bytes that a rank of the group receives from a dense collective.
+// result returns the bytes that a rank of the group receives from a collective whose parts all
+// have the same length.
 func result(o *op, rank int, inputs []contents) (all []byte) {
 	n := 4 * o.count
 	switch o.kind {
@@ -343,7 +350,7 @@ func result(o *op, rank int, inputs []contents) (all []byte) {
 	return all
 }
 
-// reduceInputs combines the elements of all ranks, starting at an offset in bytes.
+// reduceInputs combines o.count elements of each input, beginning at an offset in bytes.
 func reduceInputs(o *op, inputs []contents, offset int) []byte {
 	order := binary.NativeEndian
 	result := inputs[0].part(offset, 4*o.count)

@@ -21,12 +21,12 @@ type pageRank struct {
 	world *pageWorld
 	fault fault
 	task  pageTask
-	// victim is the process ID of the victim. resumeSignal receives the SIGCONT signals of this
-	// process.
+	// victim is the process ID of the victim. resumeSignal receives the SIGCONT signals sent to
+	// this process.
 	victim       int
 	resumeSignal chan os.Signal
 	cells        []*cell
-	// reader is a stream that only reads memory.
+	// reader is a stream that is used only to read results.
 	reader *symmem.Stream
 }
 
@@ -79,7 +79,7 @@ func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	err = errors.Join(p.rt.World().Barrier(ctx, nil), p.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
 	if p.task.Fault == "killed" && errors.As(err, &lost) {
-		return nil // The victim was killed after the barrier.
+		return nil // the victim was killed after the barrier
 	}
 	return err
 }
@@ -105,8 +105,8 @@ func (p *pageRank) shareVictim(ctx context.Context) error {
 	return err
 }
 
-// play runs the collective of every cell, injecting the fault on the victim, queues work after it,
-// and reports the outcome.
+// play runs the collective of every cell and queues work after it. On the victim, it injects the
+// fault first. It then reports the outcome of every cell.
 func (p *pageRank) play() error {
 	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
 	if p.rt.Rank() == 0 && (p.fault.stops || p.fault.late) {
@@ -137,11 +137,12 @@ func (p *pageRank) play() error {
 	}
 	close(checked)
 	err := <-resumed
-	_ = p.rt.Close() // Close returns failures that have already been checked.
+	_ = p.rt.Close() // ignore failures, which have already been checked
 	return err
 }
 
-// resume resumes the victim, either after the delay or, if the victim is late, after the checks.
+// resume resumes the victim. If the fault is late, it does so after this rank's checks, and
+// otherwise after pageDelay.
 func (p *pageRank) resume(checked <-chan struct{}) error {
 	if p.fault.stops {
 		if err := awaitStopped(p.victim); err != nil {
@@ -207,12 +208,12 @@ func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failur
 	p.expect(c.result, "its copy", failures, pageSum)
 }
 
-// checkErrors checks the errors of a rank other than the victim. If failures propagate to the work
-// that follows, every source must return the group's error. Otherwise, it is enough that either the
-// call or the stream does.
+// checkErrors checks the errors that a rank other than the victim got, by their source. If
+// errors spread to following work, every source must return the group's error. Otherwise, it is
+// enough if the call or the stream does.
 func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 	if p.world.propagates {
-		delete(errs, "call") // The call may return before the fault.
+		delete(errs, "call") // the call may have returned before the fault
 	} else {
 		errs["call or stream"] = cmp.Or(errs["call"], errs["stream"])
 		delete(errs, "call")
@@ -228,7 +229,8 @@ func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 	}
 }
 
-// checkMemory checks memory after a failure. The output of aborted NCCL kernels is undefined.
+// checkMemory checks the contents of buffers after a failure. It does not check the output of
+// aborted NCCL kernels, which is undefined.
 func (p *pageRank) checkMemory(c *cell, failures *failureList) {
 	before := ownValue(p.rt)
 	switch {
@@ -244,8 +246,8 @@ func (p *pageRank) checkMemory(c *cell, failures *failureList) {
 	}
 }
 
-// expectPartialSum adds a failure unless each element is either the sum or NaN, or the whole buffer
-// is unchanged, as after a refused call.
+// expectPartialSum checks the output of a call that may have been interrupted. The whole buffer
+// must be unchanged, as after a refused call, or every element must be the sum or NaN.
 func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
 	got, err := read(p.ctx, p.reader, c.memory)
 	if err != nil {
@@ -264,7 +266,7 @@ func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
 	}
 }
 
-// expect adds a failure if an element has none of the given values.
+// expect adds a failure if any element of m has none of the given values.
 func (p *pageRank) expect(m symmem.Memory, name string, failures *failureList, values ...float32) {
 	got, err := read(p.ctx, p.reader, m)
 	if err != nil {

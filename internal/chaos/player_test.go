@@ -23,10 +23,11 @@ type player struct {
 	draw   func(*task, int) (*program, mistake)
 	pool   *symmem.Pool
 	groups []*symmem.Group // in the order of layout.groups; nil for groups without this rank
-	// library is the other CUDA library in programs with graphs, or nil.
+	// library stands for another CUDA library in programs of the kind "graphs". It is nil in
+	// others.
 	library *programs.Library
 	streams []*symmem.Stream
-	// auxiliary is the stream on which buffers are initialized and results are read.
+	// auxiliary is a further stream, on which buffers are initialized and results are read.
 	auxiliary *symmem.Stream
 
 	// The fields below belong to the current program.
@@ -35,20 +36,20 @@ type player struct {
 	seed   uint64
 	events []*symmem.Event
 	graphs []launchable
-	// buffers holds the pool's buffers. memory holds the memory of all buffers, which is zero for
-	// freed ones.
+	// buffers holds the buffers that belong to the pool, by number. memory holds the memory of all
+	// buffers, and is zero for freed ones.
 	buffers map[int]symmem.Buffer
 	memory  []symmem.Memory
 	// free holds functions that free the other library's memory.
 	free []func() error
-	// noise draws delays and orders that differ between ranks.
+	// noise is a random number generator for delays and orders that may differ between ranks.
 	noise *rand.Rand
-	// keptBuffers and keptGraphs hold the buffers and graphs that earlier programs did not release.
+	// keptBuffers and keptGraphs hold the buffers and graphs that earlier programs have left open.
 	keptBuffers []symmem.Buffer
 	keptGraphs  []launchable
 
 	mu sync.Mutex
-	// sources holds, by op, the group ranks whose messages arrived at a Recv from AnySource.
+	// sources holds, for each Recv from AnySource, the group rank whose message arrived, by op.
 	sources map[int]int // guarded by mu
 }
 
@@ -57,7 +58,8 @@ type launchable interface {
 	Close() error
 }
 
-// openPlayer returns a function that prepares a rank to run the programs that draw draws.
+// openPlayer returns a function that creates a player for one rank. The player runs the programs
+// that draw returns.
 func openPlayer(
 	draw func(*task, int) (*program, mistake),
 ) func(context.Context, *symmem.Runtime, *task) (performer, error) {
@@ -105,7 +107,8 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 	return r, err
 }
 
-// close frees buffers and closes the Runtime. It ignores the Runtime's error after a mistake.
+// close frees the kept buffers and closes the Runtime. If the program had a mistake, it ignores
+// the error of closing the Runtime.
 func (r *player) close() error {
 	var errs []error
 	for _, b := range r.keptBuffers {
@@ -191,7 +194,7 @@ func (r *player) prepare() error {
 		}
 	}
 	if r.p.comparePlacement {
-		return nil // Do not wait: a rank may have died, so a barrier could fail.
+		return nil // skip the barrier, which would fail if a rank has died
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
@@ -217,8 +220,9 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 			return err
 		}
 		r.buffers[number] = buffer
-		// Pools must have the same history on all ranks, so if ranks queue ops in different orders,
-		// record all possible uses in advance.
+		// The history of a pool must be the same on all ranks. If the ranks queue ops in different
+		// orders, record all possible uses in advance, because the order would otherwise show in the
+		// history.
 		for _, s := range r.streams {
 			if r.p.orders == nil {
 				break
@@ -235,7 +239,7 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 	return stream.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
 
-// release closes the program's graphs and frees all but the last p.keep buffers.
+// release closes the program's graphs, and frees all buffers except the last p.keep ones.
 func (r *player) release() error {
 	var errs []error
 	for _, g := range r.graphs {
@@ -255,7 +259,8 @@ func (r *player) release() error {
 	return errors.Join(errs...)
 }
 
-// capture captures a graph and keeps it even if it refused a call.
+// capture captures a graph. It keeps the graph even if a call returned an error during the
+// capture.
 func (r *player) capture(number int) error {
 	g := &r.p.graphs[number]
 	if g.branches > 0 {
@@ -279,8 +284,8 @@ func (r *player) capture(number int) error {
 	return errors.Join(recordErr, err)
 }
 
-// record queues the ops of a graph on stream s or, if s is nil, on the streams of the graph's
-// branches.
+// record queues the ops of a graph on stream s. If s is nil, it queues each op on the stream of
+// its branch.
 func (r *player) record(number int, s *symmem.Stream) error {
 	wrongOp, body := &r.p.ops[r.m.index], r.p.graphs[number].body
 	for n := range body {
@@ -301,8 +306,8 @@ func (r *player) makesWrongCall() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
 
-// queueAll queues ops until one returns an error. It returns the index of that op, or the number of
-// ops.
+// queueAll queues the program's ops until one returns an error. It returns the index of that op,
+// or the number of ops if all succeeded.
 func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
@@ -319,7 +324,7 @@ func (r *player) queueAll(v *verdict) int {
 		}
 	}
 	if r.m.kind == killLater && r.rt.Rank() == r.m.rank {
-		select {} // The process is about to be killed.
+		select {} // wait to be killed
 	}
 	return len(r.p.ops)
 }
@@ -354,8 +359,8 @@ func (r *player) callLater(call func()) {
 	}()
 }
 
-// cancel cancels the registration of a buffer that only this rank has. It then aborts the group,
-// like a program that cannot continue.
+// cancel registers a buffer that only this rank has, with a canceled context. It then aborts the
+// group, like a program that cannot continue.
 func (r *player) cancel(g *symmem.Group) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()
@@ -372,7 +377,7 @@ func die() {
 	select {}
 }
 
-// disturb randomly delays this rank's program or a stream.
+// disturb sometimes delays this rank or the work on a stream, for a random time.
 func (r *player) disturb(stream int) {
 	if r.noise.IntN(8) == 0 {
 		<-time.After(time.Duration(r.noise.IntN(int(time.Millisecond))))

@@ -38,12 +38,13 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recovery holds two programs. The mistake in the first makes its group fail. The second runs
-// without a mistake in another group, with the pool of the first.
+// recovery holds two programs that run one after the other. A mistake in the first one makes its
+// group fail. The second one, which has no mistake, runs in another group and uses the same
+// pool.
 type recovery struct {
 	first, second *program
 	mistake       mistake
-	// outsider is a rank outside the first group, or -1.
+	// outsider is the rank that is not in the first group, or -1 if all ranks are.
 	outsider int
 	way      recoveryWay
 }
@@ -52,7 +53,8 @@ func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 	d := t.worldDraws()
 	paths := []symmem.PathChoice{symmem.PathWindow, symmem.PathAuto, symmem.PathPlain}
 	if t.GPU {
-		// NCCL's aborted window kernels run until their process ends, so avoid the window path.
+		// Avoid the window path, because NCCL's window kernels keep running after an abort until the
+		// process exits.
 		paths = []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain}
 	}
 	return 2 + d.IntN(3), symmem.Options{
@@ -64,7 +66,7 @@ func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 	}
 }
 
-// recovery draws a recovery. A rank may die only in a world's last recovery.
+// recovery draws a recovery. A rank may be killed only in the last recovery of a world.
 func (t *task) recovery(number int) *recovery {
 	ranks, _ := t.recoveriesWorld()
 	d := newDraws(t.Seed, number)
@@ -94,8 +96,9 @@ func (t *task) recovery(number int) *recovery {
 	return p
 }
 
-// drawSteps draws a program of n steps that uses one group and allocates and frees buffers between
-// its calls. It draws no messages between machines, which are not supported.
+// drawSteps draws a program of n steps. It makes calls in one group, and allocates and frees
+// buffers in between. If there are several machines, it draws no messages, because messages
+// between machines are not supported.
 func (t *task) drawSteps(d *rand.Rand, l layout, group, n int) *program {
 	g := newGenerator(d, l)
 	g.groups = []int{group}
@@ -139,10 +142,10 @@ func (r *recovery) String() string {
 		r.outsider, r.mistake, r.first, r.way, r.second)
 }
 
-// TestRecoveries runs programs in a group that fails at a random time, which each rank detects in a
-// different op. The ranks then free their buffers, close the group, and continue in another group
-// with the same pool. In that group, buffers must have the same placement on all ranks, results
-// must be correct, and no call may return an error.
+// TestRecoveries runs programs in a group that fails at a random time. Each rank may detect the
+// failure in a different op. The ranks then free their buffers, close the group, and continue in
+// another group with the same pool. In that group, the placement of buffers must be the same on
+// all ranks, results must be correct, and no call may return an error.
 func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
 // TestRecoveriesOnAGPU runs the programs of TestRecoveries on GPUs without the window path.
@@ -176,7 +179,7 @@ func (r *recoverer) run(number int) (reported, bad []string) {
 	return v.reported, after
 }
 
-// split creates the first group. It returns nil on a rank outside the group.
+// split creates the group of the first program. On the outsider, it returns nil.
 func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	if r.rt.Rank() == p.outsider {
 		return nil, r.rt.World().SkipSplit(r.ctx)
@@ -184,22 +187,22 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	return r.rt.World().Split(r.ctx, 0, 0)
 }
 
-// finishFailed waits until the group has failed, and then releases buffers and graphs in a random
-// order. On the host, where failures propagate to the work that follows, it also checks the results
-// in buffers that have not been freed.
+// finishFailed waits until the group has failed, and then releases buffers and graphs in a
+// random order. On the host, where a failure spreads to the work that follows, it sometimes also
+// checks results before it frees the buffers.
 func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 	if g != nil {
 		if r.rt.Rank() == r.m.rank {
-			g.Abort() // The mistake may not have made the group fail.
+			g.Abort() // in case the mistake has not made the group fail
 		} else if r.noise.IntN(4) > 0 {
-			// In a call of the group, a rank detects the fault at once. Without one, it takes up to
-			// a second.
+			// Make a call, in which a rank detects the fault immediately. Otherwise, that takes up to a
+			// second.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
 		select {
 		case <-g.Ended():
 		case <-time.After(recoveriesTimeout):
-			return errors.New("the group has not failed")
+			return errors.New("the group did not fail")
 		}
 		if g.Err() == nil {
 			return errors.New("the group ended without an error")
@@ -229,7 +232,7 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 
 func (r *recoverer) free() {
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
-		_ = r.buffers[b].Free() // fails if a use cannot be recorded on a failed stream
+		_ = r.buffers[b].Free() // fails if a use cannot be recorded because a stream has failed
 	}
 	clear(r.buffers)
 }

@@ -26,15 +26,15 @@ var longestFlag = flag.Duration("longest", time.Second,
 type signalTask struct {
 	Seed    uint64
 	Program int
-	// Longest is the longest time for which a rank is stopped. If it is 0, the rank is killed
+	// Longest is the longest time for which the rank may be stopped. If it is 0, the rank is killed
 	// instead.
 	Longest time.Duration
 	GPU     bool
-	// Machines is the number of machines on which the ranks appear to run. If it is at most 1, some
-	// programs draw that number themselves.
+	// Machines is the number of machines on which the ranks pretend to run. If it is at most 1,
+	// some programs on GPUs put each rank on a different machine.
 	Machines int
-	// Store is set if the rank that serves the store is killed as well, before it can report the
-	// first death.
+	// Store is set if the rank that serves the store is killed too, before it can report that
+	// another rank was killed.
 	Store bool
 }
 
@@ -49,20 +49,21 @@ const (
 
 type signalPlan struct {
 	ranks, victim int
-	// secondVictim is stopped before the victim is killed, and is itself killed afterwards. It is
-	// -1 if there is none.
+	// secondVictim is stopped before the victim is killed, and is killed after it. It is -1 if
+	// there is none.
 	secondVictim int
-	// noLauncher starts the ranks without the launcher's store.
+	// noLauncher makes the ranks ignore the launcher and its store.
 	noLauncher bool
-	// machines is the number of machines on which the ranks appear to run, or 0 if that is one.
+	// machines is the number of machines on which the ranks pretend to run, or 0 for the real one.
 	machines int
-	// gpu selects the GPU backend. path is the path of its collectives.
+	// gpu selects the GPU backend. path is the path of the collectives on it.
 	gpu  bool
 	path symmem.PathChoice
 	// stop is the time for which the victim is stopped. If it is 0, the victim is killed instead.
 	stop time.Duration
-	// call and round select the call that the victim announces. signalDelay is the time from the
-	// announcement to the signal.
+	// call and round select the call in which the victim gets the signal. The victim announces the
+	// call before it makes it, and the signal follows signalDelay after the announcement. The other
+	// ranks make the call after their delays.
 	call        string
 	round       int
 	signalDelay time.Duration
@@ -71,26 +72,26 @@ type signalPlan struct {
 
 const (
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout. It exceeds both the time for which a rank is stopped and the
-	// time until an error names a killed rank.
+	// longTimeout is Options.Timeout in most programs. It is longer than a rank is stopped, and
+	// longer than it takes until an error names a killed rank.
 	longTimeout = time.Minute
-	// openTimeout is Options.Timeout if a rank is killed in Open and there is no launcher. Ranks
-	// that are not connected to the killed rank then time out.
+	// openTimeout is Options.Timeout if a rank is killed in Open without the launcher. It is short
+	// because ranks that have not connected to the killed rank can only time out.
 	openTimeout = 4 * time.Second
-	// namingLimit is the time within which a survivor's error must name a killed rank. It does not
-	// include the start of the survivor's process, or the time for which survivors are ready to run
-	// but have no processor.
+	// namingLimit is the time within which the error of a surviving rank must name a killed rank.
+	// It does not include the time before the survivor's process has started, or the time for which
+	// survivors are ready to run but have no processor.
 	namingLimit = 3 * time.Second
-	// softwareNamingLimit replaces namingLimit on the software GPU, whose kernels keep the
-	// processors busy.
+	// softwareNamingLimit is used instead of namingLimit on the software GPU, whose kernels keep
+	// the processors busy.
 	softwareNamingLimit = 15 * time.Second
 	// signalLimit limits the duration of a program, not counting the time for which a rank is
 	// stopped.
 	signalLimit = 60 * time.Second
 )
 
-// plan draws the task's plan. In half of the programs, the signal arrives in Open, Split, Join or
-// Close.
+// plan draws the plan of the task's program. In half of the programs, the signal arrives in
+// Open, Split, Join or Close, and in the others in any call.
 func (s *signalTask) plan() *signalPlan {
 	d := newDraws(s.Seed, s.Program)
 	if s.Store {
@@ -155,49 +156,49 @@ func (p *signalPlan) timeout() time.Duration {
 	return longTimeout
 }
 
-// signalLine is a line that a rank writes, either to announce the call in which it is killed or
-// stopped, or to report how it ended.
+// signalLine is a line that a rank writes to standard output. It either announces the call in
+// which the rank is to be killed or stopped, or reports how the rank ended.
 type signalLine struct {
 	Rank, PID int
-	// Announces is set if the rank may get its signal from now on.
+	// Announces is set in an announcement: from now on, the rank may get the signal.
 	Announces bool
-	// Began is the time at which the rank began, and At the time at which it failed or ended, both
-	// in nanoseconds since 1970.
+	// Began is the time at which the rank began, and At is the time at which it failed or finished.
+	// Both are in nanoseconds since 1970.
 	Began, At int64
 	Call      string
-	// Text is the error's text. Lost holds the ranks of a RankLostError.
+	// Text is the text of the rank's error. If that is a RankLostError, Lost holds its Ranks.
 	Text string
 	Lost []int
 	// Log holds the rank's log lines. Slowest describes its longest call.
 	Log     []string
 	Slowest string
-	// Starved holds how long the rank's threads had waited for a processor at several times.
+	// Starved holds samples of how long the rank's threads had waited for a processor.
 	Starved []waitSample
 }
 
-// TestKills kills a rank, with and without the launcher. In half of the programs the rank is killed
-// in Open, Split, Join, Group.Close or Runtime.Close, and in the other half at any moment. The
-// error of every other rank must name the killed rank within three seconds, and no process, file or
-// socket may remain.
+// TestKills kills a rank that runs with or without the launcher. In half of the programs, the
+// rank is killed in Open, Split, Join, Group.Close or Runtime.Close, and in the other half at
+// any moment. Within three seconds, every other rank must get an error that names the killed
+// rank. No process, file or socket may remain.
 func TestKills(t *testing.T) {
 	signalTask{}.test(t, 16, nil)
 }
 
-// TestKillsWithTheStore kills a rank and then the rank that serves the store. The error of the
-// third rank must name the rank that was killed first.
+// TestKillsWithTheStore kills a rank and then the rank that serves the store. The third rank
+// must get an error that names the rank that was killed first.
 func TestKillsWithTheStore(t *testing.T) { signalTask{Store: true}.test(t, 4, nil) }
 
-// TestKillsOnAGPU runs the programs of TestKills on GPUs. In some of them, the ranks appear to be
-// on different machines.
+// TestKillsOnAGPU runs the programs of TestKills on GPUs. In some of them, the ranks pretend to
+// be on different machines.
 func TestKillsOnAGPU(t *testing.T) {
 	skipSlow(t)
 	signalTask{GPU: true, Machines: *machinesFlag}.test(t, 8, gpuVariables(t))
 }
 
-// TestStops stops a rank for one second or, with -longest=20s, for up to 20 seconds. In half of the
-// programs it is stopped in Open, Split or Join, and in the other half at any moment. All results
-// must be correct, and no call may return an error. If the rank is stopped at any moment, every
-// other rank must log a warning that names it.
+// TestStops stops a rank for one second or, with -longest=20s, for up to 20 seconds. In half of
+// the programs, the rank is stopped in Open, Split or Join, and in the other half at any moment.
+// All results must be correct, and no call may return an error. In the second half, every other
+// rank must also log a warning that names the stopped rank.
 func TestStops(t *testing.T) { signalTask{Longest: *longestFlag}.test(t, 6, nil) }
 
 // TestStopsOnAGPU runs the programs of TestStops on GPUs. It does not check warnings.
@@ -248,12 +249,12 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 
 type signaller struct {
 	plan    *signalPlan
-	pending sync.WaitGroup // goroutine that sends the signals
+	pending sync.WaitGroup // the goroutine that sends the signals
 
 	mu      sync.Mutex
 	pids    map[int]int  // process IDs of ranks that have announced their call; guarded by mu
 	sent    time.Time    // time of the signal; guarded by mu
-	stopErr error        // error of stopping or killing a rank; guarded by mu
+	stopErr error        // error of sending signals; guarded by mu
 	lines   []signalLine // guarded by mu
 	other   []string     // guarded by mu
 }
@@ -273,7 +274,7 @@ func (s *signaller) onLine(line string) {
 		return
 	}
 	if s.pids[l.Rank] != 0 {
-		return // The rank has already announced its call.
+		return // already announced
 	}
 	s.pids[l.Rank] = l.PID
 	victim, secondVictim := s.pids[s.plan.victim], s.pids[s.plan.secondVictim]
@@ -301,7 +302,7 @@ func (s *signaller) signal(victim, secondVictim int) {
 	}
 	watch, err := sys.Pidfd(victim)
 	if err != nil {
-		return // The process has exited.
+		return // the process has exited
 	}
 	defer watch.Close()
 	_ = syscall.Kill(victim, syscall.SIGKILL) // fails if the process has exited
@@ -331,7 +332,7 @@ func (s *signaller) verdict(victimDied bool) (bad []error) {
 	}
 	for r := range s.plan.ranks {
 		if !reported[r] && r != s.plan.secondVictim && (r != s.plan.victim || s.plan.stop > 0) {
-			bad = append(bad, fmt.Errorf("rank %d has reported nothing", r))
+			bad = append(bad, fmt.Errorf("rank %d did not report how it ended", r))
 		}
 	}
 	if len(s.other) > 0 {
@@ -348,7 +349,7 @@ func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 	case l.Text != "":
 		return errors.New(l.Text)
 	case l.Rank != s.plan.victim && s.plan.call == anyCall && !s.plan.gpu && !warned:
-		return fmt.Errorf("no warning about rank %d in the log %q; %s", s.plan.victim, l.Log, l.Slowest)
+		return fmt.Errorf("log %q contains no warning about rank %d; %s", l.Log, s.plan.victim, l.Slowest)
 	}
 	return nil
 }
@@ -367,9 +368,9 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	}
 	switch {
 	case l.Rank == p.victim:
-		return nil // The rank finished before the signal.
+		return nil // the victim finished before the signal
 	case l.Text == "" && p.call == callRuntimeClose && inRank <= limit:
-		return nil // The rank no longer needed the other ranks.
+		return nil // the rank no longer needed the others
 	case !victimDied:
 		return fmt.Errorf("got an error, although no rank died: %s", l.Text)
 	case inRank > limit:
@@ -378,7 +379,7 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	case took < 0:
 		return fmt.Errorf("got an error before the kill: %s", l.Text)
 	case p.noLauncher && p.call == callOpen && mentions(l.Text, p.victim):
-		return nil // In Open, a timeout may name the rank.
+		return nil // in Open, the error may be a timeout that names the rank
 	case p.secondVictim >= 0 && slices.Contains(l.Lost, p.victim):
 		return nil
 	case !slices.Equal(l.Lost, []int{p.victim}):
@@ -387,8 +388,9 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	return nil
 }
 
-// starved returns the total time for which survivors have waited for a processor since the signal.
-// It adds up all of them, because a rank may wait for the reaction of any other.
+// starved returns the total time for which ranks have waited for a processor since the signal.
+// It adds up the times of all ranks, because a rank may have to wait until any other has
+// reacted.
 func (s *signaller) starved() (sum time.Duration) {
 	for i := range s.lines {
 		sum += starvedSince(s.lines[i].Starved, s.sent)

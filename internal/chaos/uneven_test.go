@@ -20,8 +20,8 @@ var uneven = kind{
 	},
 }
 
-// unevenRanks draws the size of a world. If the ranks appear to run on several machines, each needs
-// a GPU of its own, so the world is smaller.
+// unevenRanks draws the size of a world. If the ranks pretend to run on several machines, the
+// world is smaller, because each rank then needs a separate GPU.
 func (t *task) unevenRanks() int {
 	if t.Machines > 1 {
 		return 2 + t.worldDraws().IntN(3)
@@ -29,7 +29,8 @@ func (t *task) unevenRanks() int {
 	return 2 + t.worldDraws().IntN(7)
 }
 
-// uneven draws a program of exchanges, with a copy before and after each short one.
+// uneven draws a program of AllToAllV calls. It adds a copy before and after each call with
+// small buffers.
 func (t *task) uneven(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.unevenRanks()))
@@ -61,8 +62,8 @@ func (g *generator) copy(stream, src, dst int) {
 	})
 }
 
-// TestUneven exchanges parts of different sizes, up to 64 MiB, among 2 to 8 ranks. Several
-// exchanges run concurrently on several streams.
+// TestUneven exchanges parts of different sizes, up to 64 MiB, among 2 to 8 ranks with
+// AllToAllV. Several calls run concurrently on several streams.
 func TestUneven(t *testing.T) { uneven.test(t, 40, task{Kind: "uneven"}, nil) }
 
 func TestUnevenOnAGPU(t *testing.T) { uneven.testOnAGPU(t, 20, task{Kind: "uneven"}) }

@@ -59,7 +59,7 @@ func signalsRank(text []byte) error {
 			line.Lost = lost.Ranks
 		}
 		if w.rt != nil {
-			_ = w.rt.Close() // The error has been reported.
+			_ = w.rt.Close() // returns the same error
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(line)
@@ -84,23 +84,23 @@ func (l *logBuffer) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker makes calls as one rank. It finishes when a rank has been killed, or some time after a
-// rank was stopped.
+// worker makes calls as one rank. It continues until a rank has been killed or, in programs that
+// stop a rank, until stopRest after the stop.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
 	seed uint64
 	rank int
 	rt   *symmem.Runtime
-	// call is the current call, which began at callStart. slowest is the longest call so far, which
-	// took the time in took.
+	// call is the current call, which began at callStart. slowest is the longest call so far, and
+	// took is how long that call took.
 	call, slowest string
 	callStart     time.Time
 	took          time.Duration
-	// endTime is the time at which rank 0 ends the program if no rank is killed.
+	// endTime is the time after which rank 0 ends the program if no rank is killed.
 	endTime time.Time
 	// own, sum and received hold this rank's contribution to a sum, the sum, and a received
-	// message. memory holds the same in device memory.
+	// message. memory holds the buffers for these three that calls use.
 	own, sum, received []int32
 	memory             [3]symmem.Memory
 }
@@ -174,15 +174,15 @@ func (w *worker) beginCall(format string, args ...any) {
 	w.call, w.callStart = fmt.Sprintf(format, args...), time.Now()
 }
 
-// enter begins a call. If this is the call in which the victim gets its signal, the victim
-// announces the call, and the other ranks delay it.
+// enter is called at the beginning of a call. If this is the call in which the victim gets the
+// signal, the victim announces it, and the other ranks wait for their delays.
 func (w *worker) enter(call string, round int) {
 	w.beginCall("%s of round %d", call, round)
 	if call != w.plan.call || round != w.plan.round {
 		return
 	}
 	if w.rank == w.plan.victim || w.rank == w.plan.secondVictim {
-		// If this fails, no rank gets a signal, and the program counts as hung.
+		// Ignore errors: if this fails, no rank gets a signal, and the job counts as hung.
 		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
 			Rank: w.rank, PID: os.Getpid(), Announces: true,
 		})
@@ -191,8 +191,8 @@ func (w *worker) enter(call string, round int) {
 	<-time.After(w.plan.delays[w.rank])
 }
 
-// round makes calls in the world and in groups that it creates and closes. last is set if no round
-// follows.
+// round makes calls in the world and in two groups, which it creates and closes. last is set if
+// rank 0 has ended the program.
 func (w *worker) round(round int) (last bool, err error) {
 	d := newDraws(w.seed, round)
 	world := w.rt.World()
@@ -208,7 +208,8 @@ func (w *worker) round(round int) (last bool, err error) {
 		return false, err
 	}
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
-	// Join logs no warning about rank 0 if rank 0 serves the store and is stopped.
+	// Skip Join if all ranks must log a warning, because it logs none about a stopped rank 0 that
+	// serves the store.
 	silent := w.plan.stop > 0 && w.plan.call == anyCall
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil
@@ -234,7 +235,7 @@ func (w *worker) joinRepeatedly() error {
 	}
 }
 
-// drawRanks draws some of n ranks, always including one of them.
+// drawRanks draws a subset of n ranks that contains the rank included.
 func drawRanks(d *rand.Rand, n, included int) []int {
 	ranks := []int{included}
 	for _, r := range d.Perm(n)[:1+d.IntN(n)] {
@@ -253,8 +254,8 @@ func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
 	return g.Close()
 }
 
-// runCalls makes some collectives and messages and checks their results. last is set if rank 0 has
-// ended the program.
+// runCalls makes collectives and messages in a group, and checks their results. last is set if
+// rank 0 has ended the program.
 func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, err error) {
 	w.beginCall("collectives of %s of round %d", name, round)
 	n := int64(workElements)
@@ -276,8 +277,8 @@ func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, e
 	return last, nil
 }
 
-// makeCalls makes a sum, a barrier and a message from the group's first rank to its second, and
-// waits for them.
+// makeCalls makes an all-reduce, a barrier, and a message from the group's first rank to its
+// second, and waits for them.
 func (w *worker) makeCalls(g *symmem.Group) error {
 	s, n := w.rt.DefaultStream(), int64(workElements)
 	own, sum, received := w.memory[0], w.memory[1], w.memory[2]
@@ -305,10 +306,12 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 	return nil
 }
 
-// messages reports whether messages are supported, which they are only within one machine.
+// messages reports whether messages are supported. They are not if the ranks are on several
+// machines.
 func (w *worker) messages() bool { return w.plan.machines <= 1 }
 
-// workElements is the number of elements in a sum. Rank 0 uses the last one to end the program.
+// workElements is the number of elements in a sum. Rank 0 sets the last element to end the
+// program.
 const workElements = 1500
 
 func contribution(rank, round, i int) int32 { return int32((rank+1)*100_003 + round*1_009 + i) }

@@ -8,16 +8,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// limiter is a net.Listener that closes connections beyond a limit and, on Unix sockets,
-// connections of other users. Forked children close the admitted connections, which they would
-// otherwise keep open when this process exits.
+// limiter is a net.Listener that immediately closes connections above a limit and, on Unix
+// sockets, connections of other users. It marks the other connections to be closed in forked
+// child processes, because a child would otherwise keep them open after this process has exited.
 type limiter struct {
 	net.Listener
 	limit int64
 	open  atomic.Int64
 }
 
-// Accept returns the next connection that is admitted.
+// Accept returns the next connection that it does not close.
 func (l *limiter) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -33,8 +33,8 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// isAdmitted reports whether a connection is admitted. The peer on a Unix socket must be this user
-// or root.
+// isAdmitted reports whether the peer of a connection may use it. On a Unix socket, the peer
+// must be a process of this user or of root.
 func isAdmitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
 	if !ok {

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain fails if tests leak goroutines or descriptors. It ignores the connections of refused
-// requests, which net/http keeps open for half a second.
+// TestMain fails if tests leak goroutines or file descriptors. It ignores connections whose
+// requests were refused, because net/http keeps these open for half a second.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(leaktest.Watch(m),
 		goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))

@@ -31,8 +31,8 @@ func newMetric(name, help string, kind prometheus.ValueType, labels ...string) m
 	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
 }
 
-// inspectorLabels lists the labels of NCCL Inspector, followed by those that symmem adds: the rank,
-// and whether the time is measured on the host.
+// inspectorLabels lists the labels that NCCL Inspector uses. The last two are added by symmem:
+// the rank, and where the time is measured.
 var inspectorLabels = []string{
 	"version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "collective",
 	"message_size", "algo_proto", "rank", "timing_source",
@@ -43,7 +43,7 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// Metrics with the prefix nccl have the same names as those of NCCL Inspector.
+// Metrics with the prefix nccl have the names that NCCL Inspector uses.
 var (
 	busBandwidth = newMetric("nccl_bus_bandwidth_gbs",
 		"Bus bandwidth in GB/s, averaged over the latest timed calls.", gauge, inspectorLabels...)
@@ -89,7 +89,7 @@ var callLabels = []string{"rank", "comm_name", "collective", "path", "message_si
 
 type collector struct{ machine Machine }
 
-// Describe sends nothing, because the series depend on the ranks.
+// Describe sends nothing, because the series are known only when Collect is called.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of all ranks.
@@ -110,8 +110,8 @@ type rankMetrics struct {
 	node   string
 }
 
-// send sends one series. labels follow the label of the rank. Invalid UTF-8 in them is replaced,
-// because group names may contain any bytes.
+// send sends one series. Its first label is the rank, and labels are the others. send replaces
+// invalid UTF-8 in labels, because group names may contain any bytes.
 func (r *rankMetrics) send(m metric, value float64, labels ...string) {
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
 	if err == nil {
@@ -134,8 +134,8 @@ func (r *rankMetrics) collect() {
 	}
 	r.send(up, 1)
 	r.collectWaits()
-	// A failed group and its successor may have the same name, and so may their pools. The later
-	// one replaces the earlier one.
+	// A failed group and its successor may have the same name, and so may their pools. Of groups or
+	// pools with the same name, only the last one is collected.
 	groups := map[string]*Group{}
 	for i := range r.rank.Groups {
 		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
@@ -156,7 +156,7 @@ func (r *rankMetrics) collect() {
 	}
 }
 
-// For each rank that this rank waits for, collectWaits sends the longest wait.
+// collectWaits sends, for each group and rank that this rank waits for, the longest wait.
 func (r *rankMetrics) collectWaits() {
 	type key struct {
 		group string
@@ -244,8 +244,8 @@ func (r *rankMetrics) collectPool(p *Pool) {
 	r.send(poolEvents, float64(p.Events), p.Domain, id)
 }
 
-// busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a call
-// on n ranks to get the number of bytes on the bus. ok is false for a call that moves no data.
+// busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a
+// call on n ranks to compute the bus bandwidth. ok is false if the operation moves no data.
 func busFactor(operation string, n int) (factor float64, ok bool) {
 	ranks := float64(n)
 	switch operation {
@@ -259,7 +259,7 @@ func busFactor(operation string, n int) (factor float64, ok bool) {
 	return (ranks - 1) / ranks, true
 }
 
-// sizeRange returns the name of a range of sizes as in NCCL Inspector, such as "64-128KB".
+// sizeRange formats a range of sizes like NCCL Inspector, for example as "64-128KB".
 func sizeRange(least, limit int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB"}
 	for len(units) > 1 && least >= 1024 {

@@ -7,7 +7,8 @@ import (
 	"symmem/internal/page"
 )
 
-// poolKey identifies a pool across ranks. A pool without a domain belongs to a single rank.
+// poolKey identifies a pool across ranks. If the pool has no domain, the key includes the rank,
+// because each rank numbers such pools separately.
 type poolKey struct {
 	domain string
 	id     uint64
@@ -19,7 +20,7 @@ type member struct {
 	*Pool
 }
 
-// end returns the position after the latest event.
+// end returns the position after the latest event in the pool's history.
 func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
 
 func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
@@ -88,8 +89,8 @@ func (r *reporter) window(pool string, rank int, w Window) {
 	})
 }
 
-// compare finds the first event that differs between the ranks, among those events that all ranks
-// still have.
+// compare finds the first event that differs between the ranks. It compares only the events that
+// are available from all ranks, which begin at position begin.
 func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	end := members[0].end()
 	for _, m := range members {
@@ -171,18 +172,18 @@ var kinds = map[event.Kind]page.Kind{
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
 }
 
-// spot identifies a block by its segment and offset.
+// spot is the location of a block: its segment and offset.
 type spot struct{ segment, offset int64 }
 
 type trackBuilder struct {
 	track    *page.Track
-	segments map[int64]int32 // index in the track, by ordinal
-	blocks   map[spot]int32  // number of the live block
-	count    int32           // of blocks
+	segments map[int64]int32 // index in track.Segments, by ordinal
+	blocks   map[spot]int32  // number of the live block at a spot
+	count    int32           // number of blocks so far
 }
 
-// newTrack returns the track of a pool on one rank. The first request at or after position begin
-// has number 0.
+// newTrack returns the track of a pool on one rank. In it, the first request at or after
+// position begin has the number 0.
 func newTrack(m member, begin uint64) *page.Track {
 	b := &trackBuilder{
 		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[spot]int32{},
@@ -207,7 +208,7 @@ func newTrack(m member, begin uint64) *page.Track {
 	return b.track
 }
 
-// older adds the blocks that were allocated before the beginning of the track and freed in it.
+// older adds the blocks that are freed in the track but were allocated before it begins.
 func (b *trackBuilder) older(events []Placement) {
 	allocated := map[spot]bool{}
 	for _, e := range events {
@@ -216,7 +217,7 @@ func (b *trackBuilder) older(events []Placement) {
 		case kind == page.Alloc:
 			allocated[at] = true
 		case kind == page.Free && !allocated[at]:
-			allocated[at] = true // a later free is that of a newer block
+			allocated[at] = true // a later free at this spot frees a newer block
 			b.track.Add(&page.Event{
 				Kind: page.Older, Size: e[4], Offset: e[3], Segment: b.segment(e, true), Block: -1, Stack: -1,
 			})
@@ -224,8 +225,9 @@ func (b *trackBuilder) older(events []Placement) {
 	}
 }
 
-// segment returns the index of an event's segment, or -1. A segment that is older than the track
-// has an unknown size, so segment extends it to the end of its last block.
+// segment returns the index of an event's segment in the track, or -1 if the event has none. If
+// the segment was mapped before the track begins, its size is unknown, so segment makes it large
+// enough for all blocks seen in it.
 func (b *trackBuilder) segment(e Placement, old bool) int32 {
 	if e[2] < 0 {
 		return -1

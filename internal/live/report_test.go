@@ -132,7 +132,8 @@ func TestDataAreNotSentTwice(t *testing.T) {
 	}
 	if again := ask(first.Header().Get("ETag")); again.Code != http.StatusNotModified ||
 		again.Body.Len() > 0 {
-		t.Errorf("second request: status %d with %d bytes; want 304 with none", again.Code, again.Body.Len())
+		t.Errorf("second request: status %d with %d bytes; want 304 with none", again.Code,
+			again.Body.Len())
 	}
 }
 

@@ -23,17 +23,18 @@ import (
 
 // Config describes a rank for Open.
 type Config struct {
-	// Job is the name of the job's folder. It must be the same on all ranks and unique to the job.
+	// Job is the name of the job's folder. It must be the same on all ranks, and different from
+	// that of any other job.
 	Job  string
 	Rank int
-	// Address is the TCP address at which one rank serves all ranks, or SocketsOnly. See
-	// CheckAddress.
+	// Address is the TCP address at which one rank per machine serves all ranks of the machine, or
+	// SocketsOnly. CheckAddress describes its form.
 	Address string
-	// Token is the token of the job: at least 16 letters, digits, "-" and "_". If it is empty, the
-	// first rank of the machine generates one.
+	// Token is the token that clients must present. It consists of at least 16 letters, digits, "-"
+	// and "_". If it is empty, the first rank to open a Server on the machine generates one.
 	Token string
-	// Snapshot returns the current state of the rank, with at most the given number of the latest
-	// events of each pool. It may be called concurrently.
+	// Snapshot returns the current state of the rank. For each pool, it includes the latest events,
+	// at most as many as given. It may be called concurrently.
 	Snapshot func(events int) Snapshot
 	// Log receives warnings.
 	Log *slog.Logger
@@ -60,21 +61,23 @@ func CheckAddress(address string) error {
 
 const (
 	// maxLocalConns and maxConns limit the number of open connections to a Unix socket and to the
-	// TCP address. Every other rank of the machine keeps a connection to the lowest rank.
+	// TCP address. The limit for sockets is higher because all other ranks of the machine keep a
+	// connection to the lowest rank.
 	maxLocalConns, maxConns = 1024, 64
-	// maxHeaderBytes limits the size of the header of a request.
+	// maxHeaderBytes limits the size of a request's header.
 	maxHeaderBytes = 8 << 10
-	// headerTimeout, writeTimeout and idleTimeout limit how long a client may take to send a
-	// request, to read the response and to send another request.
+	// headerTimeout limits how long a client may take to send a request, writeTimeout how long it
+	// may take to read the response, and idleTimeout how long it may wait before the next request.
 	headerTimeout, writeTimeout, idleTimeout = 5 * time.Second, 20 * time.Second, 30 * time.Second
 	// retryInterval is the time between attempts to serve an address that is in use.
 	retryInterval = 2 * time.Second
-	// electionPause is the time between searches for the lowest rank.
+	// electionPause is the time between two searches for the lowest rank.
 	electionPause = 20 * time.Millisecond
 )
 
-// Server serves a rank on a Unix socket and, while it is the lowest rank of the machine, all ranks
-// of the machine over TCP. It is safe for concurrent use.
+// Server serves the state of a rank on a Unix socket. While the rank is the lowest one on its
+// machine, the Server also serves all ranks of the machine over TCP. It is safe for concurrent
+// use.
 type Server struct {
 	cfg    Config
 	folder string
@@ -83,7 +86,7 @@ type Server struct {
 	tasks  sync.WaitGroup
 	ctx    context.Context // done after Close
 	cancel context.CancelFunc
-	// address is the TCP address that this rank serves, or nil.
+	// address is the TCP address at which this rank serves, or nil if it does not.
 	address atomic.Pointer[net.TCPAddr]
 }
 
@@ -121,11 +124,12 @@ func open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// tokens matches valid tokens. A longer token would not fit into a request.
+// tokens matches valid tokens. It limits their length, because a longer token would not fit into
+// the header of a request.
 var tokens = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
-// shareToken returns the token in the folder of a job. If there is none yet, it stores the given
-// one or, if that is empty, a random one.
+// shareToken returns the token that is stored in the folder of a job. If none is stored yet, it
+// first stores the given token or, if that is empty, a random one.
 func shareToken(folder, token string) (string, error) {
 	path := filepath.Join(folder, tokenName)
 	draft := filepath.Join(folder, "."+rand.Text())
@@ -158,7 +162,7 @@ func Token(folder string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// newHTTPServer returns a server that limits what its clients can use.
+// newHTTPServer returns a server with the limits on requests.
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
@@ -167,15 +171,17 @@ func newHTTPServer(h http.Handler) *http.Server {
 	}
 }
 
-// Start begins to serve the address if this rank is the lowest of the machine. All ranks must have
-// opened their Servers before.
+// Start makes the rank serve the TCP address whenever it is the lowest rank on its machine. All
+// ranks of the machine must have opened their Servers before, so that no lower rank appears
+// later.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.serveWhileLowest)
 	}
 }
 
-// Close closes all connections and removes the socket. It does not wait for clients.
+// Close closes all connections and removes the socket. It does not wait until requests have been
+// answered.
 func (s *Server) Close() error {
 	s.cancel()
 	_ = os.Remove(socketPath(s.folder, s.cfg.Rank))
@@ -185,7 +191,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Address returns the TCP address that this rank serves, or "" while another rank serves it.
+// Address returns the TCP address at which this rank serves, or "" if it does not, for example
+// because a lower rank does.
 func (s *Server) Address() string {
 	if a := s.address.Load(); a != nil {
 		return a.String()
@@ -219,8 +226,8 @@ func (s *Server) pause(d time.Duration) {
 	}
 }
 
-// followLower waits until the lowest living rank below this one exits. If there is none, it returns
-// false immediately.
+// followLower waits until the lowest running rank exits, and returns true. If no rank below this
+// one is running, it returns false immediately.
 func (s *Server) followLower() bool {
 	ranks, err := Ranks(s.folder)
 	if err != nil {
@@ -237,7 +244,8 @@ func (s *Server) followLower() bool {
 	return false
 }
 
-// follow waits until a rank exits. If the rank has already exited, it returns false immediately.
+// follow waits until a rank exits, and returns true. If the rank has already exited, it returns
+// false immediately.
 func (s *Server) follow(rank int) bool {
 	c, err := net.Dial("unix", socketPath(s.folder, rank))
 	if err != nil {
@@ -252,8 +260,8 @@ func (s *Server) follow(rank int) bool {
 	return true
 }
 
-// serveAddress serves all ranks of the machine at the address until Close. It returns an error if
-// the address cannot be used.
+// serveAddress serves all ranks of the machine at the configured address until Close. It returns
+// an error if the address cannot be used.
 func (s *Server) serveAddress() error {
 	listener, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// patience limits how long a test waits for an event.
+// patience limits how long a test waits for something to happen.
 const patience = 30 * time.Second
 
-// useFolder makes a new folder the temporary folder. Its path is short because the kernel limits
-// the length of the path of a socket.
+// useFolder creates a folder and sets TMPDIR to it. The folder's path is short, because the
+// kernel limits the length of a socket's path.
 func useFolder(t *testing.T) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live")
@@ -34,7 +34,8 @@ func useFolder(t *testing.T) {
 // hostile is a name with markup, an escape sequence and invalid UTF-8.
 const hostile = "<script>alert(1)</script>\x1b[31m\"'\xff"
 
-// example returns a rank's Snapshot.
+// example returns the Snapshot of a rank with a wait, a failed group and a pool, all with
+// hostile names.
 func example(rank int) Snapshot {
 	times := Times{Samples: 2, Seconds: 0.5, RecentSeconds: 0.001, RecentBytes: 1 << 20}
 	return Snapshot{
@@ -72,8 +73,8 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until condition returns true. It fails the test if that takes longer than patience.
-// event names what it waits for.
+// await polls until condition returns true. If that takes longer than patience, it fails the
+// test, with event in the message.
 func await(t *testing.T, event string, condition func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
@@ -93,7 +94,7 @@ func awaitAddress(t *testing.T, s *Server) string {
 	return s.Address()
 }
 
-// request describes a request and the response that is expected.
+// request describes a request and the expected response.
 type request struct {
 	method, path, host, bearer, cookie string
 	status                             int
@@ -181,10 +182,10 @@ func TestRequestsOverTCP(t *testing.T) {
 				body, r.status, r.contains)
 		}
 		if strings.Contains(body, token) {
-			t.Errorf("%s: the body contains the token", name)
+			t.Errorf("%s: response body contains the token", name)
 		}
 		if response.Header.Get("Cache-Control") != "no-store" {
-			t.Errorf("%s: the response may be cached", name)
+			t.Errorf("%s: response without Cache-Control: no-store", name)
 		}
 	}
 }
@@ -243,7 +244,7 @@ func TestLowestRankServesAll(t *testing.T) {
 	for _, s := range servers {
 		s.Start()
 	}
-	if err := listener.Close(); err != nil { // rank 2 may have found it open, and tries again
+	if err := listener.Close(); err != nil { // rank 2 tries again if the address was in use
 		t.Fatal(err)
 	}
 	for _, want := range []struct {
@@ -258,8 +259,8 @@ func TestLowestRankServesAll(t *testing.T) {
 			}
 		}
 		if m.ServedBy != want.server.cfg.Rank || !slices.Equal(ranks, want.ranks) {
-			t.Errorf("rank %d serves %v; want rank %d to serve %v", m.ServedBy, ranks, want.server.cfg.Rank,
-				want.ranks)
+			t.Errorf("rank %d serves ranks %v; want rank %d to serve ranks %v", m.ServedBy, ranks,
+				want.server.cfg.Rank, want.ranks)
 		}
 		if err := want.server.Close(); err != nil {
 			t.Errorf("Close of rank %d: %v", want.server.cfg.Rank, err)
@@ -275,8 +276,8 @@ func TestRanksShareToken(t *testing.T) {
 	a, b := openServer(t, "job", 0, SocketsOnly), openServer(t, "job", 1, SocketsOnly)
 	other := openServer(t, "other", 0, SocketsOnly)
 	if a.token != b.token || len(a.token) < 20 || other.token == a.token {
-		t.Errorf("tokens %q, %q, of another job %q; want one random token for each job", a.token,
-			b.token, other.token)
+		t.Errorf("tokens of the ranks = %q, %q, and of another job = %q; want one random token per job",
+			a.token, b.token, other.token)
 	}
 	info, err := os.Stat(filepath.Join(a.folder, tokenName))
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -298,7 +299,7 @@ func TestWeakTokensAreRefused(t *testing.T) {
 	}
 }
 
-// stall opens n connections on which it sends nothing.
+// stall opens n connections and sends nothing on them.
 func stall(t *testing.T, address string, n int) {
 	t.Helper()
 	for range n {
@@ -310,8 +311,8 @@ func stall(t *testing.T, address string, n int) {
 	}
 }
 
-// TestSlowClientsAreClosed fills the server with clients that send no request. After headerTimeout,
-// it must serve other clients again.
+// TestSlowClientsAreClosed opens more connections than the server allows and sends no requests
+// on them. After headerTimeout, the server must close them and serve other clients again.
 func TestSlowClientsAreClosed(t *testing.T) {
 	useFolder(t)
 	s := openServer(t, "job", 0, "localhost:0")
@@ -342,7 +343,7 @@ func TestLargeHeaderIsRefused(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(q)
 	if err != nil {
-		return // the server closed the connection before the client had sent the header
+		return // the server closed the connection while the client was sending the header
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {

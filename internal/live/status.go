@@ -18,7 +18,7 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 	"bytes": formatBytes, "seconds": formatSeconds, "ranks": formatRanks, "size": sizeRange,
 }).Parse(statusText))
 
-// writeStatus writes tables that describe ranks, for browsers without JavaScript.
+// writeStatus writes a page with tables about the ranks, for browsers without JavaScript.
 func writeStatus(w http.ResponseWriter, m Machine) {
 	var text bytes.Buffer
 	if err := statusPage.Execute(&text, m); err != nil {
@@ -29,7 +29,7 @@ func writeStatus(w http.ResponseWriter, m Machine) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// formatBytes formats a size with three digits, such as "12.0 MiB".
+// formatBytes formats a size with one decimal place, such as "12.0 MiB".
 func formatBytes(n int64) string {
 	value, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for len(units) > 1 && value >= 1024 {

@@ -28,11 +28,11 @@ func TestPageEscapesNames(t *testing.T) {
 		"counted above, but not\ntimed", "4.0 KiB",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the page does not contain %q", want)
+			t.Errorf("status page does not contain %q", want)
 		}
 	}
 	if w.Header().Get("Content-Security-Policy") == "" {
-		t.Error("the page has no Content-Security-Policy")
+		t.Error("status page has no Content-Security-Policy")
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// launcherLab runs launchers on two machines. The ranks that the launchers start run symmem verify
-// on the software GPU.
+// launcherLab runs launchers such as torchrun on two machines. The launchers start ranks that
+// run symmem verify on the software GPU.
 type launcherLab struct {
 	*Lab
 	t      *testing.T
@@ -58,7 +58,7 @@ type launch struct {
 	output safeBuffer
 }
 
-// safeBuffer is a buffer to which several goroutines may write.
+// safeBuffer is a bytes.Buffer that is safe for concurrent use.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -87,8 +87,8 @@ func (l *launcherLab) start(machine int, name string, args ...string) *launch {
 	return r
 }
 
-// checkEmpty checks that no processes are left on the machines, after waiting for those that are
-// about to exit.
+// checkEmpty checks that no processes are left on the machines. It first waits for processes
+// that are about to exit.
 func (l *launcherLab) checkEmpty() {
 	l.t.Helper()
 	for _, m := range l.Machines {
@@ -128,8 +128,8 @@ func (l *launcherLab) processes(m *Machine) (found []string) {
 	return found
 }
 
-// expect waits until a launcher exits. It checks whether the launcher succeeded and whether its
-// output contains the given texts.
+// expect waits until a launcher exits. It checks that the launcher succeeded only if succeeds is
+// set, and that its output contains the given texts.
 func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	l.t.Helper()
 	err := r.Wait()
@@ -144,15 +144,16 @@ func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	}
 }
 
-// killedOnce runs verify. On the first attempt, the ranks run until one of them is killed (see
-// killVictim). $ATTEMPT is the number of earlier attempts.
+// killedOnce is the script that each rank executes. $ATTEMPT is the number of earlier attempts.
+// In the first attempt, the script runs verify for so long that killVictim can kill a rank. In
+// the second attempt, it runs verify to the end.
 const killedOnce = `
 export NCCL_HOSTID=$(uname -n) LAB_RANK=$RANK
 if [ "$ATTEMPT" != 0 ]; then exec symmem verify --ranks 4 --churn 20; fi
 exec symmem verify --for 2m`
 
-// killVictim kills rank 3 once rank 0 has reported a round. All ranks then know the name of the
-// victim's machine. output holds the output of rank 0's launcher.
+// killVictim kills rank 3 once rank 0 has reported a round in output, which is the output of its
+// launcher. By then, all ranks know the name of rank 3's machine.
 func (l *launcherLab) killVictim(output *safeBuffer) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
@@ -175,7 +176,7 @@ func (l *launcherLab) killVictim(output *safeBuffer) {
 	l.t.Fatalf("rank 0 did not report a round, or rank 3 is not running:\n%s", output.String())
 }
 
-// lostRank is the text by which an error names rank 3.
+// lostRank is how an error must name rank 3.
 const lostRank = "rank 3 on node-b"
 
 func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
@@ -203,7 +204,7 @@ func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
 }
 
 // TestSilentMachineIsNamedByVerify cuts the network between two machines whose ranks run verify.
-// The software NCCL does not use the network, so only symmem can notice the failure.
+// Only symmem can notice the failure, because the software NCCL does not use the network.
 func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	l := newLauncherLab(t)
 	l.env = append(l.env, "SYMMEM_TOKEN="+rand.Text(), "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2",
@@ -232,8 +233,8 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	l.checkEmpty()
 }
 
-// agent writes a program that replaces ssh: it runs a command on the machine that has a given
-// address.
+// agent writes a script that mpirun uses instead of ssh, and returns its path. The script runs a
+// command on the machine with the given address.
 func (l *launcherLab) agent() string {
 	l.t.Helper()
 	text := "#!/bin/sh\naddress=$1; shift\ncase $address in\n"
@@ -300,8 +301,8 @@ PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
 }
 
 // awaitStepsReported waits until Slurm's processes for job steps have exited. After srun has
-// returned, they report the end of a step to the controller, and would retry for minutes if the
-// controller were gone.
+// returned, these processes still report the end of the step to the controller. If the
+// controller were stopped before that, they would retry for minutes.
 func (l *launcherLab) awaitStepsReported() {
 	l.t.Helper()
 	isStep := func(command string) bool { return strings.HasPrefix(command, "slurmstepd") }

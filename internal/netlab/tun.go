@@ -17,8 +17,8 @@ const (
 
 const tunPath = "/dev/net/tun"
 
-// openTUN creates a TUN device in the network namespace of the calling thread. Each read from it
-// returns one IP packet, and each write to it sends one.
+// openTUN creates a TUN device in the network namespace of the calling thread. Each read from
+// the file returns one IP packet that the device sends, and each write delivers one to it.
 func openTUN(name string) (*os.File, error) {
 	fd, err := syscall.Open(tunPath, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {

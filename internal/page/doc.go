@@ -1,9 +1,10 @@
-// Package page makes web pages that show what the ranks of a job did: memory maps side by side,
-// calls, the first difference, windows, pending work and faults.
+// Package page makes web pages that show what the ranks of a job did: memory maps of the ranks,
+// their calls, the first difference between them, windows, pending work and faults.
 //
-// The producer of a [Page] fills it in: `symmem report` from files, or a server from a running job.
-// [Page.WriteHTML] writes a self-contained file that needs no network. A server uses [WriteShell]
-// to write a page without data, which then fetches the data that [Page.WriteData] writes.
+// A [Page] holds the contents. `symmem report` fills it from files, and a server (package live)
+// fills it from a running job. [Page.WriteHTML] writes a self-contained file that needs no
+// network. A server instead uses [WriteShell] to write a page without data, which then fetches
+// the data from the server, where [Page.WriteData] writes them.
 //
 // # Data
 //
@@ -16,8 +17,8 @@
 //	12+n           columns
 //
 // The header describes each column as [offset, length] in bytes, relative to the first column.
-// Readers ignore columns and fields that they do not know. The data that a page contains or fetches
-// are compressed with gzip; the page also accepts uncompressed data.
+// Readers ignore columns and fields that they do not know. WriteHTML compresses the data with
+// gzip. The page accepts both compressed and uncompressed data.
 //
 // A track contains the events of one pool or group on one rank. Each of its columns has one value
 // per event:
@@ -35,24 +36,26 @@
 //	number   number of the event in the rank's file
 //	time     UTC in microseconds since 1970; 0 if unknown
 //
-// Column kind consists of bytes, the other columns consist of varints: seven bits per byte, the low
-// ones first, with the high bit set in all bytes but the last. Columns block, number and time
-// contain the difference from the previous event, as zigzag varints (0, -1, 1, -2 ... become 0, 1,
-// 2, 3 ...). No value exceeds 2^53-1, so JavaScript represents all of them exactly.
+// The column kind consists of bytes. The other columns consist of varints: seven bits per byte,
+// the low ones first, with the high bit set in all bytes but the last. The columns block, number
+// and time contain differences from the previous event, as zigzag varints (0, -1, 1, -2 ...
+// become 0, 1, 2, 3 ...). No value exceeds 2^53-1, so that JavaScript can represent all of them
+// exactly.
 //
-// The page's column stacks contains, for each stack, the number of its frames and then the indexes
-// of the frames, innermost first, all as varints.
+// The column stacks belongs to the page rather than to a track. It contains, for each stack, the
+// number of its frames and then the indexes of the frames, innermost first, all as varints.
 //
-// A request is an event of kind 1, 2 or 6. Ranks must make the same requests, so the page's
-// horizontal axis counts requests: an event is drawn at the number of requests before it. The first
-// request of a track has the number First. Until the ranks differ, equal numbers denote the same
-// request.
+// A request is an event of kind 1, 2 or 6. Because ranks must make the same requests, the
+// horizontal axis of the page counts requests: an event is drawn at the number of requests
+// before it. The first request of a track has the number First. Until the ranks differ, the same
+// number denotes the same request on all ranks.
 //
 // # Level of detail
 //
-// The page decodes a track when it is first shown, and computes its blocks and totals. Maps consist
-// of tiles 256 pixels wide, at scales that are powers of two. A tile is painted once, when it first
-// becomes visible, in slices of a few milliseconds; scrolling copies painted tiles. Blocks are
-// indexed by the logarithm of their lifetime and by their beginning, so that painting a tile visits
-// few blocks outside it. Curves use a pyramid of maxima.
+// When a track is first shown, the page decodes it and computes its blocks and totals. Maps
+// consist of tiles that are 256 pixels wide, at scales that are powers of two. A tile is painted
+// when it first becomes visible, in slices of a few milliseconds. Scrolling only copies tiles
+// that have been painted. Blocks are indexed by the logarithm of their lifetime and by their
+// beginning, so that painting a tile visits few blocks outside it. Curves are drawn from a
+// pyramid of maxima.
 package page

@@ -89,10 +89,12 @@ type Segment struct {
 // State is the state of a window on a rank.
 type State int
 
-// Absent is the state of a window that was never registered.
 const (
+	// Absent is the state of a window that was never registered on the rank.
 	Absent State = iota
+	// Registered is the state of a window that is registered.
 	Registered
+	// Deregistered is the state of a window that is no longer registered.
 	Deregistered
 )
 

@@ -24,7 +24,7 @@ var (
 	phone   = pagetest.Screen{Width: 390, Height: 844, Mobile: true}
 )
 
-// TestBrowser tests the page in Chromium. All its subtests share one browser.
+// TestBrowser tests the page in Chromium. Its subtests share one browser.
 func TestBrowser(t *testing.T) {
 	b := pagetest.Open(t)
 	for _, part := range []struct {
@@ -57,7 +57,7 @@ func check(t *testing.T, p *pagetest.Page) {
 	}
 }
 
-// fragment returns a field of the page's state, which the page keeps in the fragment of its URL.
+// fragment returns a field of the state that the page stores in the fragment of its URL.
 func fragment(p *pagetest.Page, field string) string {
 	p.Painted()
 	var text string
@@ -69,7 +69,8 @@ func fragment(p *pagetest.Page, field string) string {
 	return values.Get(field)
 }
 
-// redPixels counts the red pixels of a lane to the left and to the right of the difference.
+// redPixels is a JavaScript function that counts the red pixels of a lane (the map of one rank).
+// It returns their number to the left and to the right of the given part of the lane's width.
 const redPixels = `(lane, part) => {
 	const c = document.querySelectorAll("#lanes canvas")[lane];
 	const at = Math.round(c.width * part);
@@ -88,10 +89,10 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, sample{ranks: 4, requests: 400, extra: 200}.write(t), desktop)
 	p.Painted()
 	if got := p.Text("#verdict"); got != "verdict" {
-		t.Errorf("verdict = %q; want the page's verdict", got)
+		t.Errorf("#verdict = %q; want verdict", got)
 	}
 	if got := p.Text(".label.blamed"); !strings.Contains(got, "rank 2") {
-		t.Errorf("blamed lane %q; want rank 2", got)
+		t.Errorf("label of the blamed lane = %q; want rank 2", got)
 	}
 	details := p.Text("#details")
 	for _, want := range []string{
@@ -133,7 +134,7 @@ func testHostile(t *testing.T, b *pagetest.Browser) {
 	p.Eval(`window.hacked !== undefined || document.querySelector("img, #app script") !== null`,
 		&hacked)
 	if hacked {
-		t.Error("text from the data was executed or became an element")
+		t.Error("text from the data was executed or became an HTML element")
 	}
 	for _, selector := range []string{
 		"#verdict", "h1", "#faults", "#windows", "#paths", "#files", "#differences", "#details",
@@ -168,7 +169,7 @@ func testKeys(t *testing.T, b *pagetest.Browser) {
 	from := number("from")
 	p.Key("ArrowRight")
 	if got := number("from"); got != from+10 {
-		t.Errorf("after the right arrow the range begins at %v; want %v", got, from+10)
+		t.Errorf("after the right arrow: from = %v; want %v", got, from+10)
 	}
 	p.Key("]")
 	p.Key("ArrowUp")
@@ -181,7 +182,7 @@ func testKeys(t *testing.T, b *pagetest.Browser) {
 	}
 	p.Key("c")
 	if got := fragment(p, "color"); got != "stack" {
-		t.Errorf("after c the colours are %q; want stack", got)
+		t.Errorf("after c: color = %q; want stack", got)
 	}
 	p.Key("p")
 	if got := fragment(p, "s"); got != "0" {
@@ -214,7 +215,7 @@ func testLinks(t *testing.T, b *pagetest.Browser) {
 		p := b.Open(t, at+hostile, desktop)
 		p.Painted()
 		if got := p.Text("#details"); !strings.Contains(got, "Request") {
-			t.Errorf("with the fragment %s the details are %q; want a request", hostile, got)
+			t.Errorf("details with the fragment %s = %q; want a request", hostile, got)
 		}
 		check(t, p)
 	}
@@ -232,7 +233,7 @@ func testSearch(t *testing.T, b *pagetest.Browser) {
 		p.Type(query)
 		p.Key("Enter")
 		if got := p.Text("output"); !strings.Contains(got, want) {
-			t.Errorf("search for %s found %q; want %q", query, got, want)
+			t.Errorf("search for %s: output = %q; want %q", query, got, want)
 		}
 		p.Eval(`document.activeElement.blur()`, nil)
 	}
@@ -257,11 +258,11 @@ func testPointer(t *testing.T, b *pagetest.Browser) {
 	a, _ := strconv.ParseFloat(from, 64)
 	z, _ := strconv.ParseFloat(to, 64)
 	if z-a > 1500 || a > 2000 || z < 2000 {
-		t.Errorf("after the wheel the range is %s to %s; want a part around 2000", from, to)
+		t.Errorf("after the wheel: range from %s to %s; want a smaller one around 2000", from, to)
 	}
 	p.Wheel(x, y, 100, 0, false)
 	if got, _ := strconv.ParseFloat(fragment(p, "from"), 64); got <= a {
-		t.Errorf("after scrolling right the range begins at %v; want more than %v", got, a)
+		t.Errorf("after scrolling right: from = %v; want more than %v", got, a)
 	}
 	p.Click(x, y)
 	p.Painted()
@@ -279,13 +280,13 @@ func testPhone(t *testing.T, b *pagetest.Browser) {
 		[...document.querySelectorAll("#app *")].filter((e) => e.getBoundingClientRect().right > 391 &&
 			e.closest(".scroll") === null).map((e) => e.tagName + "." + e.className)`, &wide)
 	if len(wide) > 0 {
-		t.Errorf("on a phone these elements are too wide: %v", wide)
+		t.Errorf("elements that are too wide on a phone: %v", wide)
 	}
 	var small []string
 	p.Eval(`[...document.querySelectorAll("#tools button, #tools select")].filter((e) =>
 		e.getBoundingClientRect().height < 36).map((e) => e.innerText)`, &small)
 	if len(small) > 0 {
-		t.Errorf("on a phone these controls are too small: %v", small)
+		t.Errorf("controls that are too small on a phone: %v", small)
 	}
 	check(t, p)
 }
@@ -302,13 +303,14 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 		p.Key("t")
 		p.Eval(background, &after)
 		if got != want || after == want {
-			t.Errorf("dark %v: background %s, after t %s; want %s and then another", dark, got, after, want)
+			t.Errorf("dark = %v: background %s, and after t %s; want %s, then another", dark, got, after,
+				want)
 		}
 		check(t, p)
 	}
 }
 
-// testLive tests a page that fetches its data from a server and later updates them.
+// testLive tests a page that fetches its data from a server repeatedly.
 func testLive(t *testing.T, b *pagetest.Browser) {
 	var requests atomic.Int64
 	requests.Store(40)
@@ -343,7 +345,7 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 	p.Wait(`document.body.dataset.lost !== undefined`)
 }
 
-// testBroken tests that a page that cannot show its data says why.
+// testBroken tests that a page with broken data shows why it cannot show them.
 func testBroken(t *testing.T, b *pagetest.Browser) {
 	var whole bytes.Buffer
 	if err := (sample{ranks: 2, requests: 40, extra: -1}).page().WriteHTML(&whole, ""); err != nil {
@@ -361,7 +363,7 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 		}
 		p := b.Open(t, "file://"+file, desktop)
 		if got := p.Text("#verdict"); !strings.HasPrefix(got, "The page cannot be shown: ") {
-			t.Errorf("%s: the page shows %q; want why it cannot be shown", name, got)
+			t.Errorf("%s: #verdict = %q; want the reason why the page cannot be shown", name, got)
 		}
 	}
 }
@@ -378,7 +380,8 @@ func testEmpty(t *testing.T, b *pagetest.Browser) {
 	check(t, p)
 }
 
-// testOlder tests that a map shows a block that is older than the track, until the block is freed.
+// testOlder tests a block that was allocated before the track begins. The map must show it until
+// it is freed.
 func testOlder(t *testing.T, b *pagetest.Browser) {
 	track := &Track{Segments: []Segment{{Bytes: 100}, {Bytes: 100}}}
 	track.Add(&Event{Kind: Older, Size: 100, Block: -1, Stack: -1})
@@ -407,8 +410,8 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 	check(t, p)
 }
 
-// frameInterval returns the 95th percentile of the time between two frames and the number of
-// intervals since the page began to record window.frameTimes.
+// frameInterval returns the 95th percentile of the intervals between frames, and the number of
+// intervals. It reads the times of the frames from window.frameTimes.
 func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	var times []float64 // in milliseconds
 	p.Eval(`window.frameTimes`, &times)
@@ -420,11 +423,11 @@ func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	return all[len(all)*95/100], len(all)
 }
 
-// quiet makes tests also check times that depend on the load of the machine.
+// quiet makes tests check even times that depend on the load of the machine.
 var quiet = flag.Bool("quiet", false, "check the time between frames: no other process is running")
 
-// testMillion tests the page with 10^6 events. It measures the CPU time of the main thread, which
-// hardly depends on other processes.
+// testMillion tests the speed of the page with 10^6 events. It measures the CPU time of the
+// page's main thread, because that hardly depends on other processes.
 func testMillion(t *testing.T, b *pagetest.Browser) {
 	const (
 		openTime    = 2 * time.Second
@@ -439,7 +442,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	at := sample{ranks: 8, requests: 125_000, extra: 60_000}.write(t)
 	info, err := os.Stat(strings.TrimPrefix(at, "file://"))
 	if err != nil || info.Size() > largestFile {
-		t.Errorf("the file has %d bytes, %v; want at most %d", info.Size(), err, largestFile)
+		t.Errorf("size of the file = %d bytes, %v; want at most %d", info.Size(), err, largestFile)
 	}
 	p := b.Open(t, at, desktop)
 	p.Painted()
@@ -450,7 +453,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		requestAnimationFrame(note);
 	})()`, nil)
 	if open > openTime {
-		t.Errorf("opening took %v of the main thread; want at most %v", open, openTime)
+		t.Errorf("opening took %v of CPU time; want at most %v", open, openTime)
 	}
 	var scripts, all []time.Duration
 	for i := range frames {
@@ -467,11 +470,11 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	interval, count := frameInterval(p)
 	t.Logf("requestAnimationFrame intervals: %v (95 of 100, %d in all)", interval, count)
 	if *quiet && interval > frameTime {
-		t.Errorf("95 of 100 frames begin up to %v after the frame before; want at most %v", interval,
+		t.Errorf("95th percentile of the interval between frames = %v; want at most %v", interval,
 			frameTime)
 	}
 	if scripts[94] > scriptTime || all[94] > frameTime {
-		t.Errorf("95 of 100 frames cost up to %v of script and %v in all; want at most %v and %v",
+		t.Errorf("95th percentile of a frame's CPU time = %v for scripts, %v in all; want at most %v, %v",
 			scripts[94], all[94], scriptTime, frameTime)
 	}
 	check(t, p)

@@ -11,7 +11,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the bundle")
 
-// bundle builds one of the files in the folder bundle from its sources.
+// bundle builds a file of the folder bundle from its sources and returns its contents. entry is
+// the main source file.
 func bundle(t *testing.T, entry string) string {
 	t.Helper()
 	result := api.Build(api.BuildOptions{
@@ -29,8 +30,8 @@ func bundle(t *testing.T, entry string) string {
 	return string(result.OutputFiles[0].Contents)
 }
 
-// TestBundle checks that the folder bundle is up to date. With -rewrite, it rebuilds the files
-// instead.
+// TestBundle checks that the files in the folder bundle are up to date with their sources. With
+// -rewrite, it first rebuilds them.
 func TestBundle(t *testing.T) {
 	for file, entry := range map[string]string{
 		"bundle/page.js": "web/src/app.ts", "bundle/page.css": "web/src/page.css",

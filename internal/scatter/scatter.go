@@ -1,6 +1,6 @@
 // Package scatter draws random offsets for segments. It simulates a GPU driver that chooses
-// arbitrary addresses, different ones on every rank, and does not reuse them. Backends use it to
-// show what goes wrong if placement depends on addresses.
+// arbitrary addresses, which differ between ranks and are never reused. Backends use it to show
+// what goes wrong if placement depends on addresses.
 package scatter
 
 import (
@@ -9,18 +9,19 @@ import (
 	"sync"
 )
 
-// Scatter draws offsets. The zero value and New with seed 0 return the caller's offsets unchanged.
-// It is safe for concurrent use.
+// Scatter draws offsets. It is safe for concurrent use. The zero value and a Scatter with seed 0
+// draw nothing: Draw returns the offset that the caller passes.
 type Scatter struct {
 	granule int64
 
 	mu    sync.Mutex
-	draws *rand.Rand       // guarded by mu; nil without a seed
+	draws *rand.Rand       // guarded by mu; nil if the seed is 0
 	taken map[uintptr]bool // addresses of granules; guarded by mu
 }
 
-// New returns a Scatter for a rank. Offsets are multiples of granule bytes. Ranks with the same
-// seed draw different offsets, and each rank draws the same offsets in every run.
+// New returns a Scatter for a rank. Offsets are multiples of granule bytes and depend only on
+// seed and rank, so each rank draws the same offsets in every run, but different ranks draw
+// different ones.
 func New(seed uint64, rank int, granule int64) *Scatter {
 	s := &Scatter{granule: granule}
 	if seed != 0 {
@@ -30,11 +31,12 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 	return s
 }
 
-// maxTries limits the attempts of a Draw, which may therefore fail in an arena that is nearly full.
+// maxTries limits how often Draw tries to find a free range, so it may fail if the arena is
+// nearly full.
 const maxTries = 1000
 
-// Draw returns an offset for a new segment in an arena of space bytes at address base. Without a
-// seed it returns the given offset.
+// Draw returns an offset for a new segment in an arena, an address range of space bytes at base.
+// If the seed is 0, it returns the given offset.
 func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) {
 	if s.draws == nil {
 		return offset, nil
@@ -51,8 +53,8 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 	return 0, fmt.Errorf("no free range of %d bytes in an arena of %d bytes", bytes, space)
 }
 
-// take claims all granules of a range if all of them are free, and reports whether it did. Granules
-// are never released, because a driver does not reuse an address soon either.
+// take claims all granules of a range if all of them are free, and reports whether it did.
+// Granules are never released, just as a driver does not soon reuse an address.
 func (s *Scatter) take(base uintptr, bytes int64) bool {
 	for b := int64(0); b < bytes; b += s.granule {
 		if s.taken[base+uintptr(b)] {

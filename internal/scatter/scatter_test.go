@@ -32,19 +32,19 @@ func TestSegmentsNeverOverlapAndRanksDiffer(t *testing.T) {
 		}
 	}
 	if offsets[0][0] == offsets[1][0] && offsets[0][1] == offsets[1][1] {
-		t.Errorf("both ranks drew offsets %d, %d; want different ones", offsets[0][0], offsets[0][1])
+		t.Errorf("both ranks drew offsets %d and %d; want different ones", offsets[0][0], offsets[0][1])
 	}
 }
 
 func TestDrawFailsInFullArena(t *testing.T) {
 	s := New(7, 0, 64)
 	if _, err := s.Draw(1<<20, 128, 0, 256); err == nil {
-		t.Error("Draw for a segment larger than the arena succeeded")
+		t.Error("Draw succeeded for a segment larger than the arena; want an error")
 	}
 	if _, err := s.Draw(1<<20, 64, 0, 64); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.Draw(1<<20, 64, 0, 64); err == nil {
-		t.Error("Draw returned the same range twice")
+		t.Error("Draw succeeded in a full arena; want an error")
 	}
 }

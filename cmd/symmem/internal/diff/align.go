@@ -15,9 +15,10 @@ const (
 )
 
 const (
-	// lookahead is the number of requests on which an explanation of a difference is tested.
+	// lookahead is the number of following requests with which an explanation of a difference is
+	// tested.
 	lookahead = 64
-	// maxEdits limits the number of differences that are counted.
+	// maxEdits is the number of differences after which an aligner stops.
 	maxEdits = 1000
 )
 
@@ -26,12 +27,12 @@ type edit struct {
 	reference, other int // indexes of the requests
 }
 
-// aligner compares the requests of one rank, other, with those of the reference, and finds a list
-// of differences that explains them.
+// aligner compares the requests of one rank (other) with those of another (reference). It finds
+// a list of edits that turns the requests of reference into those of other.
 type aligner struct {
 	reference, other *view
-	pair             []int32 // for each block of other, the block of reference or unpaired
-	hasPair          []bool  // for each block of reference
+	pair             []int32 // for each block of other, its counterpart in reference, or unpaired
+	hasPair          []bool  // for each block of reference, whether it has a counterpart
 	i, j             int
 	edits            []edit
 }
@@ -48,7 +49,7 @@ func newAligner(reference, other *view) *aligner {
 	return a
 }
 
-// run aligns all requests. It stops after maxEdits differences.
+// run aligns all requests and returns the differences. It stops after maxEdits of them.
 func (a *aligner) run() []edit {
 	for a.i < len(a.reference.keys) || a.j < len(a.other.keys) {
 		switch {
@@ -68,8 +69,9 @@ func (a *aligner) run() []edit {
 	return a.edits
 }
 
-// matches reports whether two requests are the same. Blocks allocated before (i, j) match if they
-// are paired. Later blocks match if the same number of allocations separates them from (i, j).
+// matches reports whether request ri of reference and request dj of other are the same. If they
+// free blocks that were allocated before requests i and j, the blocks must be paired. If the
+// blocks were allocated later, they must be equally many allocations after i and j.
 func (a *aligner) matches(ri, dj, i, j int) bool {
 	if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
 		return false
@@ -77,7 +79,7 @@ func (a *aligner) matches(ri, dj, i, j int) bool {
 	r, d := a.reference.keys[ri], a.other.keys[dj]
 	if r.action == history.Free && d.action == history.Free && r.block >= 0 &&
 		d.block >= 0 && d.block < allocsBefore(a.other, j) {
-		return a.pair[d.block] == r.block // paired blocks may differ in size, and so may their frees
+		return a.pair[d.block] == r.block // paired blocks, and therefore their frees, may differ in size
 	}
 	if r.action != d.action || r.size != d.size || r.stream != d.stream {
 		return false
@@ -122,7 +124,7 @@ func (a *aligner) pairBlocks(ri, dj int) {
 	}
 }
 
-// unpairBlocks undoes pairBlocks.
+// unpairBlocks undoes a call to pairBlocks.
 func (a *aligner) unpairBlocks(ri, dj int) {
 	if ri < len(a.reference.keys) && dj < len(a.other.keys) &&
 		a.reference.keys[ri].action == history.Alloc && a.other.keys[dj].action == history.Alloc {
@@ -131,7 +133,7 @@ func (a *aligner) unpairBlocks(ri, dj int) {
 	}
 }
 
-// freesExtra reports whether a request of other frees a block that reference does not have.
+// freesExtra reports whether request j of other frees a block that reference does not have.
 func (a *aligner) freesExtra(j int) bool {
 	if j >= len(a.other.keys) {
 		return false
@@ -140,7 +142,7 @@ func (a *aligner) freesExtra(j int) bool {
 	return k.action == history.Free && k.block >= 0 && a.pair[k.block] == unpaired
 }
 
-// freesMissing reports whether a request of reference frees a block that other does not have.
+// freesMissing reports whether request i of reference frees a block that other does not have.
 func (a *aligner) freesMissing(i int) bool {
 	if i >= len(a.reference.keys) {
 		return false
@@ -149,15 +151,16 @@ func (a *aligner) freesMissing(i int) bool {
 	return k.action == history.Free && k.block >= 0 && !a.hasPair[k.block]
 }
 
-// hypothesis is an explanation of a difference, according to which the requests up to (i, j)
-// correspond to each other as in pairs.
+// hypothesis is a possible explanation of a difference. If it is true, pairs lists which
+// requests at the difference correspond to each other, and the comparison continues at request i
+// of the reference and request j of the other rank.
 type hypothesis struct {
 	kind  string
 	i, j  int
 	pairs [][2]int
 }
 
-// step records the best explanation of a difference at (i, j) and moves past it.
+// step records the best explanation of the difference at the current position and moves past it.
 func (a *aligner) step() {
 	best, bestScore := hypothesis{}, -1
 	for _, h := range a.hypotheses() {
@@ -172,7 +175,7 @@ func (a *aligner) step() {
 	a.i, a.j = best.i, best.j
 }
 
-// score counts the requests after a difference that agree if a hypothesis is true.
+// score returns how many of the requests after the difference agree if the hypothesis is true.
 func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
 		a.pairBlocks(p[0], p[1])
@@ -202,12 +205,14 @@ func (a *aligner) score(h hypothesis) int {
 	return n
 }
 
-// freesAfter reports whether request i frees a block that was allocated before request at.
+// freesAfter reports whether request i of a view frees a block that was allocated before request
+// at.
 func (a *aligner) freesAfter(v *view, i, at int) bool {
 	return i < len(v.keys) && v.keys[i].action == history.Free && v.keys[i].block < allocsBefore(v, at)
 }
 
-// hypotheses lists possible explanations of a difference, in order of preference.
+// hypotheses lists possible explanations of the difference at the current position, the
+// preferred ones first.
 func (a *aligner) hypotheses() []hypothesis {
 	i, j := a.i, a.j
 	if i >= len(a.reference.keys) {
@@ -257,8 +262,8 @@ func firstWord(s string) string {
 	return s
 }
 
-// orders lists the explanations by which requests have a different order: two requests are swapped,
-// or one of them comes earlier or later.
+// orders lists the explanations in which only the order of requests differs: two requests are
+// swapped, or one of them comes earlier or later.
 func (a *aligner) orders() []hypothesis {
 	var all []hypothesis
 	for n := 1; n <= lookahead; n++ {
@@ -278,9 +283,10 @@ func (a *aligner) orders() []hypothesis {
 	return all
 }
 
-// order tests a hypothesis about the order of the next n+1 requests. Its shape is (0, 0) if the
-// first and last are swapped, (0, 1) if the first of other is the last of reference, and (1, 0) if
-// the first of reference is the last of other.
+// order returns a hypothesis about the order of the next n+1 requests, and whether it is true.
+// shape selects the hypothesis. In (0, 0), the first and the last request are swapped. In (0,
+// 1), the last request of reference comes first in other. In (1, 0), the first request of
+// reference comes last in other.
 func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
 	i, j := a.i, a.j
 	var pairs [][2]int

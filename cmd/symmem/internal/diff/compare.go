@@ -120,7 +120,8 @@ func (c *comparison) run() {
 // group lists the indexes of members that have the same event.
 type group []int
 
-// groupsAt returns groups of members that have the same event, the largest group first.
+// groupsAt splits the members into groups that have the same event, with the largest group
+// first. same reports whether members i and j have the same event.
 func (c *comparison) groupsAt(same func(i, j int) bool) []group {
 	var groups []group
 next:
@@ -145,7 +146,8 @@ func (c *comparison) ranks(g group) []int {
 	return all
 }
 
-// blamed returns the ranks outside the majority. If there is no majority, it returns none.
+// blamed returns the ranks that deviate from the majority, or an empty list if there is no
+// majority.
 func (c *comparison) blamed(groups []group) []int {
 	blamed := []int{}
 	if 2*len(groups[0]) <= len(c.views) || len(c.views) < 3 {
@@ -183,9 +185,10 @@ func (c *comparison) requestDifference(at int) *Difference {
 	return d
 }
 
-// editsFrom returns at least one difference between two views that first differ at request at. The
-// aligner counts no difference between frees of the same block with different sizes, or between
-// frees of unknown blocks. If it finds no other difference, editsFrom describes the request itself.
+// editsFrom returns the differences between two views that first differ at request at. An
+// aligner ignores some differences between frees: those in the sizes of frees of the same block,
+// and those between frees of unknown blocks. If it finds nothing else, editsFrom returns a
+// single difference that describes the request.
 func editsFrom(reference, other *view, at int) []edit {
 	a := newAligner(reference, other)
 	edits := a.run()
@@ -227,7 +230,7 @@ func requestText(r *history.Rank, k key, e *history.Event) string {
 	return text
 }
 
-// before lists up to five requests that precede request at.
+// before describes the last five requests before request at, or fewer if there are not as many.
 func (c *comparison) before(member, at int) []string {
 	lines := []string{}
 	v := c.views[member]
@@ -237,7 +240,7 @@ func (c *comparison) before(member, at int) []string {
 	return lines
 }
 
-// explain states how much of the remaining requests a difference explains.
+// explain states how many of the requests after the first difference that difference explains.
 func (c *comparison) explain(g group, reference int, edits []edit) string {
 	v := c.views[g[0]]
 	who := fmt.Sprintf("%s against rank %d", ranklist.Ranks(c.ranks(g)), c.numbers[reference])
@@ -263,8 +266,9 @@ func countEqual(n int) string {
 	return ranklist.Plural(n, "request") + " agree"
 }
 
-// findOtherPools finds requests that ranks made in the wrong pool. On the same ranks, such a
-// request is missing in one pool and extra in another.
+// findOtherPools finds requests that some ranks made in the wrong pool, and changes the kind of
+// their differences to KindPool. On these ranks, such a request is missing in one pool and extra
+// in another.
 func findOtherPools(all []*comparison) {
 	for _, a := range all {
 		for _, b := range all {
@@ -277,7 +281,8 @@ func findOtherPools(all []*comparison) {
 	}
 }
 
-// samePoolMove reports whether the same ranks lack a request in a and have it in b.
+// samePoolMove reports whether a request that some ranks lack in a is an extra one of the same
+// ranks in b.
 func samePoolMove(a, b *comparison) bool {
 	da, db := a.result.Requests, b.result.Requests
 	if da == nil || db == nil || da.Kind != KindMissing || db.Kind != KindExtra {

@@ -19,8 +19,9 @@ func ranksOf(class history.Class, id string, events ...[]history.Event) []*histo
 	return ranks
 }
 
-// TestFreesThatDifferWithoutEdits compares frees of the same block, or of a block that does not
-// exist, whose difference is not explained by any edit.
+// TestFreesThatDifferWithoutEdits compares frees whose difference the aligner ignores, because
+// they free the same block or a block that was never allocated. Compare must report the
+// difference all the same.
 func TestFreesThatDifferWithoutEdits(t *testing.T) {
 	alloc := history.Event{Action: history.Alloc, Size: 512, Stack: -1}
 	free := func(block int32, size int64) history.Event {
@@ -40,8 +41,8 @@ func TestFreesThatDifferWithoutEdits(t *testing.T) {
 	}
 }
 
-// TestTextHasNoControlCharacters writes a report about a group whose name contains an escape
-// sequence.
+// TestTextHasNoControlCharacters writes a report about a group and files whose names contain
+// escape sequences.
 func TestTextHasNoControlCharacters(t *testing.T) {
 	call := []history.Event{{Action: history.Call, Stack: -1}}
 	ranks := ranksOf(history.Calls, "\x1b[2Jworld", call, call, nil)

@@ -1,15 +1,16 @@
-// Package diff compares the histories of the ranks: it finds the first request and the first place
-// that differ, and explains the difference.
+// Package diff compares the histories of ranks. It finds the first request that differs between
+// them and the first block that is placed differently, and explains the difference.
 //
-// A request is an allocation, a free that the program requested, or a collective. In each pool and
-// group, the ranks must make the same requests. The n-th allocation is the same block on all ranks,
-// so n identifies the block of a free. If requests agree, places must agree as well: each
-// allocation must have the same segment number and the same offset.
+// A request is an allocation, a free that the program requested, or a collective. In each pool
+// and group, all ranks must make the same requests. Blocks are identified by the order of their
+// allocation: the n-th allocation is considered the same block on all ranks. As long as the
+// requests agree, the places must agree too: each block must have the same segment number and
+// the same offset on all ranks.
 //
-// After the first difference, the remaining requests are aligned: at each difference, diff chooses
-// the explanation after which most of the next requests agree. A missing tensor thus counts as one
-// difference, not as a difference in every later request.
+// After the first difference, diff aligns the remaining requests: at each difference, it chooses
+// the explanation with which most of the following requests agree. A missing tensor therefore
+// counts as one difference rather than as a difference in every later request.
 //
-// If two ranks differ, it is unknown which of them is wrong. If there are more than two ranks, the
-// report names the minority.
+// If there are only two ranks, it is unknown which of them is wrong. If there are more and most
+// of them agree, the report names the ranks that deviate.
 package diff

@@ -8,9 +8,9 @@ import (
 )
 
 // makeGroups creates the groups of a run. All ranks of the world must call it. Group 0 is the
-// world. Each other group consists of slightly more than half of the ranks, which are consecutive,
-// and starts one rank after the previous group, so that any two groups overlap. Groups to which
-// this rank does not belong are nil.
+// world. Each other group consists of consecutive ranks, slightly more than half of the world,
+// and begins one rank after the previous group. Any two groups therefore overlap. A group to
+// which this rank does not belong is nil.
 func makeGroups(
 	ctx context.Context, world *symmem.Group, count int,
 ) ([]*symmem.Group, error) {

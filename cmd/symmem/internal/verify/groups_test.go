@@ -9,7 +9,7 @@ import (
 func TestGroupsOverlap(t *testing.T) {
 	for n := 1; n <= 12; n++ {
 		if len(membersOf(0, n)) != n {
-			t.Errorf("group 0 of %d ranks is %v, want all ranks", n, membersOf(0, n))
+			t.Errorf("group 0 of %d ranks = %v, want all ranks", n, membersOf(0, n))
 		}
 		for a := 1; a <= n+2; a++ {
 			for b := 1; b <= n+2; b++ {
@@ -31,7 +31,7 @@ func TestGroupsOverlap(t *testing.T) {
 func TestGroupsOfFourRanks(t *testing.T) {
 	for k, want := range []string{"0-3", "0-2", "1-3", "0,2-3", "0-1,3", "0-2"} {
 		if got := driver.Spans(membersOf(k, 4)); got != want {
-			t.Errorf("group %d is %s, want %s", k, got, want)
+			t.Errorf("group %d = %s, want %s", k, got, want)
 		}
 	}
 }

@@ -2,9 +2,9 @@ package verify
 
 import "math/rand/v2"
 
-// history draws a random sequence of allocations and frees, which is the same on every rank that
-// uses the same seed. Sizes come from a small set and frees are random, so that several segments
-// have free blocks of the same size and placement has to choose between them.
+// history draws a random sequence of allocations and frees, which is the same on every rank with
+// the same seed. There are only a few sizes, and frees are random. As a result, several segments
+// have free blocks of the same size, between which placement has to choose.
 type history struct {
 	draws *rand.Rand
 	sizes []int64 // in elements
@@ -18,9 +18,9 @@ type liveBlock struct {
 	elements int64
 }
 
-// churnBlocks is the maximum number of live blocks of the largest size, which is at least churnUnit
-// elements. Without this minimum, the churn of small cases would fit into one segment, where blocks
-// have the same order by address as by offset.
+// At most churnBlocks blocks of the largest size are live. The largest size is at least
+// churnUnit elements, because the churn of small cases would otherwise fit into a single
+// segment, where the order of blocks by address is the same as by offset.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10
@@ -39,7 +39,7 @@ func newHistory(seed uint64, elements int64) *history {
 // returns that block.
 func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	elements := h.sizes[h.draws.IntN(len(h.sizes))]
-	grow := h.draws.IntN(20) < 11 // more allocations than frees, to fill the memory
+	grow := h.draws.IntN(20) < 11 // more allocations than frees, so that memory fills up
 	if len(h.live) == 0 || grow && h.total+elements <= h.limit {
 		block = liveBlock{slot: slot, elements: elements}
 		h.live = append(h.live, block)
@@ -49,8 +49,8 @@ func (h *history) step(slot int) (block liveBlock, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release removes a live block. The remaining blocks must have the same order on all ranks, because
-// their order affects later draws.
+// release removes a live block from the list. The order of the remaining blocks must be the same
+// on all ranks, because it affects later draws.
 func (h *history) release(index int) liveBlock {
 	block := h.live[index]
 	last := len(h.live) - 1

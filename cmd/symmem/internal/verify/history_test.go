@@ -24,7 +24,7 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 				total -= block.elements
 			}
 			if total > churnBlocks*max(elements, churnUnit) || total != h.total || len(live) != len(h.live) {
-				t.Fatalf("got %d elements in %d live blocks, but the history counts %d in %d",
+				t.Fatalf("%d elements are live in %d blocks, but the history counts %d in %d",
 					total, len(live), h.total, len(h.live))
 			}
 		}
@@ -40,6 +40,6 @@ func TestHistoryUsesAllSizes(t *testing.T) {
 		}
 	}
 	if len(drawn) != 3 || !drawn[1<<20] || !drawn[2<<20] || !drawn[4<<20] {
-		t.Fatalf("drew the sizes %v, want 1, 2 and 4 MiB elements", drawn)
+		t.Fatalf("drew sizes of %v elements, want 1<<20, 2<<20 and 4<<20", drawn)
 	}
 }

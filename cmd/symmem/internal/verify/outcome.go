@@ -10,7 +10,7 @@ import (
 
 type outcome int
 
-// The outcomes in ascending order of severity. A more severe outcome on one rank can cause a less
+// The outcomes are in ascending order of severity. An outcome on one rank can cause a less
 // severe one on another: when a rank is lost, others time out, and when a group fails, its ranks
 // abort their other groups.
 const (
@@ -30,7 +30,8 @@ type rankResult struct {
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
 	Norms      normFindings            `json:"norms"`
-	// Paths maps each path that an all-reduce took to the reason why the first such call took it.
+	// Paths has an entry for each path that an all-reduce took: the reason why the first all-reduce
+	// on that path took it.
 	Paths map[string]string `json:"paths"`
 }
 
@@ -61,8 +62,8 @@ func outcomeOf(err error) outcome {
 	return otherError
 }
 
-// mostSevere returns the result with the most severe outcome. If several ranks have that outcome,
-// mostSevere returns the lowest rank's result, so that all ranks report the same one.
+// mostSevere returns the result with the most severe outcome. If several ranks have that
+// outcome, it returns the lowest rank's result, so that all ranks report the same one.
 func mostSevere(results []rankResult) *rankResult {
 	worst := slices.MaxFunc(results, func(a, b rankResult) int {
 		return cmp.Compare(a.Outcome, b.Outcome)

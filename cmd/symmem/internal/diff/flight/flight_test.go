@@ -21,8 +21,8 @@ func dump(entries ...string) []byte {
 // entry returns an entry with one key.
 func entry(key, value string) string { return "}(" + text(key) + value + "u" }
 
-// TestStackInPlaceOfFrame reads a dump in which a list of frames contains another list of frames,
-// whose number exceeds that of every frame.
+// TestStackInPlaceOfFrame reads a dump in which a list of frames contains another list of frames
+// instead of a frame. The number of that list is larger than that of any frame.
 func TestStackInPlaceOfFrame(t *testing.T) {
 	b := dump(
 		entry("frames", "](}q\x00("+text("name")+text("f")+"ue"),
@@ -40,8 +40,8 @@ func TestStackInPlaceOfFrame(t *testing.T) {
 	}
 }
 
-// TestSizesOfSharedLists reads sizes whose lists contain the same list many times. Without a limit,
-// the text would be far longer than the file.
+// TestSizesOfSharedLists reads sizes in nested lists, each of which contains the same list many
+// times. Without a limit, the text that describes them would be far longer than the file.
 func TestSizesOfSharedLists(t *testing.T) {
 	const width = 2000
 	value := "](" + strings.Repeat("K\x01", width) + "e"

@@ -1,5 +1,5 @@
-// Package load reads the files of ranks: symmem's traces, and PyTorch's memory snapshots and Flight
-// Recorder dumps. It recognizes the format of a file by its contents.
+// Package load reads the files that ranks have written: traces of symmem, and memory snapshots
+// and Flight Recorder dumps of PyTorch. It recognizes the format of a file by its contents.
 package load
 
 import (
@@ -29,10 +29,10 @@ import (
 
 // Options configures Files.
 type Options struct {
-	// Device selects the device of a snapshot. If it is negative, the snapshot must have events on
-	// a single device, which is selected.
+	// Device selects the device whose events are read from snapshots. If it is negative, each
+	// snapshot must have events on one device only.
 	Device int
-	// Ranks specifies the ranks of files whose names do not contain them.
+	// Ranks gives, by path, the ranks of files whose names do not contain them.
 	Ranks map[string]int
 	// Progress, if set, is called with the number of bytes read so far and the total. Calls may be
 	// concurrent.
@@ -42,7 +42,7 @@ type Options struct {
 // Source identifies a rank's file.
 type Source struct {
 	Path string
-	Rank int // -1 if neither the name nor the caller gives it
+	Rank int // -1 if neither the file's name nor the caller states it
 	// World is the number of the trace's world in its process, counted from 1.
 	World int
 	size  int64
@@ -51,8 +51,8 @@ type Source struct {
 // lastNumber finds the last integer in a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// laterWorld finds the number of the world in the name of a trace. The name contains that number
-// unless the world is the first in its process.
+// laterWorld finds the number of the world in the name of a trace. The trace of a process's
+// first world has no such number in its name.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
 
 func worldOf(path string) int {
@@ -64,9 +64,9 @@ func worldOf(path string) int {
 	return 1
 }
 
-// Find lists the files in paths. A directory stands for the files in it, except for replaced traces
-// (.old) and reports (.html). The rank of a file is the last integer in its name without the
-// extension.
+// Find lists the files in paths. If a path is a directory, Find lists the files in it, except
+// for replaced traces (.old) and reports (.html). It takes the rank of a file from ranks or else
+// from the last integer in the file's name without the extension.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	for _, path := range paths {
@@ -142,8 +142,7 @@ func numericExtension(base string) string {
 	return extension
 }
 
-// Files reads all sources, several of them concurrently, and returns their histories sorted by
-// format and rank.
+// Files reads all sources concurrently, and returns their histories sorted by format and rank.
 func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	limitMemory()
 	var done atomic.Int64
@@ -174,19 +173,20 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	return ranks, checkRanks(ranks)
 }
 
-// softLimit is the memory above which the garbage collector runs more often, in bytes.
+// softLimit is the number of bytes of memory above which the garbage collector runs more often.
 const softLimit = 5 << 29
 
-// limitMemory makes the garbage collector try to keep the memory of the process below softLimit,
-// because the garbage from a large file would otherwise double the memory used. GOMEMLIMIT takes
-// precedence.
+// limitMemory makes the garbage collector try to keep the memory of the process below softLimit.
+// Otherwise, the garbage from reading a large file could double the memory used. It does nothing
+// if GOMEMLIMIT is set.
 func limitMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(softLimit)
 	}
 }
 
-// checkRanks sorts histories. It returns an error if two of them are of the same rank.
+// checkRanks sorts histories by format and rank. It returns an error if two of them have the
+// same format and rank.
 func checkRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {
@@ -204,7 +204,7 @@ func checkRanks(ranks []*history.Rank) error {
 	return nil
 }
 
-// counter is a reader that reports the number of bytes read.
+// counter is an io.Reader that reports the number of bytes of each read.
 type counter struct {
 	io.Reader
 	report func(int)
@@ -231,7 +231,7 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 		rank.Format += fmt.Sprintf(", world %d", s.World)
 	}
 	if rank.Number >= 0 {
-		return rank, nil // the file contains the rank
+		return rank, nil // the file states its rank
 	}
 	if s.Rank < 0 {
 		return nil, fmt.Errorf("the name of %s contains no rank: add --rank %s=N", s.Path, s.Path)
@@ -249,7 +249,7 @@ func Read(r io.Reader, device int) (*history.Rank, error) {
 	return readPyTorch(buffered, device)
 }
 
-// readPyTorch reads a file that PyTorch has written.
+// readPyTorch reads a memory snapshot or a Flight Recorder dump.
 func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	rank := &history.Rank{Number: -1}
 	stacks := snapshot.NewStacks(rank)
@@ -274,7 +274,7 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	case isMemory && !calls.Seen():
 		return rank, memory.Finish(d, top, device)
 	}
-	return nil, fmt.Errorf("%w: it is no trace of symmem, and no memory snapshot or "+
-		"Flight Recorder dump of PyTorch",
+	return nil, fmt.Errorf("%w: it is neither a trace of symmem nor a memory snapshot "+
+		"or Flight Recorder dump of PyTorch",
 		plain.ErrFormat)
 }

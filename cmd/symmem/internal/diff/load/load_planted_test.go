@@ -19,7 +19,7 @@ import (
 var (
 	programsFile   = flag.String("programs-file", "", "output file of TestWritePrograms")
 	recordingsFile = flag.String("recordings", "",
-		"archive of recordings from GPUs that TestRecordedPrograms reads")
+		"archive of recordings made on GPUs, which TestRecordedPrograms reads")
 	programsCount = flag.Int("programs", 600, "number of programs that TestWritePrograms writes")
 )
 
@@ -28,7 +28,7 @@ type plantedProgram struct {
 	Kind    string     `json:"kind"` // kind of the planted difference, or ""
 	Odd     int        `json:"odd"`  // number of the rank that differs
 	Common  [][5]int64 `json:"common"`
-	Planted [][5]int64 `json:"planted"` // program of the odd rank if its requests differ
+	Planted [][5]int64 `json:"planted"` // program of rank Odd if it differs from Common
 }
 
 // encodeProgram encodes each request as tensor, size, stream, pool, and 1 for a free.
@@ -54,8 +54,8 @@ func decodeProgram(all [][5]int64) difftest.Program {
 	return p
 }
 
-// randomPlanted returns a program for 4 ranks with a difference of the given kind at a random
-// point, or without a difference if kind is empty.
+// randomPlanted returns a random program for 4 ranks. Unless kind is empty, it contains a
+// difference of that kind at a random point.
 func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 	for {
 		p := difftest.Random(rng, 30+rng.IntN(120), pools, streams)
@@ -74,8 +74,8 @@ func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 	}
 }
 
-// TestWritePrograms writes the programs that bench/gpu/planted.sh runs. Every sixth program has no
-// planted difference; the others cycle through all kinds of differences.
+// TestWritePrograms writes the programs that bench/gpu/planted.sh runs. Every sixth program has
+// no planted difference. The others cycle through all kinds of differences.
 func TestWritePrograms(t *testing.T) {
 	file, count := *programsFile, *programsCount
 	if file == "" {
@@ -101,27 +101,27 @@ func TestWritePrograms(t *testing.T) {
 	var read []plantedProgram
 	if err := json.Unmarshal(b, &read); err != nil || len(read) != count ||
 		len(decodeProgram(read[0].Common)) < 30 {
-		t.Errorf("the file has %d programs, %v; want %d with 30 requests or more", len(read), err,
+		t.Errorf("read back %d programs, %v; want %d programs with at least 30 requests", len(read), err,
 			count)
 	}
 }
 
-// plantedRecording contains the files that bench/gpu/torch/planted.py recorded while it ran a
-// program.
+// plantedRecording holds what bench/gpu/torch/planted.py recorded while it ran a program.
 type plantedRecording struct {
 	program   plantedProgram
 	snapshots [][]byte        // by rank
 	places    [][][][2]int64  // by rank and pool: segment and offset of each allocation
-	calls     [][]plantedCall // by rank; a recording of calls has no program
+	calls     [][]plantedCall // by rank; set only in the recording of calls, which has no program
 }
 
-// plantedCall is a call in a group that differs on one rank.
+// plantedCall identifies a call of a group that one rank made differently.
 type plantedCall struct {
 	Group      string
 	Call, Rank int
 }
 
-// readRecordings reads an archive of recordings. The recordings of programs are named by number.
+// readRecordings reads an archive of recordings. It returns them by name, which is the number of
+// a program or "calls".
 func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 	t.Helper()
 	all := map[string]*plantedRecording{}
@@ -154,8 +154,8 @@ func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 	return all
 }
 
-// firstPlace returns the first request in a pool for which the ranks recorded different places, or
-// -1. All ranks must have made the same requests.
+// firstPlace returns the first request in a pool for which the ranks recorded different places,
+// or -1 if there is none. All ranks must have made the same requests.
 func (r *plantedRecording) firstPlace(pool int) int {
 	request, allocation := 0, 0
 	for _, q := range decodeProgram(r.program.Common) {
@@ -176,7 +176,8 @@ func (r *plantedRecording) firstPlace(pool int) int {
 	return -1
 }
 
-// want returns, for each pool, the first request and the first place that must differ, or -1.
+// want returns, for each pool, the index of the first request and of the first place that must
+// differ, or -1 if none must.
 func (r *plantedRecording) want() [][2]int {
 	common := decodeProgram(r.program.Common)
 	requests := []int{-1, -1}
@@ -194,8 +195,8 @@ func (r *plantedRecording) want() [][2]int {
 	return all
 }
 
-// firstDifferences returns, for each sequence, the first request and the first place that differ,
-// or -1.
+// firstDifferences returns, for each sequence of a report, the index of the first request and of
+// the first place that differ, or -1 if none does.
 func firstDifferences(report *diff.Report) [][2]int {
 	all := [][2]int{}
 	for _, s := range report.Sequences {
@@ -210,16 +211,16 @@ func firstDifferences(report *diff.Report) [][2]int {
 	return all
 }
 
-// differences sorts the elements that contain a difference and omits the others, because a snapshot
-// may contain pools without events.
+// differences sorts the elements that contain a difference. It drops the others, because a
+// snapshot may contain further pools, which have no events.
 func differences(all [][2]int) [][2]int {
 	all = slices.DeleteFunc(all, func(first [2]int) bool { return first == [2]int{-1, -1} })
 	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
 	return all
 }
 
-// simulateRecordings returns the recordings that a run on GPUs would make if placement did not
-// depend on addresses.
+// simulateRecordings returns the recordings that a run on GPUs would produce if placement did
+// not depend on addresses.
 func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 	all := map[string]*plantedRecording{}
 	for i, kind := range append([]string{""}, difftest.Kinds...) {
@@ -243,9 +244,10 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 	return all
 }
 
-// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, which bench/gpu/planted.sh
-// makes, or simulated ones. The first requests that differ must be those that were planted, and the
-// first places that differ must be those that the recording program found.
+// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, which
+// bench/gpu/planted.sh makes. Without -recordings, it simulates them. Compare must find the
+// planted requests as the first ones that differ, and as the first place that differs the one in
+// the recorded places.
 func TestRecordedPrograms(t *testing.T) {
 	var recordings map[string]*plantedRecording
 	if *recordingsFile == "" {
@@ -274,8 +276,8 @@ func TestRecordedPrograms(t *testing.T) {
 	t.Logf("programs that differ: %v; that agree: %d", differing, agreeing)
 }
 
-// checkCalls checks the first call that differs in each group, whose number is counted from the
-// first call of the group.
+// checkCalls checks that the report names the planted call as the first one that differs in each
+// group.
 func checkCalls(t *testing.T, report *diff.Report, planted []plantedCall) {
 	t.Helper()
 	var got, want []string

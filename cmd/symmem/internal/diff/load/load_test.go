@@ -20,7 +20,7 @@ import (
 
 const pools, streams = 2, 3
 
-// encode encodes a file in the one of PyTorch's formats that n selects.
+// encode encodes a file in one of PyTorch's formats, which n selects.
 func encode(file difftest.Dict, n int) []byte {
 	if n%5 == 0 {
 		return difftest.JSON(file)
@@ -42,8 +42,8 @@ func read(t *testing.T, files ...[]byte) []*history.Rank {
 	return ranks
 }
 
-// TestPlantedDifferences plants differences at random points. The first difference that Compare
-// finds must be at the index that difftest.FirstDifference returns.
+// TestPlantedDifferences plants differences at random points. Compare must find the first
+// difference at the index that difftest.FirstDifference returns.
 func TestPlantedDifferences(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -101,7 +101,7 @@ func checkFirst(t *testing.T, seed uint64, run int, report *diff.Report, want []
 		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || report.Agree {
-		t.Fatalf("seed %d run %d: first differences %v, agree %v; want %v",
+		t.Fatalf("seed %d run %d: first differences = %v with Agree = %v; want %v",
 			seed, run, got, report.Agree, want)
 	}
 }
@@ -122,8 +122,8 @@ func checkBlame(t *testing.T, report *diff.Report, ranks, odd int) {
 	}
 }
 
-// TestAgreeingRuns checks that ranks with the same requests and the same placement rule never
-// differ, whatever their addresses are.
+// TestAgreeingRuns checks that Compare finds no difference between ranks with the same requests
+// and the same placement rule, whatever their addresses are.
 func TestAgreeingRuns(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -148,8 +148,9 @@ func TestAgreeingRuns(t *testing.T) {
 	}
 }
 
-// TestPlacesByAddress checks a difference between places that is caused by addresses: Compare must
-// report it, PyTorch's rule must explain the places, and placement by creation must agree.
+// TestPlacesByAddress places blocks by address, so that places may differ between ranks. If they
+// do, Compare must report that addresses are the cause. PyTorch's rule must explain all places,
+// and by symmem's rule the ranks must agree.
 func TestPlacesByAddress(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -166,15 +167,16 @@ func TestPlacesByAddress(t *testing.T) {
 		report := diff.Compare(ranks, diff.Options{})
 		s := report.Sequences[0]
 		if s.Requests != nil {
-			t.Fatalf("requests differ at %d; want none", s.Requests.Index)
+			t.Fatalf("Compare found a difference at request %d; want none", s.Requests.Index)
 		}
 		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "gives the traced place") {
-			t.Fatalf("replay = %+v; want agreement by creation, and places explained", s.Replay)
+			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
+				s.Replay)
 		}
 		if s.Places != nil {
 			differ++
 			if !strings.Contains(s.Places.Explanation[0], "addresses of segments") {
-				t.Fatalf("explanation = %q; want addresses", s.Places.Explanation)
+				t.Fatalf("Explanation = %q; want it to name addresses", s.Places.Explanation)
 			}
 		}
 	}
@@ -191,20 +193,21 @@ func TestOverflowIsAligned(t *testing.T) {
 	ranks := read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4))
 	report := diff.Compare(ranks, diff.Options{})
 	if !report.Agree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
-		t.Fatalf("Compare(%+v) = %v; want agreement, with notes of the lost beginning",
+		t.Fatalf("Compare(%+v) = %v; want agreement, with notes about the lost beginning",
 			report.Sequences[0], report.Agree)
 	}
 }
 
-// TestOlderBlocks checks the blocks that are live at the beginning of a trace whose earlier events
-// are lost. Each free without an allocation must free one of these blocks, and none of them twice.
+// TestOlderBlocks reads a trace whose earlier events are lost, and checks the blocks listed as
+// live at its beginning. Each free whose allocation is not in the trace must free one of these
+// blocks, and no block may be freed twice.
 func TestOlderBlocks(t *testing.T) {
 	p := difftest.Random(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {
 		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: last})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
 		if got := len(s.Older) > 0; got != want {
-			t.Errorf("last %d events: got %d older blocks; want some: %v", last,
+			t.Errorf("Last = %d: got %d older blocks; want any = %v", last,
 				len(s.Older), want)
 		}
 		type place struct {
@@ -239,10 +242,11 @@ func TestCalls(t *testing.T) {
 	report := diff.Compare(read(t, files...), diff.Options{})
 	d := report.Sequences[0].Requests
 	if d == nil || d.Index != 31 || d.Kind != "other call" || fmt.Sprint(d.Blamed) != "[2]" {
-		t.Fatalf("difference = %+v; want another call at 31 on rank 2", d)
+		t.Fatalf("Requests = %+v; want another call at index 31 on rank 2", d)
 	}
 	if n := len(d.Variants[1].Stack); n != 1 || len(d.Before) != 5 {
-		t.Errorf("%d stack lines and %d requests before; want 1 and 5", n, len(d.Before))
+		t.Errorf("got %d stack lines and %d requests before the difference; want 1 and 5", n,
+			len(d.Before))
 	}
 	if report = diff.Compare(read(t, files[:2]...), diff.Options{}); !report.Agree {
 		t.Errorf("ranks with the same calls differ: %+v", report.Sequences[0])
@@ -294,7 +298,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that Read accepts a file or returns an error, and that a file agrees with itself.
+// FuzzRead checks that Read does not crash on any file, and that Compare finds no difference
+// between a file and itself.
 func FuzzRead(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	snapshot := difftest.Snapshot(difftest.Random(rng, 12, 2, 2), difftest.Run{Last: 9})
@@ -315,7 +320,7 @@ func FuzzRead(f *testing.F) {
 		b.Number = 1
 		report := diff.Compare([]*history.Rank{a, b}, diff.Options{AllPools: true})
 		if !report.Agree {
-			t.Fatalf("a file differs from itself: %+v", report)
+			t.Fatalf("Compare of a file with itself = %+v; want agreement", report)
 		}
 		if err := report.WriteText(&bytes.Buffer{}); err != nil {
 			t.Fatal(err)

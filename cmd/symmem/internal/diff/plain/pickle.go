@@ -52,7 +52,8 @@ const (
 	opByteArray8      = 0x96
 )
 
-// calls names the operations that refer to code or to objects outside the file.
+// calls names the operations that refer to code or to objects outside the file. Reading one of
+// them is an error.
 var calls = map[byte]string{
 	'c': "GLOBAL", 0x93: "STACK_GLOBAL", 'R': "REDUCE", 'b': "BUILD", 'i': "INST", 'o': "OBJ",
 	0x81: "NEWOBJ", 0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 'P': "PERSID",
@@ -84,7 +85,7 @@ func (p *pickle) run() error {
 	}
 }
 
-// execute executes an operation on containers, and leaves all others to scalar.
+// execute executes one operation. It handles common operations on containers itself.
 func (p *pickle) execute(op byte) error {
 	switch op {
 	case opMark:
@@ -111,7 +112,7 @@ func (p *pickle) execute(op byte) error {
 	return p.scalar(op)
 }
 
-// rare executes the operations on containers that are rare in pickles.
+// rare executes those operations on containers that seldom occur in pickles.
 func (p *pickle) rare(op byte) error {
 	switch op {
 	case opAppend, opSetItem:
@@ -148,7 +149,7 @@ func (p *pickle) rare(op byte) error {
 	return p.push(v)
 }
 
-// single appends one element to a list, or adds one key to a dict.
+// single appends one element to a list, or adds one key and its value to a dict.
 func (p *pickle) single(op byte) error {
 	n := 1
 	if op == opSetItem {
@@ -202,7 +203,8 @@ func (p *pickle) memoOperation(op byte) error {
 	return p.push(p.memo[at])
 }
 
-// memoGap limits the gaps between the numbers of stored values. Picklers leave no gaps.
+// memoGap limits the gaps between the memo numbers of stored values, because a large number
+// would allocate much memory. Real picklers leave no gaps.
 const memoGap = 1 << 16
 
 func (p *pickle) put(at uint64) error {
@@ -210,7 +212,7 @@ func (p *pickle) put(at uint64) error {
 		return malformed("it stores a value that it does not have")
 	}
 	if at > uint64(len(p.memo))+memoGap {
-		return malformed("it stores a value as number %d after %d others", at, len(p.memo))
+		return malformed("it stores a value under number %d after only %d others", at, len(p.memo))
 	}
 	for uint64(len(p.memo)) <= at {
 		p.memo = append(p.memo, 0)
@@ -220,7 +222,7 @@ func (p *pickle) put(at uint64) error {
 	return nil
 }
 
-// scalar executes an operation that pushes a value that is not a container.
+// scalar executes an operation that does not concern containers. Most of these push a value.
 func (p *pickle) scalar(op byte) error {
 	switch op {
 	case opNone:
@@ -288,7 +290,7 @@ func (p *pickle) pushLong(op byte) error {
 	return p.push(intValue(int64(binary.LittleEndian.Uint64(word[:])<<shift) >> shift))
 }
 
-// texts maps the operations that push strings or bytes to the sizes of their length fields.
+// texts maps each operation that pushes a string or bytes to the size of its length field.
 var texts = map[byte]int{
 	opShortBinUnicode: 1, opBinUnicode: 4, opBinUnicode8: 8, opShortBinString: 1, opBinString: 4,
 	opShortBinBytes: 1, opBinBytes: 4, opBinBytes8: 8, opByteArray8: 8,

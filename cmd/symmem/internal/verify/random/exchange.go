@@ -11,7 +11,7 @@ import (
 // exchange is a call with its streams and its expected result.
 type exchange struct {
 	workload.Transfer
-	// inputStream writes the input, and stream makes the call.
+	// The input is written on inputStream, and the call is made on stream.
 	inputStream, stream *symmem.Stream
 	input               symmem.Buffer
 	// want is the expected output, or nil if the call does not write to this rank's memory.

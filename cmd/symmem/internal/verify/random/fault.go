@@ -12,7 +12,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// faults provokes faults in groups, and checks that a new group can use the same memory.
+// faults makes groups fail, and checks that a new group can then use the same memory.
 type faults struct {
 	world   *world
 	draws   *draws
@@ -27,12 +27,12 @@ type mistake int
 
 const (
 	mistakeAbort mistake = iota
-	mistakeSwap          // launches the graphs in the wrong order
+	mistakeSwap          // the faulty rank launches two graphs in the wrong order
 	numMistakes
 )
 
-// withFault creates a group of all ranks and calls fault, which makes the group fail and returns a
-// buffer. withFault then checks a call on that buffer in a new group.
+// withFault creates a group of all ranks and calls fault, which must make the group fail and
+// return a buffer. withFault then makes and checks a call on that buffer in a new group.
 func (f *faults) withFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -64,9 +64,9 @@ func (f *faults) withFault(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// breakReplays captures two graphs of the same all-reduce in a group of all ranks, and lets one
-// rank make a mistake while they are replayed. All ranks must get an error, and each result must be
-// either right or marked as invalid.
+// breakReplays captures the same all-reduce in two graphs, in a group of all ranks. While the
+// graphs are replayed, one rank makes a mistake. All ranks must then get an error, and each
+// result must be either right or marked as invalid.
 func (f *faults) breakReplays(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
@@ -75,7 +75,8 @@ func (f *faults) breakReplays(ctx context.Context) error {
 		return err
 	}
 	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
-		// NCCL's kernels leave arbitrary results after an abort and do not compare replays.
+		// Do not use NCCL's kernels, which leave arbitrary results after an abort and do not compare
+		// replays.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return b, err
 		}
@@ -105,7 +106,8 @@ func (f *faults) breakReplays(ctx context.Context) error {
 	})
 }
 
-// takesDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
+// takesDirectPath reports whether a call takes the direct path. Only kernels of that path mark
+// invalid results.
 func takesDirectPath(e *exchange) (bool, error) {
 	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
 	return x.Path == "direct", err
@@ -124,8 +126,8 @@ func (f *faults) sumGraph(
 	return rec, f.graphs.recordOn(ctx, rec, s)
 }
 
-// replayWithMistake replays the graphs, waits for the fault, checks the results, and closes the
-// graphs and the group. This rank makes the mistake if isFaulty is set.
+// replayWithMistake replays the graphs, waits for the group to fail, checks the results, and
+// closes the graphs and the group. If isFaulty is set, this rank makes the mistake.
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
 ) error {
@@ -143,7 +145,7 @@ func (f *faults) replayWithMistake(
 		g.Abort()
 	} else {
 		for _, i := range order {
-			// A launch after the fault fails with it.
+			// A launch after the group has failed returns the group's fault.
 			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
 				return err
 			}
@@ -154,8 +156,8 @@ func (f *faults) replayWithMistake(
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.world.rt.Rank())
 	}
-	// The other library may have replayed a graph on each of its streams, and each stream returns
-	// the fault once.
+	// Clear the fault from all streams, so that it does not appear in later steps. A stream returns
+	// each fault only once, but the replays may have left faults on several streams.
 	for range 2 {
 		for _, s := range f.world.streams {
 			_ = s.Synchronize(ctx)
@@ -185,8 +187,8 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken checks the result of a call that a fault may have interrupted. Either all elements
-// must be unchanged, or each element must be right or NaN.
+// verifyBroken checks the result of a call that a fault may have interrupted. Either all
+// elements must be unchanged, or every element must be right or NaN.
 func (f *faults) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
 	f.tally.Calls++
@@ -210,13 +212,14 @@ func (f *faults) verifyBroken(e *exchange) {
 		right, all, nan, unchanged))
 }
 
-// abort makes one rank abort a group of all ranks while the others call a collective.
+// abort creates a group of all ranks, which one rank aborts while the others call a collective.
 func (f *faults) abort(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
 	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
 	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// Only one stream uses the buffer, so Free takes effect at the same step on all ranks.
+		// The buffer is used on one stream only, so that Free takes effect at the same step on all
+		// ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
 			return b, err
@@ -227,7 +230,7 @@ func (f *faults) abort(ctx context.Context) error {
 			}
 		}
 		if f.world.rt.Device().Backend == "nccl" {
-			// NCCL's window kernels do not check for aborts, so one that waits for the aborting
+			// Avoid NCCL's window kernels, which do not check for aborts: one that waits for the aborting
 			// rank would run until the process exits.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
@@ -237,8 +240,8 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if isFaulty is set. It then makes calls until they report the
-// abort, and closes the group.
+// abortAndClose aborts the group if isFaulty is set. It then makes calls until one of them
+// reports the abort, and closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {

@@ -62,7 +62,7 @@ func (r *round) run(ctx context.Context) (err error) {
 		}
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
-	// The world still has the previous round's path setting.
+	// Set the path, because the world still has the setting of an earlier round.
 	if err := r.groups.world.SetPath(ctx, r.groups.drawPath()); err != nil {
 		return err
 	}
@@ -86,11 +86,12 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	if err != nil || r.config.Placement != symmem.PlaceByAddress {
 		return p, err
 	}
-	// Map more memory than the round needs.
+	// Map more memory than the round needs, so that pools do not grow during it.
 	return p, workload.Spread(ctx, p, r.groups.world, r.config.MaxBytes*liveMessages/8)
 }
 
-// allocateInScope allocates buffers in a scope for a group, and then ends or abandons the scope.
+// allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope.
+// If this rank is not in the group, it allocates the buffers without a scope.
 func (r *round) allocateInScope(ctx context.Context) error {
 	p, g := choose(r.draws, r.buffers.pools), choose(r.draws, r.groups.all)
 	n, abandoned := 1+r.draws.IntN(4), r.draws.chance(8)
@@ -113,7 +114,7 @@ func (r *round) allocateDisabled(context.Context) error {
 	return r.buffers.allocateSeveral(1, nil, s.Alloc)
 }
 
-// split creates a group, or closes one if there are enough.
+// split creates a group. If there are already liveGroups groups, it closes one instead.
 func (r *round) split(ctx context.Context) error {
 	if len(r.groups.all) >= liveGroups {
 		return r.closeAnyGroup(ctx)
@@ -170,7 +171,8 @@ func (r *round) finish(ctx context.Context) error {
 	return r.end(ctx)
 }
 
-// ErrInUse is returned if memory is in use although all buffers have been freed.
+// ErrInUse is returned if a pool still uses memory at the end of a round, when all buffers have
+// been freed.
 var ErrInUse = errors.New("memory is in use although all buffers have been freed")
 
 func (r *round) end(ctx context.Context) error {
@@ -181,7 +183,8 @@ func (r *round) end(ctx context.Context) error {
 	}
 	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
 	for i, p := range r.buffers.pools {
-		// After a fault, pools keep buffers that were live on only some ranks until Trim is called.
+		// After a fault, pools keep buffers that were live on some ranks but not on others until Trim
+		// is called.
 		if r.tally.Aborts > 0 && !r.byAddress() {
 			if err := p.Trim(ctx, math.MaxInt64); err != nil {
 				return err
@@ -202,7 +205,7 @@ func (r *round) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reserve maps memory in advance, and registers it either with the world or with no group.
+// reserve maps memory in advance, and in half of all cases registers it with the world.
 func (r *round) reserve(ctx context.Context) error {
 	p, bytes := choose(r.draws, r.buffers.pools), r.draws.size()
 	if r.draws.chance(2) {
@@ -212,12 +215,13 @@ func (r *round) reserve(ctx context.Context) error {
 }
 
 // byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
-// provokes no faults, because after a fault ranks compare their buffers at every check level.
+// does not make groups fail, because after a fault ranks compare their buffers even if checks
+// are off.
 func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim closes all graphs and unmaps idle segments. It does nothing in a run that places blocks by
-// address with checks off: such a run shows wrong sums, whereas Trim would report a divergence,
-// because it compares ledgers at every check level.
+// trim closes all graphs and unmaps idle segments. It does nothing in a run that places blocks
+// by address with checks off. The purpose of such a run is to show wrong sums, but Trim would
+// report a divergence, because it compares the pools' histories even if checks are off.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
 	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {
@@ -242,7 +246,7 @@ func (r *round) replacePool(ctx context.Context) error {
 		return err
 	}
 	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
-	// Other ranks may still read the memory.
+	// Wait for other ranks, which may still read the memory.
 	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}

@@ -2,8 +2,7 @@ package random
 
 import "context"
 
-// step is a kind of step that a round can make. It is drawn with a probability proportional to
-// weight.
+// step is a kind of step in a round. The probability that it is drawn is proportional to weight.
 type step struct {
 	name   string
 	weight int

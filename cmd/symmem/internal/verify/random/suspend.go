@@ -7,13 +7,13 @@ import (
 	"symmem"
 )
 
-// suspend releases the memory of a pool, and sometimes also that of the world's group, and then
-// allocates it again. Open graphs are replayed later. A graph that contains NCCL window kernels
-// prevents suspension.
+// suspend releases the memory of a pool, and sometimes also that of the world, and then
+// allocates it again. Graphs stay open, so that later replays show whether they survive. If a
+// graph contains NCCL window kernels, the memory cannot be released, and suspend does nothing.
 func (r *round) suspend(ctx context.Context) error {
 	p, groupToo := choose(r.draws, r.buffers.pools), r.draws.chance(2)
 	if r.byAddress() {
-		return nil // sums are wrong, and Suspend compares ledgers at every check level
+		return nil // Suspend would report a divergence even if checks are off
 	}
 	if err := errors.Join(r.world.synchronize(ctx), r.world.barrier(ctx)); err != nil {
 		return err

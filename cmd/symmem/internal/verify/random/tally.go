@@ -1,6 +1,6 @@
 package random
 
-// Tally counts the work and results of one rank or, in a report, of all ranks.
+// Tally counts the work and the results of one rank or, in a Report, of all ranks.
 type Tally struct {
 	Steps int64 `json:"steps"`
 	// Calls is the number of checked calls, including replayed ones.
@@ -11,13 +11,14 @@ type Tally struct {
 	Graphs  int64 `json:"graphs"`
 	Groups  int64 `json:"groups"`
 	Aborts  int64 `json:"aborts"`
-	// Wrong is the number of wrong elements.
+	// Wrong is the number of wrong elements in results.
 	Wrong int64 `json:"wrong"`
-	// Bytes is the size of all checked results.
+	// Bytes is the total size of the checked results.
 	Bytes int64 `json:"bytes"`
-	// Peak is the maximum of a rank's mapped memory, measured when rounds end and pools are closed.
+	// Peak is the maximum size of a rank's mapped memory, measured at the end of rounds and before
+	// pools are closed.
 	Peak int64 `json:"peak_bytes"`
-	// findings describes the first wrong results of this rank.
+	// findings describes the first wrong results on this rank.
 	findings []string
 }
 
@@ -31,13 +32,13 @@ func (t *Tally) addFinding(finding string) {
 
 // roundResult holds the results that ranks exchange after a round.
 type roundResult struct {
-	// More reports whether another round follows according to this rank's clock.
+	// More is set if another round should follow, judging by this rank's clock.
 	More bool
 	Tally
 }
 
-// mergeTallies returns the tally of all ranks. All ranks make the same steps, so it adds up only
-// the results.
+// mergeTallies returns the tally of all ranks. Because all ranks make the same steps, it adds up
+// only the results.
 func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally
 	for _, other := range all[1:] {
