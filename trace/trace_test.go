@@ -22,8 +22,8 @@ import (
 	"symmem/trace"
 )
 
-// If the environment variable childFolder is set, the test binary writes a trace to the folder
-// that it names, until the process is killed.
+// childFolder is an environment variable with the path of a folder. If it is set, the test
+// binary writes a trace to that folder until the process is killed.
 const childFolder = "TRACE_TEST_FOLDER"
 
 func TestMain(m *testing.M) {

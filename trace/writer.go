@@ -27,7 +27,7 @@ type Options struct {
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// For every textShare bytes of records, one byte is reserved for texts.
+	// textShare is the size of the records divided by the size of the space for texts.
 	textShare = 16
 	minTexts  = 64 << 10
 )

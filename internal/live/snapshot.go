@@ -114,11 +114,11 @@ type Pool struct {
 	// Busy is set if PoolStats could not be read because a call held the pool for too long.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// If the request asked for events, Recent lists the latest events in the history of the pool,
-	// and First is the position of Recent[0] in the history.
+	// First is the position of Recent[0] in the history of the pool. Recent lists the latest events
+	// in the history if the request asked for events.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
-	// If the request asked for events, Registered lists the windows of the pool.
+	// Registered lists the windows of the pool if the request asked for events.
 	Registered []Window `json:"registered,omitempty"`
 }
 

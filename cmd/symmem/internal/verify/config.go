@@ -24,9 +24,9 @@ type Config struct {
 	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric,
 	// because results on the plain path are correct wherever the buffers are.
 	Path symmem.PathChoice
-	// If Deterministic is set to a formula, results must match it bit for bit. In that case, rows
-	// cycle through all types and reductions, and their inputs are numbers that cancel each other
-	// out.
+	// Deterministic selects the formula that results must match bit for bit, if any. If it is set,
+	// rows cycle through all types and reductions, and their inputs are numbers that cancel each
+	// other out.
 	Deterministic symmem.Formula
 	// CallSites becomes symmem.Options.CallSites.
 	CallSites bool

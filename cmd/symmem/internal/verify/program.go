@@ -151,8 +151,8 @@ func (c *composer) cases(round, group int) {
 	}
 }
 
-// The input values of cases are from 1 to maxValue, so that their sums over a few hundred ranks
-// are exact in float32. Churn uses the maxValue values above these.
+// maxValue is the largest input value of a case. It is low enough for sums over a few hundred
+// ranks to be exact in float32. Churn uses the next maxValue values.
 const maxValue = 997
 
 func (c *composer) reduce(blocks []liveBlock, rows ...row) {
