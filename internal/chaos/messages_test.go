@@ -116,8 +116,8 @@ func (g *generator) drawForwarded(o *op) *op {
 }
 
 // TestMessages runs programs whose ranks exchange and forward messages on any stream, between
-// collectives. A rank may make calls with different peers in another order than the program. All
-// messages and sums must be correct, and no call may return an error.
+// collectives. A rank may reorder calls that have different peers. All messages and sums must be
+// correct, and no call may return an error.
 func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }
 
 func TestMessagesOnAGPU(t *testing.T) { messages.testOnAGPU(t, 20, task{Kind: "messages"}) }

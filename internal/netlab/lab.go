@@ -22,7 +22,7 @@ type Config struct {
 	IPv6 bool
 	// Seed seeds the random delays and losses.
 	Seed uint64
-	// ClockStep is by how much the monotonic clock of machine i+1 is ahead of that of machine i.
+	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
 }
 

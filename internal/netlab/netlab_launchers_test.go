@@ -128,8 +128,8 @@ func (l *launcherLab) processes(m *Machine) (found []string) {
 	return found
 }
 
-// expect waits until a launcher exits. It checks that the launcher succeeded only if succeeds is
-// set, and that its output contains the given texts.
+// expect waits until a launcher exits. It checks that the launcher succeeded or, if succeeds is
+// false, that it failed. It also checks that the output contains the given texts.
 func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	l.t.Helper()
 	err := r.Wait()

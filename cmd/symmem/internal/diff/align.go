@@ -71,7 +71,8 @@ func (a *aligner) run() []edit {
 
 // matches reports whether request ri of reference and request dj of other are the same. If they
 // free blocks that were allocated before requests i and j, the blocks must be paired. If the
-// blocks were allocated later, they must be equally many allocations after i and j.
+// blocks were allocated later, the number of allocations between i and the one block must be the
+// same as between j and the other.
 func (a *aligner) matches(ri, dj, i, j int) bool {
 	if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
 		return false
@@ -284,9 +285,9 @@ func (a *aligner) orders() []hypothesis {
 }
 
 // order returns a hypothesis about the order of the next n+1 requests, and whether it is true.
-// shape selects the hypothesis. In (0, 0), the first and the last request are swapped. In (0,
-// 1), the last request of reference comes first in other. In (1, 0), the first request of
-// reference comes last in other.
+// shape selects the hypothesis. {0,0} means that the first and the last request are swapped,
+// {0,1} that the last request of reference comes first in other, and {1,0} that the first
+// request of reference comes last in other.
 func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
 	i, j := a.i, a.j
 	var pairs [][2]int

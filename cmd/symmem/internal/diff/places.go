@@ -121,8 +121,7 @@ func (c *comparison) whyPlace(groups []group, at int) string {
 		"between ranks, have decided."
 }
 
-// completion describes a free that completed after the first requests of a view, whose number is
-// after.
+// completion describes a free by its block and by the number of requests before it completed.
 type completion struct {
 	block int32
 	after int

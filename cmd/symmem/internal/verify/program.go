@@ -83,16 +83,16 @@ func compose(config Config) *program {
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spread returns the size of the first segment: a multiple of workload.FirstSegment of which 32
-// times is at least twice the memory that the program needs, so that no rank has to map more
-// during the run.
+// spread returns the size of the first segment, which is a multiple of workload.FirstSegment. 32
+// times this size is at least twice the memory that the program needs, so that no rank has to
+// map more during the run.
 func (c *composer) spread() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.history.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// During churn, blocks are checked with an all-reduce. At least churnStride steps are between
-// two checks, and a round has about churnChecks checks at most.
+// Churn checks a block with an all-reduce every churnStride steps. If a round would then have
+// more than churnChecks checks, it does so less often.
 const (
 	churnStride = 8
 	churnChecks = 64

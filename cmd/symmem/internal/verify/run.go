@@ -28,7 +28,7 @@ type runner struct {
 }
 
 // Run executes the workload on this rank. All ranks of the world must call it. It returns the
-// same Report on each of them, also if the workload fails: the failure is part of the Report. If
+// same Report on each of them, even if the workload fails: the failure is part of the Report. If
 // the ranks cannot exchange their results, Run returns an error, and a Report, if any, contains
 // only this rank's findings.
 func Run(

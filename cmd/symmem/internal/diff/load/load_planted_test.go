@@ -245,9 +245,9 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 }
 
 // TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, which
-// bench/gpu/planted.sh makes. Without -recordings, it simulates them. Compare must find the
-// planted requests as the first ones that differ, and as the first place that differs the one in
-// the recorded places.
+// bench/gpu/planted.sh makes. Without -recordings, it simulates them. The first requests that
+// differ according to Compare must be the planted ones, and the first place that differs must be
+// the first that differs between the recorded places.
 func TestRecordedPrograms(t *testing.T) {
 	var recordings map[string]*plantedRecording
 	if *recordingsFile == "" {

@@ -208,7 +208,7 @@ func (cs *calls) allReduce(
 }
 
 // newAllReduce returns an all-reduce that sums the given number of bytes of float32 elements.
-// Its input is written on s, and so is the call made.
+// Its input is written and its call is made on s.
 func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
