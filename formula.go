@@ -89,6 +89,6 @@ func (o *Options) refuseDeterministic(what string) error {
 		return nil
 	}
 	return fmt.Errorf("%s: NCCL chooses the order of its reductions, and this rank was opened "+
-		"with the formula %v (Options.Deterministic, %s): use a group of symmem instead, or open "+
-		"symmem without the formula: %w", what, o.Deterministic, envDeterministic, ErrUnsupported)
+		"with the formula %v (Options.Deterministic, %s): use one of symmem's groups instead, or open "+
+		"the rank without the formula: %w", what, o.Deterministic, envDeterministic, ErrUnsupported)
 }

@@ -15,7 +15,8 @@ func TestNormReportCombinesRanks(t *testing.T) {
 		{"one rank is wrong", [3]normOutcome{right, wrong, right}, NormReport{Failed: 1}},
 		{"one rank did not run", [3]normOutcome{right, right, none}, NormReport{}},
 		{
-			"one rank is wrong and one did not run", [3]normOutcome{none, wrong, right},
+			"one rank is wrong and one did not run",
+			[3]normOutcome{none, wrong, right},
 			NormReport{Failed: 1},
 		},
 	} {

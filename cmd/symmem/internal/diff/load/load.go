@@ -274,7 +274,6 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	case isMemory && !calls.Seen():
 		return rank, memory.Finish(d, top, device)
 	}
-	return nil, fmt.Errorf("%w: it is neither a trace of symmem nor a memory snapshot "+
-		"or Flight Recorder dump of PyTorch",
-		plain.ErrFormat)
+	return nil, fmt.Errorf("%w: it is neither one of symmem's traces nor one of PyTorch's memory "+
+		"snapshots or Flight Recorder dumps", plain.ErrFormat)
 }
