@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -146,7 +147,7 @@ func (s *suspender) release(
 	}
 	g := s.pool.domain
 	if g == nil && refusal != nil {
-		return released, errors.Join(refusal, resumeSegments(held))
+		return released, errors.Join(cmp.Or(context.Cause(ctx), refusal), resumeSegments(held))
 	}
 	if g != nil {
 		g.mu.Lock()

@@ -28,7 +28,7 @@ else
 	kill -QUIT $hanging
 	timeout 10 tail --pid="$launcher" -f /dev/null
 fi
-grep -iE "lost|fault|divergence|ended" "$log" | cut -c1-300 | head -8
+grep -iE "lost|fault|divergence|ended|killed" "$log" | cut -c1-300 | head -8
 ((status == 0)) || grep -E "goroutine .*(syscall|minutes|running)|symmem/(driver|internal/cuda|internal/nccl)" "$log" |
 	cut -c1-160 | head -150
 exit "$status"

@@ -144,7 +144,7 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 
 // launchPreflights starts the given ranks of a world of three, as a launcher does. The returned
 // slice contains nil for the other ranks.
-func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
+func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -157,7 +157,7 @@ func launchPreflights(t *testing.T, ranks ...int) []*preflightRun {
 		runs[rank] = startPreflight(t, []string{
 			fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=3",
 			"LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
-		}, "--timeout=2s", "--tolerance=0")
+		}, args...)
 	}
 	return runs
 }
@@ -173,7 +173,7 @@ func (r *preflightRun) checkSilent(t *testing.T) {
 }
 
 func TestPreflightNamesMissingRank(t *testing.T) {
-	runs := launchPreflights(t, 0, 1)
+	runs := launchPreflights(t, []int{0, 1}, "--timeout=2s", "--tolerance=0")
 	runs[0].checkRankAtFault(t, 2)
 	runs[1].checkSilent(t)
 	if !strings.Contains(runs[1].stderr.String(), "did not arrive") {
@@ -184,14 +184,14 @@ func TestPreflightNamesMissingRank(t *testing.T) {
 // TestPreflightWithoutRankZero checks that the lowest remaining rank reports if rank 0 does not
 // start.
 func TestPreflightWithoutRankZero(t *testing.T) {
-	runs := launchPreflights(t, 1, 2)
+	runs := launchPreflights(t, []int{1, 2}, "--timeout=2s", "--tolerance=0")
 	runs[1].checkRankAtFault(t, 0)
 	runs[2].checkSilent(t)
 }
 
 // TestPreflightAfterKillOfRankZero kills rank 0, which serves the store, once it has started.
 func TestPreflightAfterKillOfRankZero(t *testing.T) {
-	runs := launchPreflights(t, 0, 1, 2)
+	runs := launchPreflights(t, []int{0, 1, 2}, "--timeout=2s", "--tolerance=0")
 	if err := runs[0].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -207,23 +207,18 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slows a process down for seconds")
 	}
-	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0.7")
-	slow := r.rank(t, 2)
+	runs := launchPreflights(t, []int{0, 1, 2}, "--timeout=1m", "--tolerance=0.7")
 	done := make(chan struct{})
 	var stopper sync.WaitGroup
-	defer func() {
-		close(done)
-		stopper.Wait()
-	}()
 	stopper.Go(func() {
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
-		for n := 0; ; n++ {
+		for n := 1; ; n++ {
 			signal := syscall.SIGSTOP
 			if n%25 == 0 {
 				signal = syscall.SIGCONT
 			}
-			_ = slow.Signal(signal) // the process may have exited
+			_ = runs[2].cmd.Process.Signal(signal) // the process may have exited
 			select {
 			case <-done:
 				return
@@ -231,7 +226,15 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 			}
 		}
 	})
-	r.checkRankAtFault(t, 2)
+	runs[0].checkRankAtFault(t, 2)
+	close(done)
+	stopper.Wait()
+	_ = runs[2].cmd.Process.Signal(syscall.SIGCONT)
+	for _, r := range runs[1:] {
+		if _ = r.cmd.Wait(); r.stdout.Len() > 0 {
+			t.Errorf("another rank printed %s, want the report of rank 0 only", &r.stdout)
+		}
+	}
 }
 
 // TestPreflightExitsAtDeadline stops all ranks, so that only the deadline can end the preflight.

@@ -133,19 +133,17 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 	return gpu.Poll(ctx, done) == nil
 }
 
-// submittedByAll reports whether all ranks are known to have launched a collective that has
-// ended. If the ranks are on several machines, this rank does not learn of launches in time.
-// However, a failed rank aborts its kernels only after the other ranks have acknowledged its
-// fault or were stopped, so submittedByAll then returns true unless a peer has failed. It also
+// submittedByAll reports whether all ranks are known to have launched a collective that has ended.
+// If the ranks are on several machines, this rank does not learn of launches in time. However, a
+// failed rank aborts its kernels only after the other ranks have acknowledged its fault, unless
+// they were stopped, so submittedByAll then asks whether the collective can have completed. It also
 // returns true after Close, because Close has reported unfinished work to the streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if a := o.direct.announcements; a != nil {
 		return a.Submitted(ticket)
 	}
-	if n, ok := o.plane.(control.Notifier); ok {
-		n.AwaitNotices()
-	}
-	return !o.plane.PeerFailed() || errors.Is(o.plane.Cause(), driver.ErrClosed)
+	n, ok := o.plane.(control.Notifier)
+	return !ok || n.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
 // needsAll reports whether a call can end only after all ranks have launched it.

@@ -16,8 +16,8 @@ type notifyHookPlane struct {
 	notify func()
 }
 
-func (p *notifyHookPlane) AwaitNotified() { p.notify() }
-func (p *notifyHookPlane) AwaitNotices()  {}
+func (p *notifyHookPlane) AwaitNotified()         { p.notify() }
+func (p *notifyHookPlane) CanSucceed(uint64) bool { return true }
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
 // the group on that rank. The other rank must be notified of the fault before NCCL's communicator
@@ -61,17 +61,14 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// noticePlane is a Plane that simulates the notice of a peer's fault. If failure is set,
-// AwaitNotices receives that notice, and PeerFailed returns true from then on.
-type noticePlane struct {
+// failurePlane is a Plane on which collectives can succeed unless failed is set.
+type failurePlane struct {
 	control.Plane
-	failure bool
-	failed  bool
+	failed bool
 }
 
-func (p *noticePlane) AwaitNotified()   {}
-func (p *noticePlane) AwaitNotices()    { p.failed = p.failure }
-func (p *noticePlane) PeerFailed() bool { return p.failed }
+func (p *failurePlane) AwaitNotified()         {}
+func (p *failurePlane) CanSucceed(uint64) bool { return !p.failed }
 
 // recordLaunch adds a call with the given ticket to the group's history.
 func recordLaunch(c *communicator, ticket uint64) {
@@ -79,9 +76,8 @@ func recordLaunch(c *communicator, ticket uint64) {
 	c.history.record(&call, ticket, 0)
 }
 
-// TestCallsThatEndedEarlyAreFaults checks a call that has completed although a rank on another
-// machine has failed. EndedEarly must return a fault, even if the notice of that failure arrives
-// only after the call has completed. That may happen if this process was stopped for a while.
+// TestCallsThatEndedEarlyAreFaults checks a call that has ended although a rank on another machine
+// has failed. EndedEarly must return a fault.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -89,7 +85,7 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
 		recordLaunch(c, 7)
-		c.owner.plane = &noticePlane{Plane: c.plane, failure: m.rank == 1}
+		c.owner.plane = &failurePlane{c.plane, m.rank == 1}
 		err := c.owner.EndedEarly(7)
 		if got, want := err != nil, m.rank == 1; got != want {
 			return failuref("EndedEarly = %v; want an error: %t", err, want)

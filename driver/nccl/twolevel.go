@@ -318,6 +318,8 @@ func (l *levels) linkFailures(c *communicator) {
 		go func() {
 			select {
 			case <-level.stages.ended:
+				// The level may have failed before it was linked with the group.
+				_ = level.teardown.failWhole()
 			case <-c.stages.ended:
 				if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
 					level.Abort(cmp.Or(cause, driver.ErrAborted))

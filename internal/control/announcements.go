@@ -22,8 +22,9 @@ type Notifier interface {
 	// AwaitNotified waits, for a limited time, until the other ranks have acknowledged this rank's
 	// fault. It does not wait for ranks that have failed themselves, have left, or are lost.
 	AwaitNotified()
-	// AwaitNotices waits until this process has read the notices that arrived while it was
-	// stopped, for example by SIGSTOP. If the process was not stopped, AwaitNotices returns
-	// immediately.
-	AwaitNotices()
+	// CanSucceed reports whether a collective that has ended on this rank can have completed: no
+	// other rank has reported a fault, and every lost rank had submitted the ticket. If this
+	// process was stopped, for example by SIGSTOP, CanSucceed first waits until it has read the
+	// notices that arrived in the meantime.
+	CanSucceed(ticket uint64) bool
 }

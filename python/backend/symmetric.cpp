@@ -195,8 +195,13 @@ void* Allocator::alloc(size_t size, int device, const std::optional<std::string>
   void* address = nullptr;
   const auto bytes = std::max<size_t>(size, 1);
   library_->check(library_->alloc(from, bytes, stream_of(place), &address));
+  Block block{bytes, place, from, name, {}};
   std::lock_guard<std::mutex> lock(mutex_);
-  blocks_.insert_or_assign(static_cast<char*>(address), Block{bytes, place, from, name, {}});
+  // The handles of a block of an earlier world free their pads after the lock is released.
+  const auto [found, added] = blocks_.try_emplace(static_cast<char*>(address), block);
+  if (!added) {
+    std::swap(found->second, block);
+  }
   return address;
 }
 

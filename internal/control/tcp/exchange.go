@@ -82,14 +82,25 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// AwaitNotices waits until this process, if it was stopped, has read the messages that arrived
-// in the meantime.
-func (p *Plane) AwaitNotices() {
+// CanSucceed implements control.Notifier. The submissions of a rank that exits become known only if
+// it has sent a status after them.
+func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for !p.closed && !p.PeerFailed() && p.stalls.mayBeStale(time.Now()) {
+	for end := time.Now().Add(catchUpLimit); !p.closed && !p.PeerFailed(); {
+		now := time.Now()
+		if !p.stalls.mayBeStale(now) || now.After(end) {
+			break
+		}
 		p.pause(nil, statusInterval)
 	}
+	for rank := range p.records {
+		r := &p.records[rank]
+		if rank != p.me && (r.failed != control.NotFailed || r.lost && r.submitted < ticket) {
+			return false
+		}
+	}
+	return true
 }
 
 // exchangeStep performs one step of a track (see type track): it posts this rank's payload,

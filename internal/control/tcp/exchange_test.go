@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 // TestAwaitNotifiedWaitsForPeer aborts rank 0 and checks that AwaitNotified does not return
@@ -36,5 +37,29 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	<-notified
 	if err := p.Cause(); !errors.Is(err, driver.ErrAborted) {
 		t.Errorf("Cause() = %v; want ErrAborted", err)
+	}
+}
+
+// TestCanSucceed checks a ticket that rank 1 has submitted, and one that it has not, while rank 1 is
+// connected, after it was lost, and after it reported a fault.
+func TestCanSucceed(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost          bool
+		failed        control.Reason
+		first, second bool
+	}{
+		"connected": {first: true, second: true},
+		"lost":      {lost: true, first: true},
+		"failed":    {failed: control.FailedItself},
+	} {
+		i := newImpostor(t)
+		p := i.joinVictim()
+		p.mu.Lock()
+		r := &p.records[1]
+		r.submitted, r.lost, r.failed = 1, c.lost, c.failed
+		p.mu.Unlock()
+		if first, second := p.CanSucceed(1), p.CanSucceed(2); first != c.first || second != c.second {
+			t.Errorf("%s: CanSucceed = %t, %t; want %t, %t", name, first, second, c.first, c.second)
+		}
 	}
 }

@@ -9,6 +9,8 @@ const (
 	// catchUpTicks is the number of ticks that this process needs after a stall to read its
 	// backlog of messages.
 	catchUpTicks = 3
+	// catchUpLimit limits the time for which CanSucceed waits until this process has caught up.
+	catchUpLimit = 2 * time.Second
 )
 
 // stallDetector detects whether this process was stopped or starved, from the times of regular

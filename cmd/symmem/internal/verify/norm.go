@@ -98,7 +98,7 @@ func (r *runner) norm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm, outcome *normOutcome,
 ) error {
 	s, path := r.rt.DefaultStream(), r.config.Path
-	if path == symmem.PathWindow {
+	if path == symmem.PathWindow && !r.rt.Device().Addressable {
 		path = symmem.PathDirect // the window path, which is NCCL's, has no norm
 	}
 	if err := n.Fill(g.Rank(), s); err != nil {
