@@ -11,25 +11,26 @@ import (
 // numbered like one that NewStream creates. A Runtime can create and adopt at most 65,535 streams,
 // so adopt each stream once and keep the result.
 //
-// The owner may capture the stream, in which case collectives become part of the owner's capture;
-// on unregistered memory, they take a path that needs no windows. Once the capture contains a call,
+// The owner may capture the stream. Collectives then become part of the owner's capture; those on
+// unregistered memory take a path that needs no windows. Once a collective has been captured,
 // nothing can be registered on this rank until the capture ends. The segments, group and Runtime
-// that the captured calls use stay in memory until the owner has destroyed the graph and everything
-// instantiated from it. If the program trims or closes them before that, later replays complete
-// without producing a result. As in PyTorch, a freed buffer may be reused even if a graph uses it,
-// so the owner must keep the buffers that its graphs use.
+// that the captured collectives use stay in memory until the owner has destroyed the graph and
+// everything instantiated from it. If the program trims or closes them earlier, later replays
+// complete without producing a result. As in PyTorch, a freed buffer may be reused even if a graph
+// uses it, so the owner must keep the buffers that its graphs use.
 //
-// The stream must exist until ForgetStream returns or the Runtime is closed. Unless SetIdle has
-// made this unnecessary, Pool.Trim and Runtime.Close wait for the work that the owner has queued on
-// the stream, and a Pool.Alloc for another stream queries the stream before it takes memory that
-// was freed on it. Apart from that, symmem queries the stream only in calls that take it as an
-// argument, and when a registration or a new call might overlap with a capture that contains calls.
+// The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
+// Runtime.Close wait for the work that the owner has queued on the stream, unless SetIdle(true) is
+// in effect. A Pool.Alloc for another stream queries this stream before it takes memory that was
+// freed on this stream. Calls that take the stream as an argument query it, too, and registrations
+// and collectives do so after a collective has been captured on the stream, until that capture has
+// ended.
 //
 // symmem's background work never invalidates a capture. However, do not use the stream while
 // another thread is inside the CUDA function that begins or ends a capture of it, because the CUDA
 // driver (580.159.04) may then crash. This also applies to calls that wait for the stream:
-// Synchronize, ForgetStream, Pool.Trim, Pool.Close, Free of another stream's Buffer that was used
-// on it, and Alloc when memory is short.
+// Synchronize, ForgetStream, Pool.Trim, Pool.Close, Alloc when memory is short, and freeing a
+// Buffer of another stream that was used on this one.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -42,10 +43,10 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle sets whether the owners of all adopted streams have already waited for the work that they
-// queued. While idle is true, Pool.Trim and Runtime.Close do not query adopted streams, memory
-// freed on an adopted stream is not given to other streams, and owners may destroy their streams
-// without calling ForgetStream.
+// SetIdle(true) declares that all work queued on adopted streams has finished, because their owners
+// have waited for it. Until SetIdle(false) is called, Pool.Trim and Runtime.Close do not query
+// adopted streams, memory freed on an adopted stream is not given to other streams, and owners may
+// destroy their streams without calling ForgetStream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.ownersWait.Store(idle)
@@ -71,17 +72,15 @@ func (i Interop) Captured(handle uintptr) bool {
 
 // ForgetStream ends the use of an adopted stream and must be called before the owner destroys the
 // stream. It waits for unfinished work on the stream, but at most twice Options.Timeout. Later
-// calls on the stream return ErrClosed. The stream's numbers in the Runtime and in pools, which
-// cost a few hundred bytes each, are not reused because ranks may forget streams at different
-// times. Memory freed on the stream becomes available to other streams when memory is short, and
-// Pool.Trim unmaps it.
+// calls on the stream return ErrClosed. The Runtime and each pool keep a few hundred bytes for a
+// forgotten stream, because its number is not reused. Memory freed on the stream becomes available
+// to other streams when memory is short, and Pool.Trim unmaps it.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
-		_ = s.forget(driver.AdoptedStream.Close) // the failed group returns the fault
+		_ = s.forget(driver.AdoptedStream.Close) // the next call of the failed group returns the error
 	}
 }
 
-// forget implements ForgetStream and returns the first error of the work on the stream.
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	s.rt.captures.note(s, false)
 	return end(s.adopted)

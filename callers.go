@@ -8,14 +8,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit represents a call in progress that uses memory from one or two pools. After the call has
-// looked up its buffers and before it has queued work on them, only the visit keeps their memory
-// and windows alive.
+// visit represents a call in progress that uses memory from one or two pools. It keeps the memory
+// and its windows alive between the moment the call looks up its buffers and the moment it has
+// queued work on them.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory from one or two pools. Either may be nil, and both may be
-// the same pool. The call ends with leave. If one of them is closing or suspended, the call does
-// not begin, and enter returns ErrClosed or ErrSuspended.
+// enter begins a call that uses memory from the pools a and b. Either pool may be nil, and both may
+// be the same. If one of them is closing or suspended, enter returns ErrClosed or ErrSuspended;
+// otherwise, the caller must call leave.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool
@@ -38,7 +38,7 @@ func enter(a, b *Pool) (v visit, err error) {
 	return v, nil
 }
 
-// leave ends a call that enter began with the same arguments.
+// leave ends the call. The arguments must be those of enter.
 func (v visit) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(v.first)
@@ -62,8 +62,8 @@ func unlockRefused(p *Pool) error {
 	return refusalOf(p)
 }
 
-// refuse prevents further calls and waits for those in progress. If the context ends first, refuse
-// permits calls again and returns the context's error.
+// refuse makes further calls fail and waits for those in progress. If the context ends first,
+// refuse permits calls again and returns the context's error.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

@@ -10,12 +10,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls in progress that create an object, so that Runtime.Close can wait for
-// the calls and find the objects.
+// creation counts the calls in progress that create a group, pool or stream, so that Runtime.Close
+// can wait for these calls and close what they created.
 type creation struct {
 	mu    *ranked.Mutex[runtimeMu]
-	calls sync.WaitGroup // incremented with mu held, before life ends
-	// life is canceled by end, with ErrClosed as its cause, when Close begins.
+	calls sync.WaitGroup // incremented with mu held, and only before Close begins
+	// life is canceled with the cause ErrClosed when Close begins.
 	life context.Context
 	end  context.CancelCauseFunc
 }
@@ -37,7 +37,8 @@ func (c *creation) begin() error {
 func (c *creation) done() { c.calls.Done() }
 
 // join is like begin, but for a call that creates a group. The returned context is canceled when
-// Close begins, in which case done replaces the resulting error with ErrClosed.
+// Close begins. The caller must pass its error to done, which returns ErrClosed instead if Close
+// has begun.
 func (c *creation) join(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -57,7 +58,7 @@ func (c *creation) join(
 	}, nil
 }
 
-// close prevents further calls, and returns false if it has been called before.
+// close makes begin and join fail from now on. It returns false if it has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,8 +67,9 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits for the calls in progress, but not beyond due: if Close runs in a signal handler that
-// has interrupted one of these calls, the call cannot return.
+// await waits until the calls in progress have returned, or until due. The limit is needed because
+// Close may run in a signal handler that has interrupted one of these calls, which then cannot
+// return.
 func (c *creation) await(due time.Time) {
 	done := make(chan struct{})
 	go func() {

@@ -10,15 +10,15 @@ import (
 	"symmem/driver"
 )
 
-// decision encodes the cause of a group's failure for ranks that determine the cause later than
-// others.
+// decision encodes the cause of a group's failure on which the ranks have agreed.
 type decision struct {
 	// Text is the text of the cause, which may be longer than the text of Report.
 	Text   string `json:"text"`
 	Report report `json:"report"`
 }
 
-// maxDecisionText limits the text, in bytes, of a cause that is too large to encode in full.
+// maxDecisionText is the length in bytes to which the text of a cause is cut if the cause is too
+// large to encode in full.
 const maxDecisionText = 64 << 10
 
 // encodeDecision encodes a cause in at most driver.MaxPayload bytes.
@@ -44,7 +44,7 @@ func (q *inquiry) decide(cause error) error {
 }
 
 // adopt returns the error that an encoded decision describes. If own is a MismatchError for the
-// same call, adopt returns own, because own describes this rank's call.
+// same call, adopt returns own, which also describes this rank's call.
 func adopt(own error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
@@ -64,10 +64,10 @@ func adopt(own error, encoded []byte) error {
 
 const reporterCheckInterval = 20 * time.Millisecond
 
-// If no report names a cause, awaitReporter waits for a late rank that may know it. The wait ends
-// when another rank has decided, when all missing ranks have departed, when one of them is lost, or
-// when three quarters of the group's timeout have passed since begin. awaitReporter also stores the
-// departed ranks in all.lost and all.left.
+// awaitReporter waits for missing reports as long as no report names a cause. It stops waiting when
+// another rank has decided on a cause, when a missing rank is lost, when all missing ranks have
+// left, or when three quarters of the group's timeout have passed since begin. It stores the
+// missing ranks that were lost in all.lost, and those that have left in all.left.
 func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// DivergenceKind classifies the disagreement that a DivergenceError reports.
+// DivergenceKind describes in what respect ranks have diverged.
 type DivergenceKind string
 
 // The kinds of divergence.
@@ -29,8 +29,8 @@ const (
 )
 
 // DivergenceError reports that ranks that must behave identically have diverged. It describes the
-// first event that differs and what each rank did there. Every rank of the group returns the same
-// error.
+// first event that differs, and what each rank did instead. Every rank of the group returns the
+// same error.
 //
 // All ranks are world ranks. A DivergenceError can be encoded as JSON without loss.
 type DivergenceError struct {
@@ -38,7 +38,7 @@ type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the world ranks of the group in group order.
 	Members []int `json:"members"`
-	// Kind classifies the disagreement.
+	// Kind describes in what respect the ranks have diverged.
 	Kind DivergenceKind `json:"kind"`
 	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0". It is set for
 	// DivergedPlacement and DivergedPending.
@@ -46,23 +46,22 @@ type DivergenceError struct {
 	// PoolID is the id of the pool. It is set if Pool is.
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If that part of the history has been discarded, the event lies in the
-	// range from Position to Last.
+	// DivergedPlacement. If part of the history has been discarded, the exact position may be
+	// unknown; it is then between Position and Last.
 	Position uint64 `json:"position"`
-	// Last is the end of that range, or 0 if Position is exact.
+	// Last is 0 if Position is exact.
 	Last uint64 `json:"last,omitempty"`
-	// Sides has at most 16 entries, one for each distinct observation.
+	// Sides has one entry for each distinct observation, but at most 16.
 	Sides []Side `json:"sides"`
 	// Others lists the ranks whose observations did not fit into Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority, which is more than half of the ranks that
-	// took part. Without a majority, Deviant is empty. If some ranks are in different calls, ranks
-	// that are in no call are neither counted nor listed.
+	// Deviant lists the ranks that differ from the majority. It is empty if no observation is shared
+	// by more than half of the ranks that took part. If ranks are in different calls, ranks that are
+	// in no call are not counted.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
-	// Why suggests the cause of a DivergedPlacement, such as "extra event", or is "unknown" if the
-	// histories suggest none.
+	// Why is the likely cause of a DivergedPlacement, such as "extra event", or "unknown".
 	Why string `json:"why"`
 	// Message describes the divergence in one paragraph, which is the same on every rank.
 	Message string `json:"message"`
@@ -74,11 +73,11 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the location of the call, as file:line. It is always set for values, and for other
-	// events only if Options.CallSites is true.
+	// Site is the location of the call, as file:line. For events other than values, it is set only if
+	// Options.CallSites is true.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values of any name, latest first, for DivergedValue. Call
-	// sites are included if they are recorded.
+	// Before describes up to ten earlier values, latest first, for DivergedValue. It includes their
+	// call sites if these are recorded.
 	Before []string `json:"before,omitempty"`
 }
 
@@ -102,8 +101,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 }
 
 // divergenceOf converts the divergence in an outcome, if any, to an error. members maps group ranks
-// to world ranks. If members is nil, as for a communicator of another library, the ranks stay as
-// they are.
+// to world ranks. It is nil for a communicator of another library, whose ranks are not converted.
 func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {

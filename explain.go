@@ -13,8 +13,8 @@ type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why is the reason. If the direct path was requested or possible but is not taken, Why includes
-	// the reason for that.
+	// Why is the reason for the choice. If the direct path was requested or possible but is not
+	// taken, Why also says why not.
 	Why string `json:"why"`
 	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
@@ -28,8 +28,8 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain chooses the path of a call as prepare does. It registers nothing, but assumes that memory
-// which the call would register is registered.
+// explain chooses the path of a call as prepare does. It does not register memory, but chooses as
+// if the call had registered its buffers.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -74,7 +74,6 @@ type futureWindow struct{}
 // Deregister does nothing.
 func (futureWindow) Deregister() error { return nil }
 
-// canRegister reports whether the group can register a pool's memory.
 func (pl *planner) canRegister(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

@@ -6,16 +6,17 @@ import (
 	"symmem/driver"
 )
 
-// Formula defines the exact bits that every reduction of a group computes, whatever the size, the
-// memory and the path; see docs/reference/deterministic.md.
+// Formula selects the order in which reductions combine the values of the ranks. With every formula
+// except FormulaAny, a reduction returns the same bits for every size, kind of memory and path; see
+// docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. FormulaRankOrder and those after it make reductions deterministic, and reductions
-// that cannot be deterministic are then refused; see Options.Deterministic.
+// The formulas. FormulaRankOrder, FormulaTree and FormulaRoundedTree make reductions deterministic.
+// Reductions that cannot be deterministic then return an error; see Options.Deterministic.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota
-	// FormulaAny leaves the order of additions to the path of each call.
+	// FormulaAny lets each path use its own order.
 	FormulaAny
 	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats are
 	// accumulated in float32 and rounded once.
@@ -23,7 +24,8 @@ const (
 	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
 	// ranks must be a power of two.
 	FormulaTree
-	// FormulaRoundedTree is like FormulaTree, but rounds every sum of 16-bit floats to their type.
+	// FormulaRoundedTree is like FormulaTree, but for 16-bit floats it rounds every intermediate sum
+	// to the elements' type.
 	FormulaRoundedTree
 )
 
@@ -63,9 +65,8 @@ func ParseFormula(name string) (Formula, error) {
 // driver converts the formula for backends. f must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if a group cannot compute a formula: if the formula does not
-// support the number of ranks, or if no path of the backend supports even the smallest sum. All
-// ranks get the same result.
+// checkFormula returns an error if the formula does not support the number of ranks, or if no path
+// of the backend can compute a float32 sum with it. All ranks get the same result.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -82,8 +83,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"not direct: %w", envDeterministic, plain, direct)
 }
 
-// refuseDeterministic returns an error if reductions must be deterministic. It is for calls whose
-// reductions symmem does not run itself.
+// refuseDeterministic returns an error if reductions must be deterministic. It is called where
+// another library would run the reductions, because symmem cannot control their order.
 func (o *Options) refuseDeterministic(what string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

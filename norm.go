@@ -4,14 +4,15 @@ import "symmem/driver"
 
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
 // to 16 bytes. They may be in any device memory. If Input and Output are symmetric memory, the call
-// first registers them, and they must have the same place on all ranks, as for AllReduce. On GPUs,
-// Input and Output must be symmetric if the rows do not fit into exchange memory (about 7 MiB).
+// first registers them. They must then be at the same segment and offset on all ranks, as for
+// AllReduce. On GPUs, Input and Output must be symmetric memory if they are larger than about 7
+// MiB, because otherwise the group's exchange memory cannot hold the rows.
 type NormArgs struct {
-	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. Type and all other
-	// fields that are not tensors must be the same on all ranks.
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. All fields other
+	// than tensors must be the same on all ranks.
 	Type DataType
-	// Input and Output have the shape [Rows, Hidden]. They may be the same memory, but must not
-	// overlap otherwise. If Quant is set, Output may be unset; Input may then be overwritten.
+	// Input and Output have the shape [Rows, Hidden]. They must either be the same memory or not
+	// overlap. If Quant is set, Output may be left out; the call may then overwrite Input.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden] and is both read and written. Its contents must be the
 	// same on all ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
@@ -28,9 +29,9 @@ type NormArgs struct {
 	// elements of Output, each divided by its scale and rounded.
 	Quantized Memory
 	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, it contains a
-	// single value, which every rank passes. For the other kinds, the call stores the scale of group g
-	// of row r in element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, the call
-	// stores the scales row by row without gaps.
+	// single value that the caller provides on every rank. For the other kinds, the call computes the
+	// scales and stores the scale of group g of row r in element r*ScaleStrides[0] +
+	// g*ScaleStrides[1]. If both strides are 0, the scales are stored row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -51,7 +52,8 @@ const (
 	QuantPerGroup = driver.QuantPerGroup
 )
 
-// output returns the buffer into which the all-reduce may write.
+// output returns the buffer that receives the result of the all-reduce: Output or, if only the
+// quantized output is wanted, Input.
 func (a *NormArgs) output() Memory {
 	if a.Quant != QuantNone && a.Output.Address() == 0 {
 		return a.Input
@@ -59,7 +61,6 @@ func (a *NormArgs) output() Memory {
 	return a.Output
 }
 
-// norm converts the arguments for the backend.
 func (a *NormArgs) norm() *driver.Norm {
 	n := &driver.Norm{
 		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon, WeightBias: a.WeightBias,
@@ -76,12 +77,12 @@ func (a *NormArgs) norm() *driver.Norm {
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
 func (a *NormArgs) ScaleBytes() int64 { return a.norm().Spans()[3].Bytes }
 
-// others returns the buffers besides Input and Output, in the order of driver.Norm.Spans.
+// others returns all buffers except Input and Output, in the order of driver.Norm.Spans.
 func (a *NormArgs) others() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// normLike returns a pointer to a copy of the arguments. If a kept plan has the same arguments, it
+// normLike returns a pointer to the arguments. If the plan p has the same arguments, normLike
 // returns the plan's pointer, so that a repeated call allocates nothing.
 func normLike(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {

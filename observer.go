@@ -9,8 +9,8 @@ import (
 )
 
 // Observer is notified of memory events. Its functions are called in the order of the events, each
-// on a new goroutine. The call that causes an event waits for the function while the pool is
-// locked, so the function must return soon and must not call symmem. If a function panics, the
+// on a new goroutine. The function must return quickly and must not call symmem, because the call
+// that caused the event holds the pool's lock until the function returns. If a function panics, the
 // panic is logged with its stack (see Options.Logger) and the observed operation continues. A nil
 // function is skipped.
 type Observer struct {
@@ -18,8 +18,7 @@ type Observer struct {
 	// is unmapped, after all its windows have been deregistered.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
 	// Register is called after a segment has been registered with a group. Deregister is called
-	// before the segment is deregistered, or after the registration has ended because the group was
-	// closed.
+	// before the segment is deregistered or, if the group has been closed, afterwards.
 	Register, Deregister func(WindowEvent)
 }
 
@@ -37,14 +36,13 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// observers holds the observers of a Runtime. The list is replaced rather than modified, so events
-// need no lock.
+// observers holds the observers of a Runtime. The list is replaced rather than modified, so that it
+// can be read without a lock.
 type observers struct {
 	mu   *ranked.Mutex[runtimeMu] // serializes changes to the list
 	list atomic.Pointer[[]*Observer]
 }
 
-// all returns a copy of the list.
 func (o *observers) all() []*Observer {
 	if list := o.list.Load(); list != nil {
 		return slices.Clone(*list)

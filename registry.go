@@ -10,11 +10,11 @@ import (
 
 type registry struct {
 	mu     *ranked.Mutex[runtimeMu]
-	life   context.Context // canceled when Runtime.Close begins; the lists then no longer change
+	life   context.Context // canceled when Runtime.Close begins; the lists do not change after that
 	world  *Group
 	groups []*Group // guarded by mu
 	pools  []*Pool  // guarded by mu
-	arenas arenas   // of the pools
+	arenas arenas
 	// localPools counts the pools created without a domain; guarded by mu.
 	localPools uint64
 }
@@ -32,7 +32,7 @@ func (r *registry) allGroups() []*Group {
 }
 
 // addGroup adds a group and starts its goroutines. It returns an error once Close has begun,
-// because Close waits only for the goroutines of groups that it finds.
+// because Close would not wait for the goroutines of a group that is added later.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,8 +45,8 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// forgetGroup removes a closed group. Groups that have failed remain, because the ranks report the
-// faults of these groups when they realign pools.
+// forgetGroup removes a closed group. It is not called for groups that have failed, because their
+// faults are still needed when the ranks realign pools.
 func (r *registry) forgetGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +55,6 @@ func (r *registry) forgetGroup(g *Group) {
 	}
 }
 
-// addPool adds a pool and assigns its id.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +77,7 @@ func (r *registry) forgetPool(p *Pool) {
 	}
 }
 
-// keepAddresses sets how much of a closed pool's address range is still in use, in bytes.
+// keepAddresses sets the number of bytes of a closed pool's address range that are still in use.
 func (r *registry) keepAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,9 +97,9 @@ func (r *registry) poolsOf(domain *Group) int {
 // Each domain has poolNumbers distinct pool ids.
 const poolNumbers = 1 << 16
 
-// poolID returns the id of a domain's next pool. It is the same on all ranks of the domain and
-// differs from the ids of other domains' pools. Pools of the world have small ids, because they
-// appear in every report. The caller must hold mu.
+// poolID returns the id of a domain's next pool. The id is the same on all ranks of the domain, and
+// no pool of another domain has it. Pools of the world have small ids, which keeps reports
+// readable. The caller must hold mu.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
@@ -113,8 +112,7 @@ func (r *registry) poolID(domain *Group) uint64 {
 	return domain.key&^(poolNumbers-1) | count%poolNumbers
 }
 
-// poolName returns a name for the pool with the given id. Ids of the world's pools are small. Ids
-// of another domain's pools begin with the key of the domain.
+// poolName returns a name for the pool with the given id; see poolID.
 func (r *registry) poolName(id uint64) string {
 	if id < poolNumbers {
 		return fmt.Sprintf("pool %d", id)

@@ -8,8 +8,7 @@ import (
 )
 
 // Scope represents a section of code whose allocations come from a pool. The end of the section
-// registers the pool's new segments with a group. Scopes may be nested: each End registers segments
-// with the scope's group.
+// registers the pool's new segments with a group. Scopes may be nested.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -19,7 +18,7 @@ import (
 //
 // A scope that is abandoned, for example by a panic or an early return, registers nothing, because
 // the other ranks may not have reached its end. Its buffers remain allocated, and their memory is
-// registered at the next end of a scope that all ranks reach.
+// registered the next time all ranks reach the end of a scope.
 //
 // A Scope is open until End or Abandon. The methods of the zero Scope return errors. A Scope must
 // not be copied and is not safe for concurrent use.
@@ -40,8 +39,8 @@ func (p *Pool) Begin(g *Group) *Scope {
 	return s
 }
 
-// beginScope reports the beginning of a scope and returns the group's membership. It calls
-// registrar.member only if the group is not a member yet.
+// beginScope returns the group's membership in the pool. It calls registrar.member, which takes a
+// lock, only if the group has not used the pool before.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.active() {
 		p.events.scope(event.KindScopeBegin, g)
@@ -55,8 +54,8 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 }
 
 // BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
-// registered. It is for code that uses symmetric memory only in some calls; in the others, tensors
-// may have different shapes on different ranks.
+// registered. Use it in code that needs symmetric memory in some calls but not in others, for
+// example because tensor shapes may differ between ranks.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.scope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -91,9 +90,9 @@ func (s *Scope) usable() error {
 	return s.err
 }
 
-// End ends the scope and registers new segments. If there are any, it is collective over the group;
-// otherwise it takes a few nanoseconds and does not communicate. Pool.Register describes its
-// errors. If the scope has already ended, End returns ErrClosed.
+// End ends the scope and registers new segments. If there are new segments, End is collective over
+// the group. If there are none, End takes a few nanoseconds and does not communicate. See
+// Pool.Register for the errors. If the scope has already ended, End returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.usable(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime for the live view, with at most the given
-// number of latest events of each pool.
+// snapshot returns the current state of the Runtime for the live view. It includes up to the given
+// number of events of each pool, the latest ones.
 func (v *liveView) snapshot(events int) live.Snapshot {
 	rt := v.rt
 	s := live.Snapshot{
@@ -42,7 +42,8 @@ const maxSnapshotEvents = 1 << 16
 
 const maxFaultText = 4096
 
-// groupSnapshot returns the current state of a group, and what this rank waits for in it.
+// groupSnapshot returns the current state of a group, and this rank's waits for other ranks of the
+// group.
 func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	s := live.Group{
@@ -76,15 +77,15 @@ func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 }
 
 const (
-	// poolPatience limits how long a snapshot waits for a pool's lock. A call that frees memory may
-	// hold the lock while it waits for a stream, which may itself wait for other ranks.
+	// poolPatience limits how long a snapshot waits for a pool's lock, because a call that frees
+	// memory may hold the lock while it waits for other ranks.
 	poolPatience = 20 * time.Millisecond
 	// poolPause is the time between attempts to acquire the lock.
 	poolPause = time.Millisecond
 )
 
-// poolSnapshot returns the current state of a pool, with at most the given number of latest events.
-// It copies the events while it holds the pool's lock, which takes about 10 ns per event.
+// poolSnapshot returns the current state of a pool, with up to the given number of latest events.
+// Copying them takes about 10 ns per event, during which it holds the pool's lock.
 func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {
@@ -105,8 +106,8 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	return s
 }
 
-// addEvents fills Recent with the latest events, and adds the pool's windows. The caller must hold
-// p.mu.
+// addEvents adds the latest events, as many as Recent has room for, and the pool's windows. The
+// caller must hold p.mu.
 func addEvents(s *live.Pool, p *Pool) {
 	if cap(s.Recent) == 0 {
 		return

@@ -19,8 +19,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// unfinished lists segments that a Trim has removed from the core but not unmapped, because it
-	// could not wait until the work on them was complete. The next Trim unmaps them. Guarded by mu.
+	// unfinished lists segments that a Trim has removed from the core but could not unmap, because
+	// the wait for the work on them failed. The next Trim unmaps them. Guarded by mu.
 	unfinished []*segment
 }
 
@@ -64,9 +64,9 @@ func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
 		t.segments.retire(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the allocator's core and waits for the work on them. This
-// second wait is necessary, because other goroutines may have queued work and freed its buffers
-// since the wait in trim.
+// takeIdle removes the idle segments from the allocator's core and waits for the work on them. The
+// wait in trim is not enough, because another goroutine may have queued work and freed its buffers
+// since then.
 func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := t.removeIdle(keep)
 	if len(idle) == 0 {
@@ -82,7 +82,7 @@ func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) 
 }
 
 // removeIdle removes the idle segments from the core and excludes them from registration. It
-// returns them with the segments of unfinished Trims.
+// returns these segments and those in t.unfinished.
 func (t *trimmer) removeIdle(keep int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // queries need no lock.
 //
 // For each pool, the table divides the arena into granules, the unit of segment sizes, and stores
-// the window of each granule in chunks. A query takes two lookups, whatever the number of windows.
-// A registration copies only the list of chunks and the chunks that contain the segment.
+// the window of each granule in chunks. A query therefore takes two lookups, whatever the number of
+// windows, and a registration copies only the list of chunks and the chunks that change.
 type windowTable struct {
 	pools []arenaTable
 	count int
@@ -59,7 +59,8 @@ func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	return nil, false
 }
 
-// covers returns the entry and whether its window contains a range that begins in the window.
+// covers returns p and reports whether its window contains the whole range. The range must begin in
+// the window.
 func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
 	if p == nil {
 		return nil, false
@@ -68,17 +69,18 @@ func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) 
 	return p, bytes >= 0 && bytes <= p.segment.bytes-offset
 }
 
-// position returns the place of an address in the window, which is the same on every rank.
+// position returns the pool, segment and offset of an address. Unlike the address, they are the
+// same on every rank.
 func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, offset int64) {
 	return p.pool.id, p.segment.ordinal, int64(address - uintptr(p.segment.start))
 }
 
-// windows holds the windows of a group, its memberships in pools, and their revision.
+// windows holds a group's windows and its memberships in pools.
 type windows struct {
 	state    *ranked.Spin[groupState] // serializes writers
 	table    atomic.Pointer[windowTable]
 	members  atomic.Pointer[[]*membership]
-	revision atomic.Uint64 // incremented by changes that make plans stale
+	revision atomic.Uint64 // incremented by every change that makes plans stale
 }
 
 func (w *windows) init(state *ranked.Spin[groupState]) {
@@ -111,7 +113,6 @@ func (w *windows) remember(m *membership) {
 	w.members.Store(&list)
 }
 
-// contain reports whether a range lies in a single window.
 func (w *windows) contain(address uintptr, bytes int64) bool {
 	_, ok := w.table.Load().find(address, bytes)
 	return ok
@@ -123,8 +124,8 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 
 func (w *windows) remove(p *Pool, s *segment) { w.set(p, s, nil, -1) }
 
-// set publishes a table with a new entry for a segment's granules and makes every plan stale.
-// change is added to the number of windows.
+// set publishes a table in which all granules of a segment have the given entry, and makes every
+// plan stale. change is added to the number of windows.
 func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.state.Lock()
 	defer w.state.Unlock()
@@ -162,7 +163,8 @@ func (w *windows) forget(p *Pool) {
 	w.revision.Add(1)
 }
 
-// set stores the entry for the granules of a segment. It copies the chunks before it changes them.
+// set stores the entry for the granules of a segment. It changes copies of the chunks, because
+// other goroutines may be reading the old ones.
 func (a *arenaTable) set(s *segment, entry *windowEntry) {
 	first := (uintptr(s.start) - a.base) >> a.shift
 	last := first + uintptr(s.bytes-1)>>a.shift
