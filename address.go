@@ -41,7 +41,7 @@ func (a *arenas) find(address uintptr) *Pool {
 	return nil
 }
 
-// all returns the current list, which callers must not modify.
+// all returns the list. Callers must not modify it.
 func (a *arenas) all() []arenaRange {
 	if list := a.list.Load(); list != nil {
 		return *list
@@ -69,8 +69,8 @@ type addresses struct {
 	index  addressIndex // guarded by mu
 }
 
-// memory returns the Memory for a range of addresses in a live buffer. Its uses are not tracked, so
-// the caller must keep the buffer alive.
+// memory returns a Memory for a range of addresses in a live buffer. The caller must keep the
+// buffer alive, because the pool does not record uses of this Memory.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
 	b, ok := a.ready().find(address)
@@ -123,8 +123,8 @@ func (a *addresses) live() (buffers int, bytes int64) {
 	return index.count, index.bytes
 }
 
-// ready returns the index of live buffers. The first call builds it; every later Alloc and Free of
-// the pool updates it. The caller must hold mu.
+// ready returns the index of live buffers. The first call builds the index; from then on, every
+// Alloc and Free updates it. The caller must hold mu.
 func (a *addresses) ready() *addressIndex {
 	if !a.built {
 		a.build()
@@ -142,16 +142,15 @@ func (a *addresses) build() {
 	a.built, a.events.active = true, true
 }
 
-// noteAlloc adds a newly allocated buffer to the index if the index has been built. The caller must
-// hold mu.
+// noteAlloc adds a new buffer to the index if the index has been built. The caller must hold mu.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.built {
 		a.index.insert(b)
 	}
 }
 
-// noteFree removes the buffer of a freed block from the index if it is there. The caller must hold
-// mu.
+// noteFree removes the buffer of a freed block from the index, if the index contains it. The caller
+// must hold mu.
 func (a *addresses) noteFree(b alloc.Block) {
 	if !a.built {
 		return
@@ -162,10 +161,11 @@ func (a *addresses) noteFree(b alloc.Block) {
 	}
 }
 
-// addressIndex holds the live buffers of a pool in address order. It stores them in chunks, so that
-// adding or removing a buffer moves the buffers of at most one chunk. Pool.mu guards the index.
+// addressIndex holds the live buffers of a pool in address order. It stores the buffers in chunks,
+// so that adding or removing a buffer moves only buffers of the same chunk. Pool.mu guards the
+// index.
 type addressIndex struct {
-	chunks [][]Buffer // none is empty, unless it is the only one
+	chunks [][]Buffer // no chunk is empty, unless it is the only one
 	spare  []Buffer   // an empty chunk for the next split
 	count  int
 	bytes  int64
@@ -185,7 +185,8 @@ func (x *addressIndex) find(address uintptr) (Buffer, bool) {
 	return chunk[i], true
 }
 
-// chunkOf returns the index of the last chunk that begins at or before an address, or 0.
+// chunkOf returns the index of the last chunk whose first buffer begins at or before an address, or
+// 0.
 func (x *addressIndex) chunkOf(address uintptr) int {
 	low, high := 0, len(x.chunks)
 	for high-low > 1 {

@@ -12,10 +12,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// After a fault, ranks may be at different points of their programs: one rank may have queued a
-// call that another rank never made. A rank that sees a group's fault therefore marks the group's
-// pools suspect. When the ranks of a group next compare the history of a suspect pool, they first
-// realign the pool, so that it places buffers identically again; see docs/design/faults.md.
+// After a fault, ranks may have used their pools differently, because one rank may have made calls
+// that another rank never made. A rank that sees a group's fault therefore marks the group's pools
+// suspect. Before the ranks next compare the history of a suspect pool, they realign the pool, so
+// that it places buffers identically again; see docs/design/faults.md.
 
 type aligner struct {
 	roster
@@ -29,8 +29,8 @@ type aligner struct {
 type suspicion struct {
 	mu     *ranked.Spin[poolMu]
 	domain *Group
-	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool. mu
-	// guards it and the fields below.
+	// raised is set by a fault and cleared when all ranks of the domain have realigned the pool. mu
+	// guards this field and those below.
 	raised bool
 	// faults holds the groups whose faults raised the suspicion.
 	faults map[*lifetime]bool
@@ -39,14 +39,15 @@ type suspicion struct {
 	// preFault lists the blocks that were live when the suspicion was raised. This rank allocated them
 	// before it saw a fault, so they are placed as on the other ranks.
 	preFault []alloc.View
-	// rebuilds counts realignments of the pool, each of which drops all reservations.
+	// rebuilds counts realignments of the pool. A realignment drops all reservations.
 	rebuilds int
-	// guests holds the groups that have used the pool although some of their ranks are outside its
-	// domain.
+	// guests holds the full ids of the groups that have used the pool although they have ranks
+	// outside the pool's domain.
 	guests map[string]bool
 }
 
-// concerns reports whether the pool may differ between ranks of a group. The caller must hold mu.
+// concerns reports whether the pool may place buffers differently on the ranks of a group. The
+// caller must hold mu.
 func (d *suspicion) concerns(g *roster) bool {
 	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
@@ -59,7 +60,7 @@ func (d *suspicion) suspects(g *roster) bool {
 	return d.concerns(g)
 }
 
-// suspectsAny reports whether the pool may differ between any ranks of its domain.
+// suspectsAny is like suspects, but for all ranks of the pool's domain.
 func (d *suspicion) suspectsAny() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +85,7 @@ func (d *suspicion) addGuest(g *roster) {
 	d.guests[g.full] = true
 }
 
-// affectedBy reports whether a fault of a group may cause the pool to differ between ranks.
+// affectedBy reports whether a fault of a group makes the pool suspect.
 func (d *suspicion) affectedBy(g *roster) bool {
 	if d.domain == nil {
 		return false
@@ -111,20 +112,20 @@ func (d *suspicion) trust(g *roster) {
 	}
 }
 
-// meeting describes a comparison of histories that all ranks begin at the same point of their
-// programs. The ranks first realign their pools if necessary.
+// meeting describes a call in which the ranks of a group compare the histories of pools, and
+// realign the pools first if necessary.
 type meeting struct {
 	tag string
-	// pools lists the pools that may need to be realigned first. A pool is realigned if it is suspect
-	// on some rank, or if needsAlign returns true for it there.
+	// pools lists the pools that are realigned first if any of them is suspect on some rank, or if
+	// needsAlign returns true for any of them on some rank.
 	pools      []*Pool
 	needsAlign func(*Pool) bool // set to nil after a realignment
 	// ledgers returns the histories to compare.
 	ledgers func() []agreement.Ledger
 }
 
-// maxRealignments limits the realignments in a meeting. One suffices unless other goroutines change
-// the pools in the meantime.
+// maxRealignments limits the realignments in a meeting. More than one is necessary only if other
+// goroutines change the pools in the meantime.
 const maxRealignments = 3
 
 // flagAlign is set in the flags of an agreement to request a realignment.
@@ -175,14 +176,14 @@ func (m *meeting) wantsAlign(g *roster, p *Pool) bool {
 	return p.suspicion.suspects(g) || m.needsAlign != nil && m.needsAlign(p)
 }
 
-// unalignedError reports why pools could not be realigned. It is the same on all ranks and does not
-// fail the group.
+// unalignedError reports why pools could not be realigned. It is the same on all ranks, and the
+// group remains usable.
 type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool withholds memory because only some ranks were using it when
-// the pool was realigned.
+// keepsMemory reports whether a pool does not allocate some of its memory, because only some ranks
+// were using that memory when the pool was realigned.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,8 +196,8 @@ func (a *aligner) suspectsPools() bool {
 	})
 }
 
-// alignFirst realigns the pools of a new group if suspect is true. All ranks must pass the same
-// value. If the pools cannot be realigned yet, the first call that uses them tries again.
+// alignFirst realigns the pools of a new group if suspect is true, which must be the same on all
+// ranks. If the pools cannot be realigned yet, the first call that uses them tries again.
 func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

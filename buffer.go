@@ -13,26 +13,26 @@ import (
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
-// does not own. Because every allocation and collective passes Memory values, a Memory has only
-// four words, the most that the compiler keeps in registers.
+// does not own. A Memory has only four words, because that is the most that the compiler keeps in
+// registers, and every allocation and collective passes Memory values.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
-	handle alloc.Handle // of the buffer's block
+	handle alloc.Handle // identifies the buffer's block
 	// start keeps a Go slice reachable; the garbage collector ignores pointers to device memory.
 	start  unsafe.Pointer
 	extent extent
 }
 
-// extent packs a length in bytes, a flag that marks the memory of a Go slice and, for memory of a
-// Buffer, the number of the Buffer's stream, or untracked.
+// extent packs the flag hostFlag, a length in bytes, and the number of the Buffer's stream. Instead
+// of a stream number, it can contain untracked.
 type extent uint64
 
 const (
 	streamBits = 16
 	maxStreams = 1<<streamBits - 1
 	maxExtent  = 1<<(63-streamBits) - 1
-	// untracked replaces the stream number of memory that the caller must keep alive, because the pool
-	// does not record which streams and captures use it.
+	// untracked is used for memory that the caller must keep alive, because the pool does not record
+	// which streams and captures use it.
 	untracked alloc.Stream = maxStreams
 	// hostFlag marks the memory of a Go slice.
 	hostFlag extent = 1 << 63
@@ -45,7 +45,8 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
 
-// onOtherStream reports whether the memory belongs to a buffer of a stream other than current.
+// onOtherStream reports whether the memory belongs to a Buffer that was allocated for another
+// stream than current.
 func (e extent) onOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
 	return stream != current && stream != untracked
@@ -90,7 +91,7 @@ func (b Buffer) Memory() Memory { return b.memory }
 // Free returns the buffer to its pool. Work on the buffer's own stream may still be pending,
 // because only later work on that stream reuses the memory. For other streams, see UseOn. Free
 // returns ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last
-// buffer of a segment unmaps the segment, so no queued work may still use any buffer of that
+// buffer of a segment unmaps the segment. Queued work must then no longer use any buffer of that
 // segment.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
@@ -98,13 +99,13 @@ func (b Buffer) Free() error {
 
 // UseOn records that stream s uses the buffer. After Free, the memory is not reused until that use
 // has completed or, if the stream is being captured, until the graph is closed. Collectives, Copy
-// and Fill call UseOn implicitly, on the ranks that call them.
+// and Fill call UseOn implicitly.
 //
 // The time at which memory becomes free determines where later buffers are placed, so all ranks of
-// the pool's domain must record the same uses. If only some ranks use a buffer on another stream or
-// in a capture, as in a message or a collective of a smaller group, the other ranks must call UseOn
-// for the buffer too. They must also synchronize their stream, or close their graph, at the same
-// points.
+// the pool's domain must record the same uses. Suppose that only some ranks use a buffer on another
+// stream or in a capture, because they send a message or belong to a smaller group. The other ranks
+// must then call UseOn for the buffer, and must synchronize that stream, or close a graph, at the
+// same points of the program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -120,8 +121,8 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice. Copies can read and write it and, on backends whose device
-// is the CPU, so can collectives. The slice stays reachable while queued work uses it.
+// Host returns the memory of a Go slice. It can be an argument of copies and, if the device is the
+// CPU, of collectives. The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -130,8 +131,8 @@ func Host[T Element](s []T) Memory {
 	}
 }
 
-// Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange. An empty range
-// has the address of m.
+// Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange if m does not
+// contain it. If bytes is 0, the result has the address of m.
 func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 	if offset < 0 || bytes < 0 || offset > m.Bytes() || bytes > m.Bytes()-offset {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
@@ -158,14 +159,14 @@ func (m Memory) Pool() *Pool { return m.pool }
 // Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element lists the Go types of elements. Elements of Float16 and BFloat16 are uint16.
+// Element lists the Go types of elements. For Float16 and BFloat16, use uint16.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
 // View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the CPU
-// cannot address. The slice is valid until the buffer is freed or the pool is suspended.
-// Synchronize with queued work on the memory before using the slice.
+// cannot address. The slice is valid until the buffer is freed or the pool is suspended. Before
+// using the slice, wait until queued work on the memory has completed.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)

@@ -9,15 +9,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures keeps stream captures and memory registrations from overlapping, because a capture would
-// record the device calls of the registration and become invalid.
+// captures keeps stream captures and memory registrations from overlapping, because the device
+// calls of a registration would invalidate the capture.
 type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations
 	own     int           // number of captures on streams that symmem created; guarded by mu
-	// adopted lists the streams of other libraries whose captures contain calls. A stream stays in
-	// the list until its capture is known to have ended. The list is replaced, never modified;
-	// guarded by mu.
+	// adopted lists the streams of other libraries whose captures contain symmem's calls, until their
+	// captures are known to have ended. The list is replaced, never modified; guarded by mu.
 	adopted []*Stream
 	// registering counts the registrations in progress. Captures begin only when it is 0; guarded
 	// by mu.
@@ -26,9 +25,9 @@ type captures struct {
 	registrationsDone chan struct{}
 }
 
-// exclude runs a step that is not permitted while any rank is capturing a stream. It is collective:
-// if some rank is capturing, all ranks return ErrCapturing without running the step. New captures
-// wait until exclude returns.
+// exclude runs a step that must not run while any rank is capturing a stream. If some rank is
+// capturing, all ranks return ErrCapturing without running the step. New captures wait until
+// exclude returns. It is collective.
 func (c *captures) exclude(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
@@ -50,8 +49,8 @@ func (c *captures) exclude(
 	return step()
 }
 
-// hold reports whether this rank is capturing a stream, and prevents new captures until release is
-// called.
+// hold reports whether this rank is capturing a stream, and makes new captures wait until release
+// is called.
 func (c *captures) hold() (capturing bool, release func()) {
 	c.mu.Lock()
 	if c.registering++; c.registering == 1 {
@@ -68,9 +67,9 @@ func (c *captures) hold() (capturing bool, release func()) {
 	}
 }
 
-// any reports whether this rank is capturing a stream. It checks the streams that symmem created,
-// the current call's stream, which may be nil, and the adopted streams whose captures contain
-// calls. Other adopted streams may no longer exist.
+// any reports whether this rank is capturing a stream. current is the stream of the current call,
+// or nil. Of the adopted streams, it checks only current and the streams in c.adopted, because
+// others may have been destroyed by their owners.
 func (c *captures) any(current *Stream) bool {
 	c.mu.Lock()
 	own, adopted := c.own > 0, c.adopted
@@ -96,7 +95,7 @@ func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.own++ })
 }
 
-// end is called when a capture that begin has counted ends.
+// end must be called when a capture that begin has counted ends.
 func (c *captures) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +108,7 @@ func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.afterRegistrations(operation, func() { c.set(s, true) })
 }
 
-// note records whether an adopted stream may have a capture that contains calls.
+// note adds an adopted stream to the list of captured streams or removes it.
 func (c *captures) note(s *Stream, mayCapture bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

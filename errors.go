@@ -13,7 +13,7 @@ import (
 var (
 	// ErrClosed is returned for the use of an object that has been closed.
 	ErrClosed = driver.ErrClosed
-	// ErrInvalid is returned for arguments that are never valid.
+	// ErrInvalid is returned for invalid arguments.
 	ErrInvalid = driver.ErrInvalid
 	// ErrUnsupported is returned for calls that the backend cannot execute.
 	ErrUnsupported = driver.ErrUnsupported
@@ -21,8 +21,8 @@ var (
 
 // Errors about memory.
 var (
-	// ErrOutOfMemory matches every OutOfMemoryError, and any other out-of-memory failure of the
-	// device, of CUDA or of the system.
+	// ErrOutOfMemory matches every OutOfMemoryError, and other errors that report that the device,
+	// CUDA or the system is out of memory.
 	ErrOutOfMemory = driver.ErrOutOfMemory
 	// ErrSize is returned for a size that is zero, negative or too large for any pool.
 	ErrSize = alloc.ErrSize
@@ -53,8 +53,8 @@ var (
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError reports that a request does not fit into the free memory of its stream and that
-// the pool cannot map enough memory. It matches ErrOutOfMemory.
+// OutOfMemoryError reports that the free memory of a stream is too small for a request, and that
+// the pool cannot map more. It matches ErrOutOfMemory.
 type OutOfMemoryError struct {
 	// Requested is the size of the request in bytes.
 	Requested int64 `json:"requested"`
@@ -89,8 +89,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// outOfMemoryError converts an out-of-memory error of the allocator. device is the device's error
-// if the device refused to map more memory, and nil otherwise.
+// outOfMemoryError converts an out-of-memory error of the allocator. device is the device's error,
+// or nil if the pool reached its capacity.
 func outOfMemoryError(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
@@ -154,8 +154,8 @@ func asAbsentError(err error) error {
 	return &rendezvousError{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// rendezvousError is an AbsentError with the text of the wrapped error, which already names the
-// ranks and the address of their store.
+// rendezvousError is an AbsentError whose text is that of the wrapped error, because that text
+// already names the ranks and the address of the store.
 type rendezvousError struct{ AbsentError }
 
 func (e *rendezvousError) Error() string { return e.Err.Error() }
@@ -168,8 +168,8 @@ func (e *rendezvousError) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinDistinct joins errors but drops those with a duplicate text, because one cause often prevents
-// the release of several streams or segments.
+// joinDistinct joins errors, but only one of those with the same text, because one cause often
+// prevents the release of several streams or segments.
 func joinDistinct(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -182,8 +182,8 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts splits an error into the errors that errors.Join joined. It does not split other errors
-// that wrap several errors, such as those of fmt.Errorf.
+// parts returns the errors that errors.Join joined into err. It does not split errors of fmt.Errorf
+// that wrap several errors.
 func parts(err error) []error {
 	if err == nil {
 		return nil

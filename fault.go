@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records whether a group is open, failed or closed, and the reason.
+// lifetime records whether a group is open, failed or closed, and why.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -20,13 +20,13 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	// ctx is canceled by end when the group ends. Its cause is the group's first fault, which is the
-	// same on all ranks.
+	// ctx is canceled when the group is closed, or when its ranks have determined the cause of a
+	// fault. That cause is the same on all ranks and becomes the cause of ctx.
 	ctx context.Context
 	end context.CancelCauseFunc
 	// failing is closed as soon as this rank has seen a fault, before ctx is canceled.
 	failing chan struct{}
-	// fault is unseen, seen or resolved.
+	// fault is one of the constants unseen, seen and resolved.
 	fault atomic.Int32
 	// background counts the goroutines of the group.
 	background sync.WaitGroup
@@ -38,11 +38,11 @@ func newLifetime() *lifetime {
 	return l
 }
 
-// The states of a group's fault on this rank.
+// The states of a group's fault, as far as this rank's program is concerned.
 const (
 	unseen int32 = iota
-	// seen: a call has returned the fault to the program. Calls still record the buffers that they
-	// use, because another rank may have queued the same call before it saw the fault.
+	// seen: a call has returned the fault to the program. Calls still record uses of buffers, because
+	// another rank may have queued the same call before it saw the fault, and recorded its uses.
 	seen
 	// resolved: the pools have been realigned since the fault. Calls are refused and record nothing.
 	resolved
@@ -51,8 +51,8 @@ const (
 // err returns the fault that ended the group, without waiting for it.
 func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
-// cause returns the fault that ended the group, or nil if this rank has seen none. After a fault it
-// waits until the ranks have determined the cause or the context ends.
+// cause returns the fault that ended the group, or nil if this rank has seen none. If there is a
+// fault, cause first waits until the ranks have determined its cause, or until the context ends.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -69,7 +69,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault of any rank, even while the program makes no calls. It then determines
+// watch waits for a fault of any rank, even while the program makes no calls, and then determines
 // the cause together with the other ranks.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
@@ -98,9 +98,9 @@ func (l *lifetime) watch() {
 
 const maxPeerCheckInterval = time.Second
 
-// peerCheckInterval returns the interval at which a group checks its peers for faults while no call
-// is in progress. If the timeout is short, the interval is shorter, too, so that a late rank soon
-// joins the search for the cause.
+// peerCheckInterval returns how often a group checks its peers for faults while no call is in
+// progress. For groups with a short timeout, the interval is short too, so that every rank notices
+// a fault in time to help determine the cause.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
@@ -116,14 +116,13 @@ func (l *lifetime) awaitCause(err error) error {
 	return l.err()
 }
 
-// owns reports whether an error of the communicator is a fault of the group.
 func (l *lifetime) owns(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }
 
 // lifetimeOf returns the lifetime of the group that a backend's error belongs to, or nil. A
-// PriorError belongs to the group whose call was skipped. Its Cause may belong to another group,
-// which failed earlier.
+// PriorError belongs to the group whose call was skipped, even if its Cause is the failure of
+// another group.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -164,16 +163,16 @@ func (l *lifetime) noteCommunicatorFault() bool {
 
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve fails the group on this rank and marks its fault resolved. Some rank must have seen the
-// fault.
+// resolve marks the group's fault resolved. If this rank has not seen the fault yet, resolve first
+// makes the group fail on this rank.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.noteFault(ErrAborted)
 	l.fault.Store(resolved)
 }
 
-// failStream fails the stream of a refused call if the group has failed, because work queued later
-// may use the result of the call. It returns err.
+// failStream returns err, the reason why a call was not queued. If the group has failed, it also
+// makes the stream fail, because work queued later may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -182,8 +181,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the group on this rank for Group.Close, and reports whether the group had failed
-// before.
+// close implements Group.Close for the lifetime, and reports whether the group had failed before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may be waiting for this one to determine the cause

@@ -11,15 +11,15 @@ import (
 
 // Graph is captured work that can be launched repeatedly.
 //
-// A Graph can be launched until Close. Until then, the buffers that the capture used are pinned. If
-// a pinned buffer is freed, its memory returns to the pool only at Close. Pool.Trim keeps the
-// segments of pinned buffers. Close the graph before the groups whose collectives it contains,
-// because Group.Close deregisters the windows.
+// Until Close, the buffers that the captured work uses are pinned: if a pinned buffer is freed, its
+// memory returns to the pool only when the graph is closed, and Pool.Trim keeps its segment. Close
+// the graph before the groups whose collectives it contains, because Group.Close deregisters the
+// windows that these collectives use.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	// pools and groups list the pools and groups that the graph uses, without duplicates.
+	// pools and groups that the graph uses, without duplicates
 	pools  []*Pool
 	groups []*Group
 
@@ -28,10 +28,10 @@ type Graph struct {
 	closed bool     // guarded by mu
 }
 
-// BeginCapture starts recording the stream's work instead of running it. Until EndCapture nothing
-// can be registered with groups of this rank: registrations return ErrCapturing on all ranks of the
-// group, and the capture remains valid. Calls on memory that is not registered yet take a path that
-// needs no windows.
+// BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
+// registrations with any group of this rank return ErrCapturing on all ranks of that group; the
+// capture remains valid. Collectives on memory that is not registered yet take a path that needs no
+// windows.
 //
 // BeginCapture waits for registrations in progress on this rank, and returns a TimeoutError if they
 // take more than twice Options.Timeout.
@@ -46,7 +46,6 @@ func (s *Stream) BeginCapture() error {
 	return err
 }
 
-// beginCapture begins a capture that captures.begin has counted.
 func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -68,8 +67,8 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent records an event after the work queued on the stream. While the stream is being
-// captured, it returns the event recorded at the beginning of the capture. Captured work needs no
-// later event, because its buffers are pinned.
+// captured, it returns the event recorded at the beginning of the capture, which is sufficient
+// because the buffers of captured work are pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -89,8 +88,8 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture and returns the recorded graph. If it returns an error, the capture
-// has ended as well and its work is discarded.
+// EndCapture ends the capture and returns the recorded graph. The capture also ends if EndCapture
+// returns an error, in which case the recorded work is discarded.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -124,8 +123,8 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	return work, err
 }
 
-// pin pins a buffer for the graph that is being captured, unless it is already pinned. It
-// reports whether the stream is still being captured.
+// pin pins a buffer for the graph that is being captured. It returns false if the stream is not
+// being captured.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -157,9 +156,9 @@ func (s *Stream) noteUntracked(p *Pool) {
 }
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
-// graph is closed, or if a pool that it uses is. It returns ErrSuspended if such a pool is
-// suspended, or if the group of a captured call is. It returns ErrCapturing if the stream is being
-// captured, by symmem or another library; the capture remains valid.
+// graph or a pool that it uses is closed, ErrSuspended if a pool or group that it uses is
+// suspended, and ErrCapturing if the stream is being captured by symmem or another library. The
+// capture then remains valid.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -191,10 +190,10 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close discards the recorded work and unpins its buffers. It does not wait, so no launch may still
-// be queued. Buffers that have been freed return to their pools. Each such return is an event in
-// the pool's history, so all ranks of a domain must close graphs at the same points. A second Close
-// does nothing.
+// Close discards the recorded work and unpins its buffers. Close does not wait, so all launches
+// must have completed. Pinned buffers that have been freed return to their pools, which determines
+// where later buffers are placed. All ranks of a domain must therefore close graphs at the same
+// points. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
@@ -209,7 +208,7 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin removes the pins. The caller holds g.mu or is the only user of the graph.
+// unpin removes the pins. The caller must hold g.mu unless no other goroutine uses the graph.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pins {

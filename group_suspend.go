@@ -13,16 +13,16 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. A change of state also changes the revision of the group's windows, so that all kept plans
-// become stale. The next call must then make a new plan, and it checks the state before it does so.
+// calls. Calls that use a kept plan do not check the state, so every change of state makes all kept
+// plans stale.
 type groupSuspender struct {
 	group *Group
 	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
 	suspension atomic.Int32
 }
 
-// refusal returns the reason why the group refuses calls, or nil. It also returns nil after a
-// fault, because the call then returns the fault.
+// refusal returns the reason why the group refuses calls, or nil. After a fault it returns nil, so
+// that calls return the fault instead.
 func (s *groupSuspender) refusal() error {
 	if s.suspension.Load() == poolOpen || s.hasFailed() {
 		return nil
@@ -31,19 +31,16 @@ func (s *groupSuspender) refusal() error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// hasFailed reports whether this rank has seen a fault of the group.
 func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the device memory of the group itself on all its ranks, until Resume is called:
-// the memory through which symmem's kernels exchange data, the staging memory of messages and, with
-// NCCL 2.29.7 or newer, the memory of NCCL's communicator. If the group can take the two-level
-// path, the memory of that path is released as well. Suspension.Released does not include the
-// memory of NCCL. Suspension.Kept names memory that cannot be released. Suspend is collective.
-// Addresses and captured graphs stay valid. Suspend does not affect the memory of pools. To suspend
-// both, suspend the pools before their groups. If the group is already suspended, Suspend does
-// nothing.
+// Suspend releases the group's own device memory on all ranks until Resume is called. This is the
+// memory through which symmem's kernels exchange data, the staging memory of messages and, with
+// NCCL 2.29.7 or newer, the memory of NCCL's communicator. Suspension.Released does not include
+// NCCL's memory. Suspension.Kept names memory that cannot be released. Addresses and captured
+// graphs stay valid. Suspend is collective. If the group is already suspended, Suspend does
+// nothing. Suspend does not affect the memory of pools; to suspend both, suspend the pools first.
 //
 // The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
 // after a second, or if a message has not been received, all ranks return an ErrBusy that names the
@@ -53,9 +50,9 @@ func (s *groupSuspender) hasFailed() bool {
 //
 // While the group is suspended, collectives, messages, registrations, SetPath and Launch of graphs
 // that contain calls of the group return ErrSuspended. Agree and related calls, Split, Check, Abort
-// and Close still work. The program must not use the communicator that Handle has returned, or
-// replay graphs of other libraries that contain calls of the group. On GPUs, such a replay destroys
-// the CUDA context. A missing or lost rank is a fault of the group, as in every collective call.
+// and Close still work. The program must not use the communicator that Handle has returned. It must
+// not replay graphs of other libraries that contain calls of the group either; on GPUs, such a
+// replay destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -106,7 +103,6 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	return released, g.life.awaitCause(err)
 }
 
-// set changes the state and makes plans stale.
 func (s *groupSuspender) set(state int32) {
 	s.suspension.Store(state)
 	s.group.windows.revise()
@@ -126,9 +122,9 @@ func (s *groupSuspender) prepare(
 	return comm.PrepareSuspend()
 }
 
-// agree checks that all ranks make the same call, runs prepare and exchanges refusals. Because
-// prepare runs after all ranks have begun the call, it finds all messages that they sent before.
-// The caller must hold Group.mu.
+// agree checks that all ranks make the same call, runs prepare and exchanges refusals. All ranks
+// have begun the call before prepare runs, so prepare finds every message that was sent before the
+// call. The caller must hold Group.mu.
 func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
 	if err := s.group.aligner.meet(ctx, &meeting{tag: tag}); err != nil {
 		return err
@@ -156,7 +152,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
-// suspendedGroup returns an error if a group with a window in the pool is suspended.
+// suspendedGroup returns an error if the group of any of the windows is suspended.
 func suspendedGroup(all []groupWindow) error {
 	i := slices.IndexFunc(all, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -166,7 +162,8 @@ func suspendedGroup(all []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// noteGroup records a call of a group in the stream's current capture, if there is one.
+// noteGroup records that the stream's current capture, if there is one, contains a call of the
+// group.
 func noteGroup(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return
@@ -178,7 +175,6 @@ func noteGroup(s *Stream, g *Group) {
 	}
 }
 
-// refusalOfGroups returns the refusals of suspended groups.
 func refusalOfGroups(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

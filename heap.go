@@ -10,8 +10,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap provides memory for allocations that no free block satisfies. It reclaims blocks, maps
-// segments, and reassigns free memory of other streams. Callers of its methods hold Pool.mu.
+// heap finds memory for allocations when the stream has no free block that is large enough. It
+// first reclaims blocks, then maps a segment, and finally takes free memory of other streams.
+// Callers of its methods hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
@@ -21,8 +22,8 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation that no free block satisfies. Its arguments are the request and the
-// results of core.Alloc.
+// alloc completes an allocation that core.Alloc could not satisfy with the stream's free blocks.
+// block, growth and err are the results of core.Alloc.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -45,7 +46,6 @@ func (h *heap) alloc(
 	}
 }
 
-// sizeError adds the requested size to an error, unless the error already contains the size.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -72,8 +72,8 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.growFailed(s, bytes, err)
 }
 
-// growOrShrink maps a segment or, if the device has too little memory, a smaller one that satisfies
-// the request.
+// growOrShrink maps a segment. If the device has too little memory, it tries smaller segments, as
+// long as they are large enough for the request.
 func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
@@ -83,7 +83,8 @@ func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growFailed adds the pool's sizes to an ErrOutOfMemory that the device returned.
+// growFailed adds the pool's capacity and free memory to an ErrOutOfMemory that the device
+// returned.
 func (h *heap) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -110,10 +111,11 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// seize assigns free memory of other streams to s if err is an ErrOutOfMemory, and makes s wait on
-// the device for the work queued on these streams. It returns err if the other streams have no free
-// memory. A stream that is being captured neither gets nor loses memory, because the wait would
-// become part of the graph. An adopted stream whose owner may have destroyed it loses no memory.
+// seize is called with the error of growOrShrink. If that is an ErrOutOfMemory, seize takes free
+// memory of other streams for s, and makes s wait on the device for the work queued on these
+// streams. If they have too little free memory, it returns err. Streams that are being captured are
+// left out, because the wait would become part of the graph. So are adopted streams that their
+// owners may have destroyed.
 func (h *heap) seize(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err
@@ -157,7 +159,6 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
-// liveCounts returns the number of live blocks in each segment that has any.
 func (h *heap) liveCounts() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

@@ -19,19 +19,19 @@ import (
 // MaxGroupID limits the length of an id that Join accepts, in bytes.
 const MaxGroupID = 1024
 
-// Join creates a group from a list of world ranks in group order, as other libraries define their
-// groups. It is collective over these ranks, which must pass the same list and the same id. The id
-// has at most MaxGroupID bytes and must never be used for another group. If two groups have several
-// ranks in common, these ranks must join the groups in the same order.
+// Join creates a group from a list of world ranks in group order. It is collective over these
+// ranks, which must all pass the same list and the same id. The id must have at most MaxGroupID
+// bytes and must never be used for another group. If two groups have more than one rank in common,
+// these ranks must join the groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout bounds each wait for another rank of the group, including those in JoinWith, if the
-	// wait has no deadline of its own. 0 selects Options.Timeout, and Group.SetTimeout changes the
-	// value later. Ranks should pass the same value, because otherwise the rank with the shortest
+	// Timeout limits each wait for another rank of the group, including waits in JoinWith, unless the
+	// wait has a deadline. If Timeout is 0, Options.Timeout is used. Group.SetTimeout changes the
+	// timeout later. Ranks should pass the same value, because otherwise the rank with the shortest
 	// timeout fails the group first.
 	Timeout time.Duration
 }
@@ -78,15 +78,15 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// The full id of a group that Join or Split creates begins with one of these prefixes, which keep
-// such ids distinct from each other and from "world".
+// The full ids of groups begin with one of these prefixes, depending on whether Join or Split
+// created the group. They keep such ids distinct from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins the group that r describes by its full id, ranks and timeout. If the process of one
-// of these ranks ends in the meantime, connect returns a RankLostError.
+// connect joins the group that r describes. r needs a full id, the ranks and the timeout. If the
+// process of one of the ranks ends in the meantime, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
@@ -158,7 +158,7 @@ func newGroup(
 	return g
 }
 
-// agreeOnStart is collective and prepares a new group for calls.
+// agreeOnStart prepares a new group for calls. It is collective.
 func (g *Group) agreeOnStart(ctx context.Context) error {
 	suspect, err := g.agreeOnSettings(ctx)
 	if err != nil {
@@ -173,8 +173,8 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	return g.aligner.alignFirst(ctx, suspect)
 }
 
-// discard closes a group that could not be created. If the group's communicator has failed, the
-// ranks first determine the cause, as they do for a group in use.
+// discard closes a group that could not be created because of err. If err is a fault of the group,
+// the ranks first determine its cause.
 func discard(g *Group, err error) error {
 	if g.life.owns(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
@@ -183,9 +183,8 @@ func discard(g *Group, err error) error {
 	return errors.Join(err, g.comm.Close())
 }
 
-// agreeOnSettings compares the settings of all ranks and applies them to the group. It reports
-// whether some rank has marked a pool of the group suspect. It is collective, and every rank gets
-// the same error.
+// agreeOnSettings compares the settings of all ranks, and reports whether some rank has marked a
+// pool of the group suspect. It is collective, and every rank gets the same error.
 func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	rt := g.rt
 	local := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{

@@ -11,8 +11,8 @@ import (
 // maxList limits the number of calls in a list.
 const maxList = 1 << 16
 
-// queueList queues several collectives as one call. The group keeps a plan for each collective, but
-// none for the whole list.
+// queueList queues several collectives as one call. Plans are kept for the individual collectives,
+// but not for the list.
 func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -42,7 +42,8 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	return g.life.awaitCause(err)
 }
 
-// checkList returns an error if the calls can never form a list.
+// checkList returns an error if there are too many calls, or if they contain an operation that
+// lists do not support.
 func checkList(g *Group, s *Stream, list []*collective) error {
 	if s.rt != g.rt {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
@@ -59,7 +60,7 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 }
 
 // planList returns the plans of all calls of a list. It validates all calls before it prepares the
-// first one. The use of other streams' buffers is recorded even if the list is refused later.
+// first one. If it fails after that, the uses of other streams' buffers have already been recorded.
 func planList(
 	ctx context.Context, g *Group, s *Stream, list []*collective,
 ) (plans []*collective, err error) {
@@ -94,9 +95,9 @@ func planList(
 	return plans, nil
 }
 
-// choosePath makes all calls of a list of AllGatherV take the path of the largest call, so that one
-// launch can run them. Otherwise, small and large calls would take different paths. If the caller
-// has chosen a path, choosePath changes nothing.
+// choosePath makes all calls of a list of AllGatherV take the path of the largest call. A single
+// launch can then run all of them, which is impossible if small and large calls take different
+// paths. A path that the caller has chosen is not changed.
 func choosePath(pl *planner, list []*collective) error {
 	if list[0].choice != PathDefault {
 		return nil

@@ -38,13 +38,14 @@ type liveView struct {
 	rt     *Runtime
 	opened time.Time
 	server *live.Server // nil without Options.HTTP
-	// counting reports whether new plans count their calls.
+	// counting is set if new plans must count their calls.
 	counting atomic.Bool
-	// ready reports whether the fields of the Runtime are set.
+	// ready is set once Open has initialized the Runtime, so that snapshots can read its fields.
 	ready atomic.Bool
 }
 
-// open creates this rank's socket. If that fails, the program runs without a live view.
+// open creates this rank's socket for the live view. If that fails, open logs a warning, and the
+// program runs without a live view.
 func (v *liveView) open(ctx context.Context) {
 	v.opened = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -78,8 +79,8 @@ func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. It is called once the Runtime is open, because all ranks
-// have created their sockets by then.
+// start begins to serve the TCP address. It is called when the Runtime is open, because by then all
+// ranks have created their sockets.
 func (v *liveView) start() {
 	v.ready.Store(true)
 	if v.server != nil {
@@ -98,7 +99,7 @@ func (v *liveView) close() {
 func (v *liveView) handler() http.Handler {
 	if !v.counting.Swap(true) {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.revise() // makes the group replace its plans with plans that count
+			g.windows.revise() // so that the group makes new plans, which count their calls
 		}
 	}
 	if v.server != nil {
@@ -107,12 +108,12 @@ func (v *liveView) handler() http.Handler {
 	return live.NewHandler(v.snapshot)
 }
 
-// callClocks holds the clocks of a group's calls. It is empty without a live view.
+// callClocks measures a group's calls for the live view.
 type callClocks struct {
 	all sync.Map // clockKey -> *clocks
 }
 
-// clockKey identifies the calls of one operation on one path, in a range of sizes.
+// clockKey groups calls by operation, path and range of sizes.
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
@@ -122,11 +123,11 @@ type clockKey struct {
 // clocks measures the calls with the same key.
 type clocks struct {
 	submit, run driver.Clock
-	// timed reports whether the backend measures run times.
+	// timed is set if the backend measures how long the calls run.
 	timed atomic.Bool
 }
 
-// attach makes the calls of a new plan update the clocks for the plan's operation, path and size.
+// attach makes the calls of a new plan update the clocks of their key.
 func (m *callClocks) attach(c *collective, path driver.Path) {
 	bytes := c.described.Bytes
 	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}
@@ -139,7 +140,7 @@ func (m *callClocks) attach(c *collective, path driver.Path) {
 	}
 }
 
-// read returns the readings of all clocks in a fixed order.
+// read returns the readings of all clocks, sorted by operation, path and size.
 func (m *callClocks) read() []live.Calls {
 	all := []live.Calls{}
 	m.all.Range(func(key, value any) bool {

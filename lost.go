@@ -19,17 +19,18 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// rankWatcher detects which ranks of the world have ended.
+// rankWatcher detects which ranks of the world have ended, either because their process has ended
+// or because they have closed symmem.
 type rankWatcher interface {
 	// Guard returns a context that is canceled soon after one of the given ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns which of the given ranks have ended. It waits until enough returns true for the
-	// ended ranks, or until the context ends.
+	// Ended returns those of the given ranks that have ended. It first waits until enough returns
+	// true for these ranks, or until the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores the text of why for the other ranks: the reason, or "" if
-	// nothing has failed. The rank that serves the store waits until the other ranks have left or the
+	// Leave leaves the world and stores why for the other ranks: the reason, or "" if nothing has
+	// failed. On the rank that serves the store, Leave waits until the other ranks have left or the
 	// context ends.
 	Leave(ctx context.Context, why string) error
 }
@@ -37,16 +38,16 @@ type rankWatcher interface {
 // rankMonitor determines whether a step of this rank fails because other ranks have ended.
 type rankMonitor struct {
 	watcher  rankWatcher
-	observer driver.EndObserver // the world's communicator if it can detect ended ranks, or nil
+	observer driver.EndObserver // the world's communicator, or nil if it cannot detect ended ranks
 	mu       *ranked.Mutex[runtimeMu]
 	failure  error // result of the latest attempt to create a group; guarded by mu
 }
 
 const (
-	// leaveTimeout is the minimum time for which the rank that serves the store waits for the others.
+	// leaveTimeout is how long the rank that serves the store waits for the others, at least.
 	leaveTimeout = time.Second
-	// endDelay is how long it may take to detect that a rank has ended, after a connection to that
-	// rank has broken.
+	// endDelay limits the time from the moment a connection to a rank breaks until it is detected
+	// that the rank has ended.
 	endDelay = time.Second
 )
 
@@ -64,7 +65,7 @@ func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
 }
 
 // withRanks runs a step that needs the given ranks of the world, such as joining a group. If one of
-// them ends, the step soon fails with a RankLostError that names that rank.
+// these ranks ends, withRanks soon returns a RankLostError that names that rank.
 func (m *rankMonitor) withRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
@@ -77,9 +78,9 @@ func (m *rankMonitor) withRanks(
 	return m.explainLost(ctx, operation, ranks, err)
 }
 
-// explainLost returns the reason why a step that needs the given ranks failed. If one of these
-// ranks has ended and that may be the cause, the reason is a RankLostError; otherwise it is err.
-// explainLost first waits a moment, because the end of a rank may be detected late.
+// explainLost explains the error of a step that needs the given ranks. If one of these ranks has
+// ended and that may be the cause, explainLost returns a RankLostError. In all other cases, it
+// returns err. It waits a moment first, because the end of a rank may be detected late.
 func (m *rankMonitor) explainLost(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
@@ -121,8 +122,8 @@ func deadRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds to dead those of the given ranks whose end this rank has observed itself. dead
-// may lack them, because the rank that serves the store may have ended before it could record them.
+// addObserved adds to dead those of the given ranks that this rank itself has seen ending. They may
+// be missing in dead if the rank that serves the store has ended, too.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -139,7 +140,7 @@ func (m *rankMonitor) addObserved(
 	return dead
 }
 
-// excludesRankLoss reports whether an error cannot be the consequence of another rank's end.
+// excludesRankLoss reports whether an error cannot have been caused by the end of another rank.
 func excludesRankLoss(err error) bool {
 	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
 		if errors.Is(err, cause) {
@@ -171,8 +172,8 @@ func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError 
 	}
 }
 
-// mayBeRankLoss reports whether err may be the consequence of the end of another rank, which may
-// not have been detected yet.
+// mayBeRankLoss reports whether err may have been caused by the end of another rank, even if that
+// has not been detected yet.
 func mayBeRankLoss(err error) bool {
 	for _, target := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
@@ -221,8 +222,8 @@ func (m *localWorld) Leave(context.Context, string) error {
 	return m.store.Close()
 }
 
-// note records the result of the latest attempt to join a group. If the attempt has failed and this
-// rank leaves, leaveReason returns the failure.
+// note records the result of the latest attempt to join a group, so that this rank can store the
+// reason if it leaves because of a failure.
 func (m *rankMonitor) note(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
@@ -232,8 +233,8 @@ func (m *rankMonitor) note(err error) {
 	m.failure = err
 }
 
-// leaveReason returns the text that this rank stores for the others when it leaves: the report of
-// its failure, or "" if nothing has failed.
+// leaveReason returns the encoded failure that this rank stores for the others when it leaves, or
+// "" if nothing has failed.
 func (m *rankMonitor) leaveReason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

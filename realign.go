@@ -18,9 +18,9 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// raise marks the pool suspect, because it may place buffers differently on different ranks. failed
-// is the failed group, or nil if another rank has reported the pool suspect. The next use of the
-// pool in any group then starts with a registration.
+// raise marks the pool suspect: after a fault, it may place buffers differently on different ranks.
+// failed is the failed group, or nil if another rank has reported that the pool is suspect. The
+// next use of the pool in any group then starts with a registration, which realigns the pool.
 func (r *realigner) raise(failed *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *realigner) raise(failed *lifetime) {
 		d.preFault = r.heap.liveBlocks()
 	}
 	d.raised, d.aligned = true, nil
-	r.heap.registrar.setPending() // also invalidates plans that refer to memory by address only
+	r.heap.registrar.setPending() // also makes existing plans stale, even those for plain addresses
 }
 
 // mustAlign reports whether a collective of a group must realign the pool before it uses this
@@ -50,8 +50,8 @@ func (r *realigner) mustAlign(g *roster, address uintptr, bytes int64) bool {
 	return r.suspicion.concerns(g) && !r.isPreFault(address, bytes)
 }
 
-// isPreFault reports whether memory lies in a block that was live when the suspicion was raised and
-// still is. The caller must hold mu.
+// isPreFault reports whether memory lies in a block that has been live since before the fault. The
+// caller must hold mu.
 func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.preFault, func(b alloc.View) bool {
 		s := r.heap.segments.list[b.Segment]
@@ -67,13 +67,13 @@ func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeStock ends the uses that were recorded before a mark and returns the inventory of the pool.
-// The caller must have waited for the work before the mark.
+// takeStock returns the inventory of the pool. Uses recorded before the mark no longer count,
+// because the caller has waited for that work.
 func (r *realigner) takeStock(mark alloc.Mark) (stock, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// A call that has entered the pool realigns it even if Close has begun, so test only closed.
+	// Do not test whether Close has begun, because Close waits for calls that have entered the pool.
 	if r.heap.segments.closed {
 		return stock{}, errPoolClosed
 	}
@@ -90,8 +90,9 @@ func (r *realigner) takeStock(mark alloc.Mark) (stock, error) {
 	}, err
 }
 
-// rebuild replaces the free space of the pool, restarts its history and returns the segments to
-// unmap. If another goroutine has changed the pool in the meantime, the pool stays suspect.
+// rebuild arranges the pool as l describes, restarts its history and returns the segments to unmap.
+// If another goroutine has changed the pool since takeStock, rebuild does nothing and the pool
+// stays suspect.
 func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,21 +15,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// membership represents a group's use of a pool and holds the group's windows in the pool.
+// membership represents a group's use of a pool, for whose segments the group may have windows.
 type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
-	// next is the ordinal of the first segment that may be pending. Earlier segments have been
-	// registered or trimmed; guarded by Pool.mu.
+	// next is the ordinal of the first segment that may have to be registered. Earlier segments have
+	// been registered or trimmed. Guarded by Pool.mu.
 	next int32
-	// pending reports whether segments have been mapped since the group last registered. The end of a
-	// scope loads only this word, so its cost does not depend on the number of segments and groups.
+	// pending is set if segments may have been mapped since the group's last registration. If it is
+	// not set, the end of a scope checks nothing else, so its cost does not depend on the number of
+	// segments.
 	pending atomic.Bool
 }
 
-// setPending marks the membership as having memory to register. Existing plans become stale,
-// because they would not register it.
+// setPending marks the membership as having memory to register. It makes existing plans stale,
+// because they would run without registering that memory.
 func (m *membership) setPending() {
 	m.pending.Store(true)
 	m.group.windows.revision.Add(1)
@@ -41,15 +42,15 @@ type registrar struct {
 	pool      *Pool // identifies the pool to groups
 	rt        *Runtime
 	domain    *Group
-	members   map[*Group]*membership // by registered group; guarded by mu
+	members   map[*Group]*membership // guarded by mu
 	segments  *segmentTable
 	suspicion *suspicion
 	history   *history
 	events    *poolEvents
 }
 
-// memberOf returns the group's membership, and creates it when the group first uses the pool. All
-// live segments are pending for a new member. The caller must hold mu.
+// memberOf returns the group's membership, and creates it when the group first uses the pool. The
+// caller must hold mu.
 func (r *registrar) memberOf(g *Group) (*membership, error) {
 	if m := r.members[g]; m != nil {
 		return m, nil
@@ -68,7 +69,7 @@ func (r *registrar) memberOf(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// member returns the group's membership, without a lock if the group has used the pool before.
+// member is like memberOf, but it locks mu, unless the group has used the pool before.
 func (r *registrar) member(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
@@ -107,8 +108,8 @@ func (r *registrar) setPending() {
 	}
 }
 
-// registerInCall implements Pool.Register for a call that has already entered the pool, for which
-// Close waits.
+// registerInCall implements Pool.Register. The caller must have entered the pool, so that Close
+// waits for the registration.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	m, err := r.member(g)
 	if err != nil {
@@ -120,7 +121,8 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	return r.register(ctx, m)
 }
 
-// register registers the segments that are pending for a member. The caller has entered the pool.
+// register registers the segments that are pending for a member. The caller must have entered the
+// pool.
 func (r *registrar) register(ctx context.Context, m *membership) error {
 	g := m.group
 	defer deliverAll(r.rt)
@@ -151,7 +153,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		err = r.registerAll(ctx, m, pending)
 	}
 	if err != nil {
-		// Unregistered segments stay pending, so that the next call returns the fault, too.
+		// Keep unregistered segments pending, so that the next call returns the fault, too.
 		m.setPending()
 		return err
 	}
@@ -177,8 +179,8 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 }
 
 // holdPending adds a hold to each pending segment and returns the segments. The holds keep the
-// segments mapped, so no lock is needed while ranks wait for each other. Segments mapped in the
-// meantime remain pending.
+// segments mapped without a lock while the ranks wait for each other. Segments that are mapped in
+// the meantime remain pending.
 func (r *registrar) holdPending(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,7 +247,7 @@ func (r *registrar) leave(g *Group) error {
 		errs = append(errs, r.dropWindow(m, s))
 	}
 	delete(r.members, g)
-	// A later registration then finds memory pending and detects that the group is closed.
+	// This makes later registrations notice that the group is closed.
 	m.setPending()
 	return errors.Join(errs...)
 }

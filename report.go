@@ -12,31 +12,31 @@ type report struct {
 	Kind string `json:"kind"`
 	// Doing names the call that the rank was in, if it is known.
 	Doing string `json:"doing"`
-	// The type of the error determines which of these fields is set. Other errors set Text.
+	// Only the field for the type of the error is set, or Text if there is no such field.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch is sent without its Call, whose text is in Doing.
+	// Mismatch is sent without its Call; Doing contains the text of the call.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
-	// Interrupted reports whether the rank's caller interrupted its wait.
+	// Interrupted reports whether Options.Interrupted ended the rank's wait.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Rank is the world rank that a PriorError names.
 	Rank int `json:"rank"`
 	// Cause describes the earlier failure on Rank.
 	Cause *report `json:"cause,omitempty"`
-	// Pending reports whether the rank is not certain of the cause yet.
+	// Pending reports whether the rank has yet to determine the cause.
 	Pending bool `json:"pending,omitempty"`
 	// Suspect reports whether the rank has marked a pool suspect after a fault of another group.
 	Suspect bool `json:"suspect,omitempty"`
 	from    int  // the world rank that sent the report
 }
 
-// The kinds of a report. Each kind can be the cause of the kinds that follow it: ranks are late,
-// for example, because a rank is lost or because ranks wait in different calls.
+// The kinds of reports, ordered so that a kind may be the cause of later ones. For example, ranks
+// may be late because another rank is lost, or because ranks wait in different calls.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
@@ -91,7 +91,8 @@ func reportOf(cause error) report {
 	return r
 }
 
-// valid reports whether a report of another process has the fields that its kind requires.
+// valid reports whether the report, which another process has sent, has the fields that its kind
+// requires.
 func (r *report) valid() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -136,8 +137,8 @@ func (r *report) err() error {
 	return errors.New(cmp.Or(r.Text, r.Doing))
 }
 
-// peerReportError is an error of another rank. It has the text of that error and wraps the part of
-// it that could be encoded.
+// peerReportError is an error of another rank. It has the text of the original error and wraps the
+// part that could be encoded.
 type peerReportError struct {
 	text string
 	err  error

@@ -20,26 +20,25 @@ type segment struct {
 	ordinal int32
 	bytes   int64
 	stream  uint32 // the pool's number of the stream for which the segment was mapped
-	// releasing reports whether the segment is about to be unmapped and must not be registered;
-	// guarded by Pool.mu.
+	// releasing is set if the segment is about to be unmapped and must not be registered; guarded by
+	// Pool.mu.
 	releasing bool
-	// holds counts the users that need the segment mapped: the pool, until Trim, and registrations in
-	// progress; guarded by Pool.mu.
+	// holds counts the users that need the segment mapped. The pool has a hold until Trim, and so has
+	// every registration in progress. Guarded by Pool.mu.
 	holds int
 }
 
-// registrable reports whether an entry of segmentTable.list may be registered. The caller must hold
-// Pool.mu.
+// registrable reports whether s is mapped and may be registered. The caller must hold Pool.mu.
 func (s *segment) registrable() bool { return s != nil && !s.releasing }
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists the sizes in bytes of the address range that a pool tries to reserve. The
-// addresses of trimmed segments are not reused, so the first size exceeds the memory of any device.
-// If addresses are limited (ulimit -v, many pools), the pool uses a smaller range.
+// arenaSizes lists the sizes in bytes of the address ranges that a pool tries to reserve, in this
+// order. The first exceeds the memory of any device, because the addresses of trimmed segments are
+// not reused. The others are for processes with few free addresses, for example because of ulimit
+// -v.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
-// newArena reserves the largest address range of arenaSizes that is available.
 func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	for _, bytes = range arenaSizes {
 		arena, err = d.NewArena(bytes)
@@ -56,7 +55,7 @@ type segmentTable struct {
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal, nil once unmapped; guarded by mu
 	closed bool       // whether the pool has been closed; guarded by mu
-	// refuses reports whether the pool refuses allocations, because it is closed or suspended;
+	// refuses is set while the pool is closed or suspended, and therefore refuses allocations;
 	// guarded by mu.
 	refuses bool
 	pool    *Pool // identifies the pool to observers and to the registry
@@ -121,17 +120,16 @@ func (t *segmentTable) hold(first int32, match func(*segment) bool) []*segment {
 	return held
 }
 
-// releaseAll removes a hold on each segment of a list, some of which Trim may have retired in the
-// meantime. The caller does not hold mu.
+// releaseAll removes one hold on each of the segments. Unlike release, it is called without mu.
 func (t *segmentTable) releaseAll(held []*segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range held {
-		_ = t.release(s) // an error could only concern a Trim that has returned
+		_ = t.release(s) // if unmapping fails, there is no caller left to report it to
 	}
 }
 
-// release removes a hold on a segment and unmaps the segment if it was the last one.
+// release removes a hold on a segment and unmaps the segment if that was the last hold.
 func (t *segmentTable) release(s *segment) error {
 	if s.holds--; s.holds > 0 {
 		return nil
@@ -139,8 +137,8 @@ func (t *segmentTable) release(s *segment) error {
 	return t.unmap(s)
 }
 
-// retire applies a step to each segment, except those that Close has unmapped in the meantime. The
-// caller does not hold mu.
+// retire applies a step to each segment that Close has not unmapped in the meantime. It is called
+// without mu.
 func (t *segmentTable) retire(idle []*segment, step func(*segment) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,8 +170,8 @@ func closedOnce(err error) error {
 }
 
 // close unmaps the segments of a closed pool that have no live buffers, and releases the pool's
-// addresses if there are no live buffers at all. live counts the live buffers by segment. All
-// segments must have been deregistered.
+// addresses if there are no live buffers at all. live contains the number of live buffers in each
+// segment. All segments must have been deregistered.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
 	for _, s := range t.mapped() {

@@ -13,7 +13,6 @@ import (
 	"symmem/driver"
 )
 
-// groupWindow holds a group's window over a segment.
 type groupWindow struct {
 	group   *Group
 	segment *segment
@@ -37,7 +36,7 @@ func (s *suspender) windows() []groupWindow {
 	return all
 }
 
-// hold adds a hold to each of the pool's segments and returns the segments.
+// hold keeps each of the pool's segments from being unmapped, and returns the segments.
 func (s *suspender) hold() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +58,8 @@ func (s *suspender) awaitRest(ctx context.Context) error {
 	return poll(ctx, func() bool { return !inProgress() })
 }
 
-// unfinishedWork returns ErrBusy if the work on a stream does not end within the limit, and
-// ErrCapturing if a stream is being captured.
+// unfinishedWork waits for the work on all streams. It returns ErrBusy if the work takes longer
+// than limit, and ErrCapturing if a stream is being captured.
 func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -79,7 +78,8 @@ func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error
 	return nil
 }
 
-// describeWait describes a wait of this rank in some group, or returns "" if there is none.
+// describeWait describes what this rank is waiting for in some group, or returns "" if it is not
+// waiting.
 func describeWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)
@@ -93,7 +93,8 @@ func describeWait(rt *Runtime) string {
 	return ""
 }
 
-// adoptedWindows returns ErrBusy if a segment is registered with a communicator of another library.
+// adoptedWindows returns ErrBusy if one of the segments is registered with a communicator of
+// another library.
 func adoptedWindows(rt *Runtime, held []*segment) error {
 	rt.mu.Lock()
 	adopted := rt.adopted
@@ -122,17 +123,18 @@ func (e *refusalError) Error() string { return e.text }
 // Unwrap returns the kind of the error.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the kinds of refusals. Ranks send each other indexes of this list.
+// refusalKinds lists the kinds of refusals. In messages, a kind is an index of this list.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage encodes a rank's refusal for the other ranks.
+// refusalMessage is the form in which ranks send a refusal to each other.
 type refusalMessage struct {
 	Text string
 	Kind int
 }
 
-// agreeOnRefusal sends this rank's refusal, or nil, to the other ranks. If any rank refuses, all
-// ranks return the first refusal in group order. The caller must hold Group.mu.
+// agreeOnRefusal exchanges the refusals of all ranks; refusal is nil if this rank does not refuse.
+// If any rank refuses, every rank returns the refusal of the lowest such group rank. The caller
+// must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var encoded []byte
 	if refusal != nil {

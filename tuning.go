@@ -15,7 +15,8 @@ import (
 // BuiltInTuning is the value of Options.Tuning that selects the built-in table.
 const BuiltInTuning = "built-in"
 
-// Variables that choose paths unless the program sets the corresponding options.
+// Environment variables that provide Options.Tuning and Options.Path if the program does not set
+// them.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
@@ -23,9 +24,9 @@ const (
 
 // Tuning describes how the paths of a group are chosen.
 type Tuning struct {
-	// Table is the name of the table, with its file if it has one.
+	// Table is the name of the table. It includes the file name if the table was read from a file.
 	Table string `json:"table"`
-	// Digest is a digest of everything in the table that affects decisions.
+	// Digest is a digest of those parts of the table that affect the choice of paths.
 	Digest string `json:"digest"`
 	// Path is the group's path choice, such as "auto".
 	Path string `json:"path"`
@@ -35,8 +36,8 @@ type Tuning struct {
 
 // TuningFile returns the file to which symmem tune writes the table for a device and a number of
 // ranks, and from which Open reads it. The file is below $XDG_CONFIG_HOME, or below .config in the
-// home directory. If neither is known, TuningFile returns an error and Open uses no file. Open also
-// uses no file if it may not read the directory.
+// home directory. If neither is known, TuningFile returns an error. Open uses no file in that case,
+// or if the directory is not readable.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -52,25 +53,23 @@ func slug(device string) string {
 	return strings.Join(parts, "-")
 }
 
-// exists reports whether a file exists. It returns false if that cannot be determined, as in
+// exists reports whether a file exists. It returns false if the directory is not readable, as in
 // another user's home directory.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// settings holds the settings that ranks must have in common, and where a rank runs. Ranks exchange
-// them when they connect. If check levels differed, one rank would wait for an agreement that
-// another skips; if tuning tables differed, ranks would wait for each other in different
-// collectives.
+// settings holds what the ranks of a group exchange when they connect. The terms must be the same
+// on all ranks, because otherwise ranks could wait for each other in different collectives or, if
+// only some of them compare their calls, in a comparison that others skip.
 type settings struct {
 	Terms []term `json:"terms"`
 	// Machine names the machine that the rank runs on.
 	Machine string `json:"machine"`
 	// TableError describes why this rank has no table.
 	TableError string `json:"table_error,omitempty"`
-	// Suspect reports whether this rank has marked a pool of the group suspect after a fault. Unlike
-	// the terms, it may differ between ranks.
+	// Suspect reports whether this rank has marked a pool of the group suspect after a fault.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
@@ -88,7 +87,7 @@ func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	// If one of the two cannot be read, the other is sufficient.
+	// If one of the two cannot be read, the other must be enough.
 	host, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(boot))
@@ -118,8 +117,8 @@ func compareSettings(all []settings, ranks []int) error {
 	return nil
 }
 
-// differences lists the values of a term with the ranks that have them, or returns "" if all ranks
-// have the same. A rank without the term has the value "".
+// differences lists the values of term i and the ranks that have each value. It returns "" if all
+// ranks have the same value. The value of a rank that lacks the term is "".
 func differences(all []settings, ranks []int, i int) string {
 	var distinctTerms []term
 	holders := map[string][]int{} // by value

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// uses records which streams and graphs use the blocks of a pool, and returns blocks to the pool
-// when their uses have ended.
+// uses records which streams and graphs use the blocks of a pool. A block that is freed while it is
+// in use is deferred: it returns to the pool when its uses have ended.
 type uses struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core
@@ -20,7 +20,7 @@ type uses struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	points   map[alloc.StreamPoint]driver.Event // ends of the uses of deferred blocks; guarded by mu
+	points   map[alloc.StreamPoint]driver.Event // end of each use of a deferred block; guarded by mu
 }
 
 func (u *uses) add(m Memory, s *Stream) error {
@@ -44,8 +44,8 @@ func (u *uses) repeat(m Memory, s *Stream) {
 	u.core.UseAgain(m.handle, s.number)
 }
 
-// pin records that a graph uses a buffer. The caller has entered the pool, so the pool is not
-// closed.
+// pin records that a graph uses a buffer. The caller must have entered the pool, which then cannot
+// be closed.
 func (u *uses) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -72,13 +72,12 @@ func (u *uses) unpin(m Memory) error {
 	return nil
 }
 
-// freeKinds maps the state of a block after a free to the kind of event. A pin causes no event,
-// because it affects the places of later blocks only once the block is freed.
+// freeKinds maps the state of a freed block to the kind of event that records the free.
 var freeKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noteFree records that the core's latest call has freed a block. The caller must hold mu.
+// noteFree records that the core has just freed a block. The caller must hold mu.
 func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 	u.ledger.Note(freeKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
@@ -87,9 +86,9 @@ func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordPoints records an event on every stream that used the block that was just deferred. A
-// closed stream has no work left; it gets a nil event instead of an error, because ranks may forget
-// a stream at different times. The caller must hold mu.
+// recordPoints records an event on every stream that used the block that was just deferred. For a
+// closed stream, which has no work left, it stores nil and returns no error, because ranks may
+// close a stream at different times. The caller must hold mu.
 func (u *uses) recordPoints() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
@@ -105,9 +104,9 @@ func (u *uses) recordPoints() error {
 	return errors.Join(errs...)
 }
 
-// reclaim returns deferred blocks (freed, but possibly still in use) to the pool when memory is
-// short, and makes s wait on the device for the uses that were recorded when the blocks were freed.
-// A failure of those uses does not affect s. The caller must hold mu.
+// reclaim returns deferred blocks to the pool when memory is short. It makes s wait on the device
+// until the uses of these blocks have ended, but s does not fail if they fail. The caller must hold
+// mu.
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.await(s, point); err != nil {
@@ -127,8 +126,7 @@ func (u *uses) await(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitOnly(e)
 }
 
-// noteReturns records the blocks that became free in the core's latest call. The caller must hold
-// mu.
+// noteReturns records the blocks that have just become free in the core. The caller must hold mu.
 func (u *uses) noteReturns() {
 	for _, b := range u.core.Returned() {
 		u.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
@@ -142,9 +140,9 @@ func (u *uses) mark() alloc.Mark {
 	return u.core.Mark()
 }
 
-// reclaimIdle is called when the stream's work before a mark is complete. It frees the blocks that
-// were deferred because of that work and makes the stream's unused memory available to other
-// streams.
+// reclaimIdle is called once the work that a stream had queued before the mark is complete. It
+// frees the blocks that were deferred because of that work, and makes the stream's free memory
+// available to other streams.
 func (u *uses) reclaimIdle(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -157,7 +155,7 @@ func (u *uses) reclaimIdle(s *Stream, mark alloc.Mark) {
 	}
 }
 
-// endUses ends the uses by a stream that were recorded before a mark. The caller must hold mu.
+// endUses ends a stream's uses that were recorded before the mark. The caller must hold mu.
 func (u *uses) endUses(s *Stream, mark alloc.Mark) {
 	u.core.Synced(s.number, mark)
 	u.noteReturns()

@@ -14,8 +14,8 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call. Ranks exchange reports once they have detected that their
-// calls differ.
+// valueReport describes a rank's call for the other ranks, after they have found that their calls
+// differ.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -23,8 +23,8 @@ type valueReport struct {
 }
 
 const (
-	// maxValueReport is the maximum size of an encoded report in bytes. maxValueSite is the maximum
-	// length of its event and of its call site.
+	// maxValueReport limits the size of an encoded report in bytes. maxValueSite limits its Event and
+	// its Site.
 	maxValueReport, maxValueSite = 4096, 512
 	// maxSides limits the number of sides in a DivergenceError.
 	maxSides = 16
@@ -37,8 +37,9 @@ func (v *values) failInvalid(n *valueName, err error) error {
 	return v.life.awaitCause(err)
 }
 
-// differ returns the error for calls that differ. Every rank has detected the difference, so all
-// ranks exchange their call sites and latest values. The caller must hold n.mu.
+// differ returns the error for calls that differ. It exchanges the ranks' call sites and latest
+// values, which is possible because every rank has detected the difference. The caller must hold
+// n.mu.
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
@@ -61,7 +62,7 @@ func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 // encode encodes a report. If the result would be too long, it drops the oldest values.
 func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
-	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end contains the file name and the line
+	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end has the file name and line
 	for {
 		text, _ := json.Marshal(r) // cannot fail: it contains only strings
 		if len(text) <= maxValueReport {
@@ -87,8 +88,8 @@ func decodeValueReport(text []byte) (r valueReport) {
 	return r
 }
 
-// printable replaces characters that could garble a terminal, because the text comes from another
-// rank.
+// printable replaces characters that cannot be printed. They could garble a terminal, and the text
+// comes from another process.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -99,8 +100,8 @@ func printable(text string) string {
 }
 
 // exchangeReports sends this rank's report to the others and returns all reports by group rank. The
-// ranks first exchange the sizes, and then as many pieces as the longest report needs. The caller
-// must hold n.mu.
+// ranks first exchange the sizes of the reports, and then one piece of every report at a time. The
+// caller must hold n.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, n *valueName, own valueReport,
 ) ([]valueReport, error) {
@@ -146,8 +147,8 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// divergence builds the DivergenceError for calls that differ. The error has a side for each
-// distinct combination of value, call site and earlier values.
+// divergence builds the DivergenceError for calls that differ. Ranks with the same value, call site
+// and earlier values share a side.
 func (v *values) divergence(
 	what string, words []driver.Words, reports []valueReport,
 ) *DivergenceError {
@@ -186,7 +187,7 @@ func (v *values) divergence(
 	return d
 }
 
-// majority returns the words that more than half of the ranks sent, if there is such a majority.
+// majority returns the words that more than half of the ranks sent, if any.
 func majority(words []driver.Words) (common driver.Words, ok bool) {
 	count := map[driver.Words]int{}
 	for _, w := range words {
