@@ -11,20 +11,19 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator registers this rank's pools with a communicator of another library, so that
-// the library's unchanged calls find their buffers in windows.
+// AdoptedCommunicator registers this rank's pools with a communicator of another library. The
+// library's calls can then use windows without being changed.
 //
-// An AdoptedCommunicator may belong to a group with the same ranks in the same order. The ranks
-// then use the group to agree on which segments to register, and each of these segments is
-// registered with both the group and the communicator. Without a group, the ranks compare the
-// pool's history over the communicator itself.
+// An AdoptedCommunicator may belong to a group with the same ranks in the same order. Segments are
+// then registered with the group, too, and the ranks use the group to compare the pool's history.
+// Without a group, they compare it over the communicator itself.
 //
 // Once a registration has failed, every later one returns the same error. Detach or Forget closes
 // the AdoptedCommunicator. The owner must not use the communicator during Register, and must call
 // Detach or Forget before it destroys the communicator. Methods may be called concurrently.
 type AdoptedCommunicator struct {
 	rt     *Runtime
-	group  *Group // nil without a group
+	group  *Group // may be nil
 	name   string
 	native driver.AdoptedCommunicator
 
@@ -35,9 +34,9 @@ type AdoptedCommunicator struct {
 }
 
 // AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
-// symmem uses. The name identifies the communicator in errors and comparisons, so all ranks must
-// pass the same name. If g is not nil, the communicator must have the group's ranks in the same
-// order. The call does not wait for other ranks.
+// symmem uses. The name appears in errors, and must be the same on all ranks. If g is not nil, the
+// communicator must have the group's ranks in the same order. The call does not wait for other
+// ranks.
 //
 // It returns ErrUnsupported on the host backend and with Options.Deterministic, and ErrInvalid if
 // the ranks differ from those of the group.
@@ -84,8 +83,9 @@ func (a *AdoptedCommunicator) Windows() int {
 	return len(a.windows)
 }
 
-// Register registers a pool's new segments with the communicator, and is collective if there are
-// any. If the communicator belongs to a group, the segments are first registered with the group.
+// Register registers a pool's new segments with the communicator. If there are any, Register is
+// collective. If the communicator belongs to a group, the segments are first registered with the
+// group.
 //
 // If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
 // does not arrive, Register returns a TimeoutError and the communicator becomes unusable. If any
@@ -144,8 +144,8 @@ func (a *AdoptedCommunicator) registerAll(
 }
 
 // pending lists the mapped segments that are not registered with the communicator yet. If the
-// communicator belongs to a group, pending lists only windows of the group, so that all ranks list
-// the same segments.
+// communicator belongs to a group, pending lists only segments that are registered with the group,
+// so that all ranks list the same segments.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,8 +212,8 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	return nil
 }
 
-// Detach deregisters this rank's windows and leaves the communicator to its owner. It does not wait
-// for other ranks, and does nothing after Detach or Forget.
+// Detach deregisters this rank's windows and ends the use of the communicator, which still belongs
+// to its owner. It does not wait for other ranks. After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
@@ -224,14 +224,14 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator that its owner has destroyed, or is about to destroy,
-// together with the windows. It does nothing after Detach or Forget.
+// Forget ends the use of a communicator whose owner has destroyed it, and with it the windows, or
+// is about to do so. After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)
 }
 
-// end prevents further registrations and locks the windows until unlock is called.
+// end makes further registrations fail, and locks the windows until unlock is called.
 func (a *AdoptedCommunicator) end() (unlock func()) {
 	a.rt.mu.Lock()
 	adopted := slices.Clone(a.rt.adopted)
@@ -250,8 +250,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// sortedWindows lists the windows in the order of their registration, in which NCCL requires them
-// to be deregistered. The caller must hold a.windowsMu.
+// sortedWindows lists the windows in the order in which they were registered, because NCCL requires
+// them to be deregistered in that order. The caller must hold a.windowsMu.
 func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {

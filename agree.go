@@ -16,18 +16,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history provides a pool's ledger, the record of its requests, to agreements, in which ranks
-// compare their ledgers. The pool can continue to allocate in the meantime.
+// history gives agreements access to a pool's ledger, which records the pool's requests. In an
+// agreement, ranks compare their ledgers while the pool continues to allocate.
 type history struct {
 	mu     *ranked.Spin[poolMu]
-	id     uint64 // of the pool
+	id     uint64 // the pool's id
 	domain *Group
 	ledger *ledger.Ledger
 	events *poolEvents
 }
 
-// with returns the history for an agreement, including the segments that are about to be
-// registered.
+// with returns the history for an agreement. pending lists the segments that are about to be
+// registered, which the ranks compare as well.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -43,14 +43,16 @@ func (h *history) Snapshot() ledger.Snapshot {
 	return h.ledger.Snapshot()
 }
 
-// DigestAt returns the digest of all events before a position, and whether the ledger still has it.
+// DigestAt returns the digest of all events before a position. It returns false if the ledger has
+// discarded that digest.
 func (h *history) DigestAt(position uint64) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ledger.DigestAt(position)
 }
 
-// EventAt returns the event at a position with its call site, and whether the ledger still has it.
+// EventAt returns the event at a position with its call site. It returns false if the ledger has
+// discarded the event.
 func (h *history) EventAt(position uint64) (event.Event, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,9 +63,9 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, known
 }
 
-// noteAgreed records the position up to which the histories agree, so that the events before it are
-// not compared again. It does nothing if the group lacks some ranks of the pool's domain, because
-// their histories may still differ.
+// noteAgreed records the position up to which the histories agree. Events before that position are
+// not compared again. Agreements of groups that lack some ranks of the pool's domain do not count,
+// because the histories of those ranks may differ.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -77,16 +79,14 @@ func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	}
 }
 
-// comparison compares what the ranks of a group have done, in particular the histories of their
-// pools.
+// comparison compares the histories of a group's pools across ranks.
 type comparison struct {
 	roster
 	rt    *Runtime
 	comm  driver.Communicator
 	life  *lifetime
 	state *ranked.Spin[groupState]
-	// inBackground reports whether a goroutine compares histories in the background; guarded by
-	// state.
+	// inBackground is set if a goroutine compares histories in the background; guarded by state.
 	inBackground bool
 	agreed       atomic.Uint64 // number of comparisons that found no difference
 }
@@ -111,9 +111,8 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that currently exist on every rank. Ranks that
-// have different pools have not diverged, because they may be at different points of their
-// programs.
+// sharedHistories returns the histories of the pools that currently exist on every rank. Other
+// pools are left out, because a rank may simply not have created or closed a pool yet.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -178,9 +177,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records that the ranks agree, or fails the group if they differ. The failure may interrupt a
-// rank that does not have the outcome yet, so the ranks determine the cause together, as they do
-// after any fault.
+// note records the outcome of a comparison. If the ranks differ, note makes the group fail. The
+// ranks then determine the cause together, as after any fault, because the failure may interrupt a
+// rank before it has received the outcome.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -237,9 +236,9 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the background comparison if the check level requires it. All ranks then
-// take part until the group ends, even if their level changes; at CheckOff, they ignore
-// differences.
+// startInBackground starts the background comparison if the check level requires it. A rank takes
+// part until the group ends, even if its check level changes, because the other ranks wait for it.
+// At CheckOff it ignores differences.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -256,9 +255,9 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a capture has prevented a step. If one has prevented it on some
-// rank, every rank returns an ErrCapturing that names the capturing ranks. The caller must hold
-// Group.mu.
+// agreeOnCaptures is called after a step that fails during a capture. refused is the error of the
+// step, or nil. If the step has failed on any rank, every rank returns an ErrCapturing that names
+// these ranks. The caller must hold Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var local []byte
 	if refused != nil {

@@ -116,8 +116,8 @@ func (d *suspicion) trust(g *roster) {
 // realign the pools first if necessary.
 type meeting struct {
 	tag string
-	// pools lists the pools that are realigned first if any of them is suspect on some rank, or if
-	// needsAlign returns true for any of them on some rank.
+	// pools lists the pools that may have to be realigned first. A pool is realigned if, on some
+	// rank, it is suspect or needsAlign returns true for it.
 	pools      []*Pool
 	needsAlign func(*Pool) bool // set to nil after a realignment
 	// ledgers returns the histories to compare.

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/alloc"
 )
 
-// stocktaking reports the state of a rank's pools.
+// stocktaking contains the state of a rank's pools, which ranks exchange before a realignment.
 type stocktaking struct {
 	// Capturing reports whether the rank is capturing a stream.
 	Capturing bool
@@ -33,8 +33,8 @@ type stock struct {
 	alloc.Inventory
 }
 
-// align realigns the pools of a meeting on all ranks of the group. Every rank returns the same
-// error: an unalignedError, or the error of a failed exchange.
+// align realigns the pools of a meeting. If that is not possible, every rank returns the same
+// unalignedError.
 func (a *aligner) align(ctx context.Context, m *meeting) error {
 	local := a.takeStock(ctx, m)
 	payload, err := json.Marshal(local)
@@ -54,7 +54,7 @@ func (a *aligner) align(ctx context.Context, m *meeting) error {
 	return a.alignWith(ctx, all, m.pools)
 }
 
-// exchangeLong exchanges payloads of any length by splitting them into parts.
+// exchangeLong exchanges payloads of any length, one part after another.
 func exchangeLong(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (whole [][]byte, err error) {
@@ -82,7 +82,7 @@ func exchangeLong(
 	return whole, nil
 }
 
-// takeStock waits for this rank's queued work and returns the inventories of its pools.
+// takeStock waits for this rank's queued work and returns the inventories of the meeting's pools.
 func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
@@ -122,7 +122,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := a.checkReady(all); err != nil {
 		for _, p := range pools {
-			p.realigner.raise(nil) // the pool is then suspect on all ranks until it is realigned
+			p.realigner.raise(nil) // makes the pool suspect on all ranks, so that the next call tries again
 		}
 		return err
 	}
@@ -205,7 +205,6 @@ func inventoriesOf(stocks []stock) []alloc.Inventory {
 	return all
 }
 
-// dropsSegment reports whether a layout lacks a segment that some rank has.
 func dropsSegment(l alloc.Arrangement, stocks []stock) bool {
 	for _, s := range stocks {
 		for ordinal, extent := range s.Segments {
@@ -235,7 +234,6 @@ func (a *aligner) unmapRetired(
 	return errors.Join(errs...)
 }
 
-// conflict returns the error for a live block that differs between ranks.
 func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,

@@ -10,14 +10,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// callSites numbers the call sites of a Runtime, which are lines of Go code or locations in other
-// languages.
+// callSites assigns numbers to the call sites of a Runtime. A call site is a line of Go code or a
+// location in another language.
 type callSites struct {
 	mu    ranked.Mutex[sitesMu]
 	names *ledger.Sites // guarded by mu
 }
 
-// number returns the number of a location that is not in Go code.
+// number returns the number of a call site that is not in Go code.
 func (all *callSites) number(text string) uint32 {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -60,8 +60,8 @@ func caller() uintptr {
 	return 0
 }
 
-// packagePrefix is the import path of this package followed by a dot. The full names of the
-// package's functions begin with it.
+// packagePrefix is the import path of this package and a dot, with which the full names of its
+// functions begin.
 var packagePrefix = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 

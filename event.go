@@ -12,7 +12,6 @@ type Event struct {
 	mark driver.Event
 }
 
-// valid reports whether NewEvent has created the event.
 func (e *Event) valid() bool { return e != nil && e.mark != nil }
 
 // Done reports whether the last recorded point has been reached. The zero Event is never done.

@@ -55,7 +55,7 @@ func ExampleGroup_SendTagged() {
 	// Output: got [1]
 }
 
-// An event marks a point in a stream that other streams and the host can wait on.
+// An event marks a point in a stream. Other streams and the host can wait for it.
 func ExampleEvent() {
 	rt, err := symmem.Open(context.Background(), symmem.Options{Size: 1, Backend: "host"})
 	if err != nil {
@@ -131,7 +131,7 @@ func ExamplePool_Trim() {
 	// Output: segments: 1, then 0
 }
 
-// Symmem warns of a late rank long before the wait ends with an error.
+// A warning names the late rank long before the wait ends with an error.
 func ExampleOptions_onLate() {
 	warned := make(chan symmem.LateWarning, 1)
 	worldWith(symmem.Options{
@@ -156,7 +156,7 @@ func ExampleOptions_onLate() {
 }
 
 // Every rank gets the same error, which describes the first event at which the ranks diverged. A
-// Side groups the ranks that did the same thing there.
+// Side lists the ranks that have the same event there.
 func ExampleDivergenceError() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -165,7 +165,7 @@ func ExampleDivergenceError() {
 		}
 		bytes := int64(4096)
 		if rt.Rank() == 1 {
-			bytes = 8192 // the mistake
+			bytes = 8192 // differs from rank 0
 		}
 		if _, err := pool.Alloc(bytes); err != nil {
 			return err

@@ -17,8 +17,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended. It
-// is for calls that do not enter the pool, so that Close does not wait for them.
+// usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended.
+// Calls that have entered the pool need not call it, because Close waits for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return refusalOf(p)
@@ -26,7 +26,7 @@ func (p *Pool) usable() error {
 	return nil
 }
 
-// free implements Buffer.Free. It is a hot path. p is nil for the zero buffer.
+// free implements Buffer.Free and must be fast. p is nil for the zero buffer.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -50,8 +50,8 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that failed or is delayed by a graph or other streams. It unlocks
-// p.mu.
+// freeSlowly completes a free that has failed, or whose memory a graph or another stream may still
+// use. It unlocks p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
 	defer p.events.release()
 	if err != nil {

@@ -25,8 +25,8 @@ func (o Options) late() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs that a function of the user has panicked or exited its goroutine. It does nothing
-// if err is nil.
+// logFault logs the error of a user function that has panicked or exited its goroutine. It does
+// nothing if err is nil.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
@@ -45,8 +45,9 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// absenceWarner returns a function that warns about ranks that have not arrived at Open, or have
-// not left yet. The function returns the waiting time at which to call it again.
+// absenceWarner returns a function that warns about ranks that are missing at Open or have not left
+// yet. waited is how long this rank has waited for them; the function returns the value of waited
+// at which it must be called again.
 func (o Options) absenceWarner(
 	operation string,
 ) func(missing []int, waited time.Duration) time.Duration {

@@ -7,14 +7,14 @@ import (
 )
 
 // PeerAddresses returns the addresses at which this process can access the buffer on every rank of
-// a group, in group order. The entry of this rank is Buffer.Address. Kernels and copies on this
-// rank's device can use addresses of GPU memory; addresses of the host backend can be read and
-// written directly by the program. symmem does not order such accesses with those of other ranks,
-// so the caller must do so, for example with Group.Barrier.
+// a group, in group order. The entry of this rank is Buffer.Address. On GPUs, the addresses can be
+// used in kernels and copies on this rank's device. On the host backend, the program can access
+// them directly. The caller must synchronize its accesses with those of other ranks, for example
+// with Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed, or until the buffer has been freed
-// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. While
-// the pool is suspended, no memory is mapped at the addresses; Resume maps memory there again.
+// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. They
+// must not be used while the pool is suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
 // with the group; see Pool.Register and Scope. If some ranks cannot map each other's memory, it

@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// rankLists compares the rank lists that ranks pass when they join a group.
+// rankLists compares the lists of ranks that the ranks pass to Join.
 type rankLists struct {
 	store      driver.Store
 	rank, size int // in the world
@@ -20,9 +20,9 @@ func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announce stores the rank list that this rank passes for a group, and compares it with the list
-// that the lowest of these ranks has stored, if any. If the store does not respond within the
-// timeout, the error names the rank that serves it.
+// announce stores this rank's list for a group and compares it with the list of the lowest rank in
+// it, if that rank has stored one. If the store does not respond within the timeout, announce
+// returns an AbsentError that names the rank that serves the store.
 func (l *rankLists) announce(
 	ctx context.Context, id string, ranks []int, timeout time.Duration,
 ) error {
@@ -44,8 +44,8 @@ func (l *rankLists) announce(
 	}
 }
 
-// differ returns an error if another rank has passed a different rank list for the group. It is
-// called after a failure, because the backend may report this mistake as something else.
+// differ returns an error if another rank has passed a different list for the group. It is called
+// when joining has failed, because the backend's error may not show that the lists differ.
 func (l *rankLists) differ(id string, ranks []int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
 	defer cancel()

@@ -17,7 +17,7 @@ type roster struct {
 	limit *driver.Limit
 }
 
-// contains reports whether all ranks of another group are in this one.
+// contains reports whether all ranks of another group belong to this group.
 func (r *roster) contains(other *roster) bool {
 	for _, rank := range other.ranks {
 		if !slices.Contains(r.ranks, rank) {
@@ -27,6 +27,5 @@ func (r *roster) contains(other *roster) bool {
 	return true
 }
 
-// divergence returns the difference that an agreement of the group has found, or nil if there is
-// none.
+// divergence returns an error if an agreement of the group has found a difference.
 func (r *roster) divergence(v *agreement.Outcome) error { return divergenceOf(v, r.id, r.ranks) }

@@ -6,9 +6,9 @@ import (
 	"symmem/driver"
 )
 
-// Splits divides a buffer, or both buffers of an AllToAllV, into one part for each rank of the
-// group, in group order. Counts and offsets are in elements; see [driver.Splits]. Without offsets,
-// the parts are contiguous.
+// Splits divides a buffer into one part for each rank of the group, in group order. For AllToAllV,
+// it divides both buffers. Counts and offsets are in elements. If offsets are missing, the parts
+// are contiguous. See [driver.Splits].
 type Splits = driver.Splits
 
 // Contiguous returns the splits of buffers whose parts are contiguous, in group order.
@@ -17,8 +17,8 @@ func Contiguous(sendCounts, recvCounts []int64) Splits {
 	return *s.WithOffsets()
 }
 
-// evenSplits returns splits of an operation with the same count for every rank, or nil if the
-// operation has no splits.
+// evenSplits returns splits in which every rank has the same count. It returns nil if the operation
+// has no splits.
 func evenSplits(o Operation, count int64, ranks int) *Splits {
 	counts := slices.Repeat([]int64{count}, ranks)
 	switch o {
@@ -48,8 +48,9 @@ func cloneSplits(s *Splits) *Splits {
 	}
 }
 
-// locateUneven implements locations for AllGatherV and ReduceScatterV. Peers access only the
-// divided buffer, and they compute from the counts where its parts begin.
+// locateUneven implements locations for AllGatherV and ReduceScatterV. Only the divided buffer must
+// lie in a window, because peers access no other. Its parts must be contiguous, because peers
+// compute the beginning of a part from the counts.
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {

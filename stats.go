@@ -4,7 +4,7 @@ package symmem
 type PoolStats struct {
 	// Used is the size of all allocated blocks.
 	Used int64 `json:"used"`
-	// Requested is the part of Used that callers requested.
+	// Requested is the total size that callers requested for these blocks.
 	Requested int64 `json:"requested"`
 	// HighWater is the maximum of Used so far.
 	HighWater int64 `json:"high_water"`
@@ -12,9 +12,10 @@ type PoolStats struct {
 	Cached int64 `json:"cached"`
 	// LargestFree is the size of the largest free block.
 	LargestFree int64 `json:"largest_free"`
-	// Deferred is the part of Used in freed blocks that other streams may still use.
+	// Deferred is the size of the blocks in Used that have been freed but may still be used by other
+	// streams.
 	Deferred int64 `json:"deferred"`
-	// Pinned is the part of Used in blocks that graphs use.
+	// Pinned is the size of the blocks in Used that graphs use.
 	Pinned int64 `json:"pinned"`
 	// Segments is the number of segments.
 	Segments int `json:"segments"`
@@ -28,11 +29,11 @@ type PoolStats struct {
 type GroupStats struct {
 	// Windows is the current number of windows.
 	Windows int `json:"windows"`
-	// Registrations counts the calls that registered segments.
+	// Registrations is the number of calls that have registered segments.
 	Registrations uint64 `json:"registrations"`
-	// Agreements counts the comparisons of ledgers that found no difference.
+	// Agreements is the number of comparisons of ledgers that have found no difference.
 	Agreements uint64 `json:"agreements"`
-	// Paths counts collectives by path, including those in replays of graphs.
+	// Paths contains the number of collectives on each path, including replays of graphs.
 	Paths map[string]uint64 `json:"paths"`
 	// Tuning describes how the paths are chosen.
 	Tuning Tuning `json:"tuning"`

@@ -12,13 +12,13 @@ import (
 // envTrace is the variable that provides Options.Trace if the program does not set it.
 const envTrace = "SYMMEM_TRACE"
 
-// recording describes where the events of a Runtime are recorded.
+// recording holds the trace of a Runtime's events.
 type recording struct {
 	trace   *trace.Writer // nil if there is no trace; set before there are pools and groups
 	onEvent bool          // whether there is an OnEvent
 	mu      *ranked.Mutex[runtimeMu]
 	closed  bool                   // guarded by mu
-	boxes   []weak.Pointer[outbox] // those with a Source; some may no longer exist; guarded by mu
+	boxes   []weak.Pointer[outbox] // the outboxes that write to the trace; guarded by mu
 }
 
 func (r *recording) open(o *Options, rank, size int) (err error) {
@@ -55,7 +55,7 @@ func (r *recording) connect(box *outbox) {
 	r.boxes = append(r.boxes, weak.Make(box))
 }
 
-// close ends the trace, so that later events are not recorded. The caller holds no lock.
+// close ends the trace, so that later events are not recorded. The caller must not hold a lock.
 func (r *recording) close() error {
 	if r.trace == nil {
 		return nil
