@@ -25,21 +25,19 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout bounds one exchange of reports on LaneFault, the communicator's channel that still
-// works after a fault. If three quarters of the group's timeout are shorter, they apply instead.
-// Ranks that wait in a call join the exchange at once; if another rank does not join in time, the
-// others decide without its report.
+// reportTimeout limits one exchange of reports, or three quarters of the group's timeout if that is
+// less. Ranks that are waiting in a call join the exchange at once. If a rank does not join in
+// time, the others decide without its report.
 const reportTimeout = 2 * time.Second
 
-// maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another
-// group's fault.
+// maxReportRounds limits how often ranks repeat the exchange of reports because a rank is still
+// waiting for the cause of another group's fault.
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks and returns the same error on all ranks. The first
-// rank that selects a cause decides. A rank that calls run later uses that decision, even if the
-// deciding rank has left the group. If the stream of some rank has failed because of an earlier
-// fault of another group, the ranks repeat the exchange until that rank knows the cause of the
-// earlier fault.
+// run exchanges reports with the other ranks and returns the same error on all ranks. The cause
+// that the first rank selects becomes the decision of all ranks, including those that call run only
+// after the first rank has left the group. If the cause may be an earlier fault of another group,
+// the ranks repeat the exchange until they know the cause of that fault.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -64,9 +62,9 @@ func (q *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport returns this rank's report. If another group's fault came first, makeReport waits
-// until the ranks of that group have determined its cause. If they take longer than wait, the
-// report is pending.
+// makeReport returns this rank's report. If the cause is an earlier fault of another group,
+// makeReport waits until the ranks of that group have determined the cause of their fault. If they
+// take longer than wait, the report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -98,8 +96,8 @@ type reports struct {
 	placeUnknown bool  // some rank has not reported its call
 	suspect      bool  // some rank has marked a pool suspect after a fault of another group
 	missing      []int // world ranks that have not reported
-	// lost and left list the missing ranks that are lost or have left the group. waited holds the
-	// duration of the exchanges. awaitReporter sets these fields.
+	// awaitReporter sets these fields: the missing ranks that are lost, those that have left the
+	// group, and the time since the inquiry began.
 	lost, left []int
 	waited     time.Duration
 }
@@ -126,8 +124,8 @@ func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte
 	return q.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// firstCause selects the first cause from all ranks' reports, in the order of the kinds in
-// report.go. If the reports name none, it returns this rank's cause.
+// firstCause selects the cause from all ranks' reports, in the order of the kinds in report.go. If
+// no report names a cause, it returns this rank's cause.
 func (q *inquiry) firstCause(cause error, all *reports) error {
 	switch byKind := all.byKind; {
 	case len(byKind[kindLost]) > 0:
@@ -147,7 +145,7 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.advise(err)
 		}
-		// The histories are the same. A rank may have left the group, so report where each rank is.
+		// The histories do not differ. A rank may have left the group, so report where each rank is.
 		elsewhere := map[int]string{}
 		for _, r := range byKind[kindDiverged] {
 			if r.Deadlock != nil {
@@ -180,8 +178,8 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 	return cause
 }
 
-// unreported returns the cause of a fault that no rank explains. Either the failed rank is still in
-// the group and its report is late, or the rank has left without sending one.
+// unreported returns the error for a fault that no report explains. Either a report is late, or the
+// failed rank has left the group without sending one.
 func (q *inquiry) unreported(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.left {
@@ -202,8 +200,9 @@ func difference(ranks, others []int) []int {
 	})
 }
 
-// advise adds advice to err if a pool is suspect. After a fault of another group, ranks may realign
-// that pool at different points of their programs, and the advice says how to avoid this.
+// advise adds advice to err if a pool is suspect after a fault of another group. In that case,
+// ranks may realign the pool at different points of their programs, and the advice says how to
+// avoid this.
 func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
@@ -225,8 +224,8 @@ func (q *inquiry) mergeLost(reports []report) *RankLostError {
 	return e
 }
 
-// mergeLate merges the reports of ranks that waited for other ranks. It takes the texts from the
-// lowest rank's report, so that the result is the same on all ranks.
+// mergeLate merges the reports of ranks that waited for other ranks. The result is the same on all
+// ranks, because its texts come from the report of the lowest rank.
 func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -243,7 +242,7 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 		if !slices.Contains(e.Missing, r.from) {
 			continue
 		}
-		// Other ranks waited for r.from, which has reported what it was waiting for itself.
+		// Other ranks waited for r.from, which was itself waiting in a call.
 		e.Activity[r.from] = "waits in " + r.Doing
 		if len(r.Late.Missing) > 0 {
 			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
@@ -254,8 +253,8 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-// abortedError returns the error for a group that ranks have aborted. It names the ranks that
-// report their own abort and the ranks that others have named.
+// abortedError returns the error for a group that ranks have aborted, with the names of these
+// ranks.
 func (q *inquiry) abortedError(reports []report) error {
 	var ranks []int
 	why := ""
@@ -273,10 +272,9 @@ func (q *inquiry) abortedError(reports []report) error {
 		driver.RanksOf(distinct(ranks), q.ranks), why)
 }
 
-// comparable returns the histories that ranks compare after a fault. In Prefix mode these are the
-// histories of the pools that exist on all ranks, because ranks may be at different points of their
-// programs. If a rank has marked a pool suspect, comparable returns none, because histories may
-// then differ without a mistake in the program.
+// comparable returns the histories that ranks compare after a fault. In Prefix mode, these are the
+// histories of the pools that exist on all ranks. If a rank has marked a pool suspect, comparable
+// returns none, because histories may then differ although the program is correct.
 func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
@@ -287,14 +285,14 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 	return q.comparison.histories(), nil
 }
 
-// explainDivergence returns a DivergenceError for the first difference that it finds, or cause if
-// it finds none. It compares the histories of the pools, the current collective and, if every rank
-// has reported its call, the calls.
+// explainDivergence compares the histories of the pools and the current collective. If everywhere
+// is true, it also compares the calls that the ranks are in. It returns a DivergenceError for the
+// first difference that it finds, or cause if it finds none.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
-		// Ranks that wait for each other in different calls have stopped, so an event that only some of
-		// them have reached is a difference, too.
+		// Because ranks that wait for each other do not continue, an event that only some of them have
+		// reached is a difference, too.
 		{Mode: agreement.Exact},
 	}
 	if here := reportOf(cause).Doing + q.values.inStep(); everywhere {
@@ -317,9 +315,8 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	return cause
 }
 
-// messageCause merges the reports of unmatched messages into one error. If a collective has
-// detected the mismatch, all ranks exchange how many messages they had sent and received before
-// that collective.
+// messageCause returns the error for unmatched messages. If a collective has detected the mismatch,
+// the ranks exchange how many messages they had sent and received before that collective.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := q.comm.(driver.MessageCounts)

@@ -10,13 +10,13 @@ import (
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
 // memory with another library in the same process. The C library and the Python package are built
-// on it. A program written only in Go needs at most Do, which has two arguments that the methods of
-// Group lack: a path for one call, and a function that receives the sender of a message from
+// on it. A program written only in Go rarely needs it. Do has two arguments that the methods of
+// Group lack: a path for one call, and a function that is called with the sender of a message from
 // AnySource.
 //
-// Objects passed by a handle or an address remain the property of their owner. symmem never
-// destroys them, and the owner must keep them alive as long as the method's comment requires.
-// Pools, groups and streams passed as arguments must belong to the same Runtime.
+// symmem never destroys objects that are passed as a handle or an address. Their owner must keep
+// them alive for as long as the method's comment requires. Pools, groups and streams passed as
+// arguments must belong to the same Runtime.
 //
 // An Interop is a value that may be copied and used concurrently.
 type Interop struct {
@@ -25,18 +25,18 @@ type Interop struct {
 }
 
 // Close is like Runtime.Close, but when the context ends, it stops waiting for other ranks to
-// leave. It waits for them for at least one second. It is for a rank that has failed or must not
-// wait. If this rank serves the store, the other ranks cannot create groups afterwards.
+// leave, though not before one second has passed. Use it if this rank has failed or must not wait.
+// If this rank serves the store, the other ranks cannot create groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
-// Site returns the number of a location that is not in Go code, such as "model.py:120", for At.
-// Within a Runtime, the same text always has the same number. After 65,536 locations, further
-// locations have the number 0. Callers should call Site only if call sites are wanted.
+// Site returns a number for a location that is not in Go code, such as "model.py:120". The number
+// can be passed to At. Within a Runtime, the same text always has the same number. After 65,536
+// locations, further locations have the number 0.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At returns an Interop that attributes its calls to a call site. The argument is a number that
-// Site has returned, or 0 for no call site. If ranks make different calls, the error contains each
-// rank's call site.
+// At returns an Interop that attributes its calls to a call site. site is a number that Site has
+// returned, or 0 for no call site. The call sites appear in errors about ranks that make different
+// calls.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is like Pool.AllocOn.
@@ -52,9 +52,9 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
-// Value compares or combines a value across all ranks, as the method of Group for its operation
-// does. The result of ValueAny and ValueAll is 0 or 1. For an operation that only compares, the
-// result is the value.
+// Value compares or combines a value across all ranks, like the method of Group for the operation.
+// For ValueAny and ValueAll, the result is 0 or 1. For operations that only compare, it is the
+// value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
 	if g == nil || !c.Operation.known() {
 		return 0, invalid("%v on value %q", c.Operation, c.Name)
@@ -79,7 +79,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 // ValueCall contains the arguments of Interop.Value. The methods of Group define the operations.
 type ValueCall struct {
 	Operation ValueOperation
-	// Name is the name of the value, which ValueStep ignores.
+	// Name is the name of the value. ValueStep ignores it.
 	Name string
 	// Value is this rank's value. For ValueAny and ValueAll, 0 is false and any other value true.
 	Value int64
@@ -89,10 +89,9 @@ type ValueCall struct {
 	Text string
 }
 
-// Note adds an event to a pool's history. The event consists of kind and value, two non-negative
-// numbers whose meaning the caller defines, and which must be the same on all ranks of the domain.
-// If they differ, the next comparison of histories reports the event and its position. Note does
-// not wait.
+// Note adds an event with a kind and a value to a pool's history. The caller defines the meaning of
+// these two numbers, which must not be negative and must be the same on all ranks of the domain. If
+// they differ, the next comparison of histories reports it. Note does not wait.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
@@ -109,19 +108,19 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 }
 
 // Memory returns the memory at an address, for callers that know only the addresses of their
-// tensors. If the address lies in a live buffer of a pool, calls register and check the memory like
-// Buffer.Memory. For an address outside the open pools, the memory belongs to no pool: it may be
-// memory of another library, or of a buffer that was live when its pool was closed.
+// tensors. If the address lies in a live buffer of a pool, the result can be used like
+// Buffer.Memory. If the address lies outside the open pools, the result belongs to no pool. It may
+// then be memory of another library, or of a buffer that was live when its pool was closed.
 //
-// The caller must keep the memory alive until the work on it is complete, because its uses on other
-// streams and in captures are not recorded, unlike those of Buffer.Memory.
+// Unlike with Buffer.Memory, uses on other streams and in captures are not recorded, so the caller
+// must keep the memory alive until the work on it is complete.
 //
-// A lookup is ordered with the Alloc and Free calls of other goroutines: once the buffer has been
-// freed, calls that use the memory return ErrFreed, even if the address belongs to another buffer
-// by then.
+// Once the buffer has been freed, calls that use the memory return ErrFreed, even if the address
+// already belongs to another buffer.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer. It returns
-// ErrOutOfRange if the range exceeds the buffer, and ErrInvalid for a negative or excessive length.
+// ErrOutOfRange if the range extends past the end of the buffer, and ErrInvalid if bytes is
+// negative or too large for any buffer.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
@@ -133,8 +132,8 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 }
 
 // Buffer returns the live buffer that contains an address, even if its pool is closed. It returns
-// ErrForeign for an address outside the pools, and ErrFreed for an address of a pool that is in no
-// live buffer.
+// ErrForeign if the address belongs to no pool, and ErrFreed if it belongs to a pool but to no live
+// buffer.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	p := i.rt.registry.arenas.find(address)
 	if p == nil {
@@ -144,10 +143,10 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 }
 
 // Retire returns the buffer that begins at an address. From then on, Memory and Buffer return
-// ErrFreed for its addresses, but no other allocation gets its memory until it is freed. Retire is
-// for a caller that defers the Free, for example to free in the same order on all ranks. It returns
-// ErrForeign for an address outside the pools. It returns ErrDoubleFree if no buffer begins at the
-// address, or if that buffer has been freed or retired.
+// ErrFreed for the buffer's addresses, but its memory is not reused until the caller frees it.
+// Retire is for callers that free later, for example in an order that is the same on all ranks. It
+// returns ErrForeign if the address belongs to no pool, and ErrDoubleFree if no buffer begins there
+// or if the buffer has been freed or retired before.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.arenas.find(address)
 	if p == nil {
@@ -156,8 +155,8 @@ func (i Interop) Retire(address uintptr) (Buffer, error) {
 	return p.addresses.retire(address)
 }
 
-// Live returns the number of buffers of a pool that have been neither freed nor retired, and their
-// total size. If p is nil, Live counts the buffers of all pools, including closed ones.
+// Live returns the number and the total size of a pool's buffers that have been neither freed nor
+// retired. If p is nil, Live counts the buffers of all pools, including closed ones.
 func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return p.addresses.live()
@@ -179,15 +178,15 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 	return peerAddresses(g, address, bytes)
 }
 
-// Pending reports whether Pool.Register would register memory with a group, or realign the pool
-// after a fault. It does not communicate.
+// Pending reports whether Pool.Register would have anything to do: register memory with the group,
+// or realign the pool after a fault. It does not communicate.
 func (Interop) Pending(p *Pool, g *Group) bool {
 	return g != nil && Memory{pool: p}.registersWith(g)
 }
 
-// Registers reports whether a collective on a stream would first register memory or realign its
-// pool, as Pool.Register does, and would therefore wait for the other ranks of the group. Registers
-// itself does not communicate.
+// Registers reports whether a collective would first register its memory or realign a pool, like
+// Pool.Register, and would therefore wait for the other ranks of the group. Registers itself does
+// not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.inCapture())
@@ -199,10 +198,10 @@ type Call struct {
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
-	// Factor is the factor of PremulSum: finite, not 0, and the same on all ranks, which compare it.
-	// It is 0 for other reductions.
+	// Factor is the factor of PremulSum. It must be finite, not 0, and the same on all ranks. For
+	// other reductions, it must be 0.
 	Factor float64
-	// Root is the root, or the peer of Send and Recv, which may be AnySource.
+	// Root is the root. For Send and Recv, it is the peer; for Recv, it may be AnySource.
 	Root int
 	// Tag is the tag of Send and Recv.
 	Tag int
@@ -211,27 +210,25 @@ type Call struct {
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when the message of a Recv has arrived.
-	// Because the stream waits for Arrived, it must return soon and must not call symmem. A panic in
-	// Arrived fails the group.
+	// It must return quickly and must not call symmem, because the stream waits for it. A panic in
+	// Arrived makes the group fail.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
-	// Wait makes Do wait until the stream is idle, and return the first error of its work. On the
-	// host backend, the calling goroutine then does the work that other goroutines would otherwise
-	// do. Unlike Stream.Synchronize, Wait does not affect the history of pools. The context does not
-	// end a wait for late ranks, but the group's timeout does. While the stream is being captured, Do
-	// returns ErrCapturing and queues nothing.
+	// Wait makes Do wait until the stream is idle, and return the first error of the stream's work.
+	// Unlike Stream.Synchronize, this does not affect the history of pools. If other ranks are late,
+	// the group's timeout ends the wait, but the context does not. While the stream is being
+	// captured, Do returns ErrCapturing and queues nothing.
 	Wait bool
-	// More lists further calls that run together with this one, as one call. The ranks order and
-	// compare the calls as a whole, and NCCL runs them as one group of calls. The calls may run in
-	// any order, so none may use the result of another. Messages, AllReduceRMSNorm and nested lists
-	// are refused. The Wait and Path of the first call apply to all. If a later call asks for a
-	// different path, Do returns an error.
+	// More lists further calls that run together with this one, as one call. The calls may run in any
+	// order, so none may use the result of another. Messages, AllReduceRMSNorm and nested lists are
+	// not permitted. Wait and Path of the first call apply to all calls; a later call must not ask
+	// for a different path.
 	More []Call
-	// Path chooses the path of this call: PathPlain, PathWindow, PathDirect or PathTwoLevel. For any
-	// other value, the group's choice applies. Path must be the same on all ranks.
+	// Path chooses the path of this call, and must be the same on all ranks. With PathDefault or
+	// PathAuto, the group's choice applies.
 	Path PathChoice
 }
 
@@ -283,7 +280,6 @@ func (c *Call) queueAll(ctx context.Context, g *Group, s *Stream, site uint32) e
 	return queueList(ctx, g, s, list)
 }
 
-// list returns the call and those of More, attributed to a call site.
 func (c *Call) list(g *Group, site uint32) ([]*collective, error) {
 	first := c.collective(g.rank, site)
 	list := []*collective{&first}
@@ -303,7 +299,6 @@ func (c *Call) list(g *Group, site uint32) ([]*collective, error) {
 	return list, nil
 }
 
-// collective returns the call for a rank, attributed to a call site.
 func (c *Call) collective(rank int, site uint32) collective {
 	count := c.Count
 	if c.Splits != nil && count == 0 {
@@ -316,6 +311,6 @@ func (c *Call) collective(rank int, site uint32) collective {
 	}
 }
 
-// Observe adds an observer and returns a function that removes it. A new observer is not notified
-// of existing segments, which Pool.Segments lists.
+// Observe adds an observer and returns a function that removes it. The observer is not notified of
+// segments that already exist; Pool.Segments lists them.
 func (i Interop) Observe(o Observer) (remove func()) { return i.rt.observers.add(&o) }

@@ -22,15 +22,15 @@ type CheckLevel int
 
 // The check levels.
 const (
-	// CheckDefault selects CheckEvery if it is free, as on the host backend, and CheckRegistration
-	// otherwise.
+	// CheckDefault selects CheckEvery if that costs nothing, as on the host backend, and
+	// CheckRegistration otherwise.
 	CheckDefault CheckLevel = iota
 	// CheckOff compares nothing. If ranks differ, they compute wrong results without an error.
 	CheckOff
 	// CheckRegistration compares ledgers at registrations, in Check, and at intervals in the
-	// background. It adds nothing to the hot path, but may report a divergence late.
+	// background. It does not slow down collectives, but may report a divergence late.
 	CheckRegistration
-	// CheckEvery also compares every collective's operation, count, type, path and place before
+	// CheckEvery also compares the operation, count, type, path and place of every collective before
 	// its result is used.
 	CheckEvery
 )
@@ -45,7 +45,6 @@ func ParseCheckLevel(name string) (CheckLevel, error) {
 	return parseName[CheckLevel](name, checkNames, "check level")
 }
 
-// nameOf returns the name of a value. names[i] is the name of value i.
 func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	if value >= 0 && int(value) < len(names) {
 		return names[value]
@@ -83,54 +82,53 @@ type Options struct {
 	Backend string
 	// Tuning is the file of the table that determines the paths of collectives, as written by symmem
 	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies. If that is
-	// empty, too, the table is read from TuningFile or, if that file does not exist, is the built-in
-	// table, which BuiltInTuning also selects.
+	// empty, too, the table is read from TuningFile. If that file does not exist, or if Tuning is
+	// BuiltInTuning, the built-in table is used.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
-	// Deterministic makes every reduction of every group compute the bits that a formula defines. A
-	// group that cannot do so returns an error when it is created, as do groups of GPUs on several
-	// machines or without direct access to each other's memory. Communicators of other libraries
-	// cannot be adopted in this mode. Deterministic must be the same on every rank.
+	// Deterministic selects the order in which reductions combine values. With every formula except
+	// FormulaAny, creating a group returns an error if the group cannot use the formula, for example
+	// because its GPUs are on several machines or cannot access each other's memory. Communicators of
+	// other libraries cannot be adopted then. Deterministic must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
-	// CheckInterval is the interval at which CheckRegistration compares in the background. 0 selects
-	// one second, and a negative value disables it.
+	// CheckInterval is the interval at which CheckRegistration compares ledgers in the background. 0
+	// selects one second, and a negative value disables these comparisons.
 	CheckInterval time.Duration
-	// Timeout bounds each wait for another rank if the wait has no deadline of its own. 0 selects 30
-	// s. A group may have another timeout: see GroupOptions and Group.SetTimeout.
+	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects 30 s. A
+	// group may have a different timeout: see GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
 	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that names
-	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,
-	// and a negative value disables warnings.
+	// them. It repeats the warning every 2*WarnAfter. 0 selects 30 s, and a negative value disables
+	// warnings.
 	WarnAfter time.Duration
-	// Logger receives warnings about late ranks. If a user function panics and no call returns the
-	// panic as an error, Logger receives it with its stack. nil selects slog.Default(). The handler
-	// must not call symmem, which may hold the lock of a pool or a group while it logs.
+	// Logger receives warnings about late ranks, and panics of user functions that no call returns as
+	// an error. nil selects slog.Default(). The handler must not call symmem, which may hold the lock
+	// of a pool or a group while it logs.
 	Logger *slog.Logger
 	// OnLate, if set, receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
 	// OnEvent, if set, is called for every event on this rank. It usually runs on the goroutine that
-	// caused the event, before the call that caused the event returns. If another goroutine is
-	// already delivering events of the same pool or group, that goroutine delivers the event instead.
-	// Package event documents the order of events. symmem holds no lock while OnEvent runs, so
-	// OnEvent may call symmem. A panic in OnEvent is logged. OnEvent must not modify the Event, which
-	// is valid until OnEvent returns; copy it to keep it.
+	// caused the event, before the call that caused it returns. If another goroutine is already
+	// delivering events of the same pool or group, OnEvent runs on that goroutine instead. See
+	// package event for the order of events. OnEvent may call symmem. A panic in OnEvent is logged.
+	// The Event is valid only until OnEvent returns, and must not be modified.
 	OnEvent func(*event.Event)
-	// Trace is a folder in which this rank writes a trace: a file with the events that OnEvent
-	// receives, which stays readable if the process is killed. If Trace is empty, SYMMEM_TRACE
-	// applies. Package trace reads the file, and symmem diff compares those of all ranks.
+	// Trace is a folder in which this rank writes a trace, a file with the events that OnEvent
+	// receives. The file is readable even if the process is killed. If Trace is empty, SYMMEM_TRACE
+	// applies. Package trace reads traces, and symmem diff compares the traces of all ranks.
 	Trace string
 	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty,
-	// SYMMEM_HTTP applies. "unix" serves each rank on a Unix socket, for symmem status. With an
-	// address, "host:port", one rank of each machine also serves all ranks of the machine there. If
-	// an address cannot be served, Open logs this and succeeds.
+	// SYMMEM_HTTP applies. With "unix", each rank serves its view on a Unix socket, for symmem
+	// status. With an address, "host:port", one rank of each machine also serves the views of all
+	// ranks of the machine at that address. If that fails, Open logs the error and succeeds.
 	HTTP string
-	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
-	// Otherwise a Send and its Recv must be called between the same two collectives of their group.
-	// At CheckEvery, each collective then compares how many messages the ranks have sent and
-	// received before it. UnorderedMessages must be the same on every rank.
+	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely. If
+	// it is false, a Send and its Recv must be called between the same two collectives of their
+	// group; at CheckEvery, the ranks check this in each collective. UnorderedMessages must be the
+	// same on every rank.
 	UnorderedMessages bool
 	// CallSites records the file and line of every allocation, for error messages. It costs about a
 	// microsecond per allocation.
@@ -139,14 +137,14 @@ type Options struct {
 	// of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the errors that
 	// symmem prevents.
 	Scatter uint64
-	// Interrupted, if set, is called about a hundred times a second while a collective waits for other
-	// ranks on its caller's goroutine, because no context can end that wait. If Interrupted returns an
-	// error or panics, the group is aborted and the collective returns an ErrInterrupted that wraps
-	// the error. Interrupted must return quickly and must not call symmem.
+	// Interrupted, if set, can end waits that no context can end. It is called about a hundred times
+	// a second while a collective waits for other ranks on the caller's goroutine. If Interrupted
+	// returns an error or panics, the group is aborted and the collective returns an ErrInterrupted
+	// that wraps the error. Interrupted must return quickly and must not call symmem.
 	Interrupted func() error
 }
 
-// wrapInterrupted returns the function that a device calls instead of Options.Interrupted, or nil.
+// wrapInterrupted makes the errors of Options.Interrupted match ErrInterrupted.
 func wrapInterrupted(interrupted func() error) func() error {
 	if interrupted == nil {
 		return nil
@@ -313,7 +311,7 @@ func chosenBackend(name string) (driver.Backend, error) {
 		name, strings.Join(names, ", "), ErrInvalid)
 }
 
-// closeTimeout returns how long a Close waits for work of this rank.
+// closeTimeout limits how long Close waits for this rank's work.
 func closeTimeout(timeout time.Duration) time.Duration { return 2 * timeout }
 
 // asTimeoutError converts an error that was caused by the expiry of closeTimeout to a TimeoutError.
@@ -325,7 +323,7 @@ func asTimeoutError(err error, timeout time.Duration) error {
 	return &TimeoutError{Doing: operation, Waited: closeTimeout(timeout)}
 }
 
-// messageOrder describes the order of messages, which ranks compare.
+// messageOrder describes UnorderedMessages in the settings that ranks compare.
 func (o Options) messageOrder() string {
 	if o.UnorderedMessages {
 		return "unordered"

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// PathChoice selects how the path of collectives is chosen.
+// PathChoice determines the path of collectives.
 type PathChoice int
 
 // The path choices.
@@ -25,8 +25,8 @@ const (
 	// PathDirect selects the direct path if it is possible, and otherwise the path that PathAuto would
 	// select if there were no direct path.
 	PathDirect
-	// PathTwoLevel selects the two-level path in groups on several machines if it is possible, and
-	// otherwise the path that PathAuto selects.
+	// PathTwoLevel selects the two-level path if it is possible and the group's ranks run on several
+	// machines. Otherwise, it selects the path that PathAuto selects.
 	PathTwoLevel
 )
 
@@ -40,13 +40,14 @@ func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
-// reason explains the choice of a path. Creating a reason is cheap, because only String formats the
-// text.
+// reason explains the choice of a path. Only String formats the text, so that choosing a path stays
+// cheap.
 type reason struct {
 	where string         // describes whether the buffers lie in windows
-	text  string         // the remaining text, or its beginning if table is set
+	text  string         // the rest of the text; if table is set, the table's reason follows
 	table *tuning.Reason // set if the table decided
-	// direct explains why the call does not take the direct path, if that was requested or possible.
+	// direct explains why the call does not take the direct path. It is nil if that path was neither
+	// requested nor possible.
 	direct *reason
 }
 
@@ -68,15 +69,15 @@ func (r reason) String() string {
 
 type router struct {
 	comm   driver.Communicator
-	ranks  int           // number of ranks
+	ranks  int
 	tuning *tuning.Table // the table for this device and number of ranks
 	shape  tuning.Shape
 	choice atomic.Int32 // a PathChoice
 }
 
-// prepare prepares the group for the paths that its calls may take. It is collective. All ranks
-// make the same decisions, because these depend only on SetPath and the settings that the ranks
-// agreed on.
+// prepare prepares the group for the paths that its calls may take. It is collective, and does the
+// same on all ranks, because it depends only on SetPath and on the settings that the ranks agreed
+// on.
 func (r *router) prepare(ctx context.Context) error {
 	if levels, ok := r.comm.(driver.TwoLevels); ok && r.takesTwoLevels() {
 		if err := levels.UseTwoLevels(ctx); err != nil {
@@ -113,20 +114,19 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route asks the backend what it offers for a call, chooses the path and stores the path in the
-// call. It considers the direct, the two-level and the window path, in this order, and chooses the
-// first one that the backend supports for the call and that the path choice or the tuning table
-// prefers. The window path also requires windows. If none of the three applies, route chooses the
-// plain path. The reason explains the choice; where describes the buffers. If no path is possible,
-// route returns an error.
+// route chooses the path of a call and stores it in the call. It considers the direct, the
+// two-level and the window path, in this order. It chooses the first of them that the backend
+// supports for the call and that the path choice or the tuning table prefers, and the plain path if
+// there is none. The window path also requires that the buffers lie in windows. If no path is
+// possible, route returns an error. where describes the buffers in the returned reason.
 //
 // If the call has no path choice, the group's choice applies. The result depends only on the call,
 // on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same path.
 //
-// If the buffers lie in windows, ranks cannot disagree on whether a call works in place. The
-// smaller buffer has the same place on all ranks, so if it is this rank's part of the larger
-// buffer, it overlaps the part of a different rank on all other ranks, where check returns an
-// error. Outside windows, such a disagreement does not matter.
+// All ranks also agree on whether a call on windows works in place, that is, whether the smaller
+// buffer is the rank's own part of the larger buffer. If that were true only on some rank, the
+// smaller buffer, which has the same place on all ranks, would overlap a different part on the
+// others, and check returns an error for that. Outside windows, ranks may disagree.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -160,7 +160,7 @@ func (r *router) route(
 	return offer, why, err
 }
 
-// refusal returns an error if a call cannot take the plain path, which is the last resort.
+// refusal returns an error if a call cannot take the plain path either.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -170,13 +170,12 @@ func refusal(offer driver.Offer, direct *reason) error {
 }
 
 // direct reports whether a call takes the direct path, and why. The reason is nil if the direct
-// path was neither requested nor possible, or if the path choice or the operation excludes it.
-// Among calls without data, only barriers and norms can take the direct path.
+// path was neither requested nor possible, or if the path choice or the operation excludes it. A
+// call without data takes the direct path only if it is a barrier or a norm.
 //
-// A barrier takes the direct path whenever it can. The tuning table cannot decide, because a
-// barrier has no size. The direct path is faster, because symmem's kernel only waits for its peers,
-// whereas NCCL reduces bytes. The minimum and maximum of floats also take the direct path whenever
-// they can, because NCCL ignores NaNs.
+// A barrier takes the direct path whenever it can, because symmem's kernel only waits for its
+// peers, whereas NCCL also reduces data. The minimum and maximum of floats also take the direct
+// path whenever they can, because NCCL ignores NaNs.
 func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
@@ -217,7 +216,7 @@ func (r *router) direct(
 	return false, nil
 }
 
-// ruleOf returns the path that the tuning table prefers to the plain and the window path.
+// ruleOf returns the direct or the two-level path if the tuning table prefers it for a call.
 func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 	return r.tuning.ChooseDirect(
 		ruleName(call.Operation), bytesOf(call, r.ranks),
@@ -252,8 +251,8 @@ func ruleName(o driver.Operation) string {
 	}
 }
 
-// bytesOf returns the size of a call's larger buffer, which the tuning table uses. The size is the
-// same on every rank.
+// bytesOf returns the size by which the tuning table chooses, which is that of a call's larger
+// buffer. It is the same on every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.Uneven() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())

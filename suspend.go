@@ -21,8 +21,8 @@ type Contents int
 const (
 	// DiscardContents discards the contents, so that the memory contains zeros after Resume.
 	DiscardContents Contents = iota
-	// KeepContents copies all mapped memory of the pool to pageable host memory. Resume copies it
-	// back.
+	// KeepContents copies the contents of all mapped memory of the pool to pageable host memory.
+	// Resume copies them back.
 	KeepContents
 )
 
@@ -37,20 +37,20 @@ func (c Contents) String() string {
 // The states of a suspender.
 const (
 	poolOpen int32 = iota
-	// poolSuspending: calls are refused while the ranks agree on the suspension and release memory. If
-	// the ranks do not agree, the state returns to poolOpen.
+	// poolSuspending: the ranks agree on the suspension and release memory. If they do not agree, the
+	// state returns to poolOpen.
 	poolSuspending
 	poolSuspended
-	// poolResuming: memory is being mapped. If a rank has too little, the state returns to
+	// poolResuming: memory is being mapped. If a rank has too little memory, the state returns to
 	// poolSuspended.
 	poolResuming
 )
 
 // suspender implements Pool.Suspend and Pool.Resume.
 //
-// Its state changes from poolOpen to poolSuspending, poolSuspended and poolResuming, and back to
+// The state changes from poolOpen to poolSuspending, poolSuspended and poolResuming, and back to
 // poolOpen. Only the goroutine that has set poolSuspending or poolResuming may change the state
-// again; Close waits until that goroutine has done so. In all states but poolOpen, Pool.calls and
+// again, and Close waits until it has done so. In all states but poolOpen, Pool.calls and
 // segmentTable.refuses make the pool refuse calls.
 //
 // Suspend closes Pool.calls before it locks the domain's Group.mu, because a call in progress may
@@ -72,8 +72,8 @@ var errPoolSuspended = &refusalError{
 	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
 }
 
-// begin changes the state from old to next. If the state equals done, begin returns false and no
-// error.
+// begin changes the state from old to next. If the state is done, there is nothing to do, and begin
+// returns false without an error.
 func (s *suspender) begin(old, next, done int32) (bool, error) {
 	switch {
 	case s.pool.isClosed():
@@ -114,7 +114,7 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 }
 
 // refuseCalls makes the pool refuse calls and waits for the calls in progress. It returns ErrBusy
-// if they do not end in time. The caller must open Pool.calls again, also after an error.
+// if they take too long. The caller must open Pool.calls again, even after an error.
 func (s *suspender) refuseCalls(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, workLimit(s.timeout()))
 	defer cancel()
@@ -133,9 +133,9 @@ func (s *suspender) timeout() time.Duration {
 	return s.pool.rt.opts.Timeout
 }
 
-// release agrees with the other ranks and then releases memory. A rank with calls in progress
-// passes ErrBusy, which becomes the result of all ranks. release sets committed once the ranks have
-// agreed on the suspension.
+// release releases memory if all ranks agree. busy is an error if this rank has calls in progress;
+// all ranks then return an error. release sets committed once the ranks have agreed on the
+// suspension.
 func (s *suspender) release(
 	ctx context.Context, held []*segment, busy error, committed *bool,
 ) (released Suspension, err error) {
@@ -173,9 +173,9 @@ func (s *suspender) release(
 	return released, errors.Join(errs...)
 }
 
-// agree compares the pool's history across ranks and exchanges refusals, the reasons why ranks
-// cannot suspend or resume the pool. If any rank refuses, agree returns the first refusal. The
-// caller must hold the domain's Group.mu.
+// agree compares the pool's history across ranks and exchanges refusals, that is, the reasons why
+// ranks cannot suspend or resume the pool. If any rank refuses, agree returns the first refusal.
+// The caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.meet(ctx, &meeting{
 		tag: tag, pools: []*Pool{s.pool},
@@ -188,13 +188,13 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 }
 
 // workLimit limits how long Suspend waits for calls in progress, and then for unfinished work on
-// streams. The waits let Suspend succeed if the work is about to complete. Even idle streams need a
-// wait, because CUDA takes some time to reach an event on them. The limit is a small part of the
-// timeout, because meanwhile the other ranks wait for this rank's answer.
+// streams. Suspend has to wait even for idle streams, because CUDA takes some time to reach an
+// event. The limit is a small part of the timeout, because the other ranks are waiting for this
+// rank meanwhile.
 func workLimit(timeout time.Duration) time.Duration { return min(time.Second, timeout/4) }
 
-// prepare prepares the segments and windows. It returns an error if work, a capture or a lack of
-// memory prevents the suspension.
+// prepare prepares the segments and windows. It returns an error if unfinished work, a capture or a
+// lack of host memory prevents the suspension.
 func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool) error {
 	if capturing {
 		return ErrCapturing
@@ -255,8 +255,9 @@ func (s *suspender) resume(ctx context.Context) error {
 	return err
 }
 
-// mapAgain maps the memory of this rank again, unless some rank has too little memory or the ranks
-// differ, and reports whether it has done so. A fault of the domain does not prevent the mapping.
+// mapAgain maps this rank's memory again, and reports whether it has done so. It maps nothing if
+// the ranks differ, or if some rank has too little memory. After a fault of the domain it maps the
+// memory without asking the other ranks.
 func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	g := s.pool.domain
 	var fault error

@@ -25,8 +25,8 @@ const (
 	MaxValueNames = driver.MaxValueNames // number per group
 )
 
-// ValueOperation names a method of Group that compares or combines a value of each rank. Ranks
-// exchange its numbers, so they must not change.
+// ValueOperation identifies a method of Group that compares or combines a value of each rank. Ranks
+// exchange these numbers, so they must not change.
 type ValueOperation uint64
 
 // The operations on values. 0 is invalid.
@@ -66,7 +66,7 @@ func (o ValueOperation) compares() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
 
-// hasText reports whether ranks exchange the digest of a text. Only reports contain the text.
+// hasText reports whether the value is a text, of which ranks exchange only a digest.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
 type values struct {
@@ -77,12 +77,12 @@ type values struct {
 	events *groupEvents
 	state  *ranked.Spin[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
-	// last holds this rank's latest calls with any name; guarded by Group.state.
+	// last holds this rank's latest calls, whatever their names; guarded by Group.state.
 	last [lastValues]event.Event
 	// count is the number of calls so far; guarded by Group.state.
 	count uint64
-	// launched is the value of Values.Collectives at the latest step; guarded by valueName.mu of
-	// stepName.
+	// launched is what driver.Values.Collectives returned at the latest step; guarded by the mu of
+	// stepName's valueName.
 	launched   uint64
 	latestStep string // description of the latest step; guarded by Group.state
 }
@@ -94,7 +94,7 @@ func (v *values) beginStep(c *valueCall) {
 	v.latestStep = text
 }
 
-// inStep returns a text that names this rank's step, or "" if it is in none.
+// inStep describes this rank's current step, or returns "" before the first step.
 func (v *values) inStep() string {
 	v.state.Lock()
 	defer v.state.Unlock()
@@ -104,11 +104,10 @@ func (v *values) inStep() string {
 	return ", step " + v.latestStep
 }
 
-// lastValues is the number of calls that are kept for errors.
+// lastValues is the number of earlier calls that an error lists.
 const lastValues = 10
 
-// combine runs one call: it gathers the values of all ranks, compares them and folds them into the
-// result.
+// combine gathers the values of all ranks, checks that the calls match, and combines the values.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
 	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
@@ -146,11 +145,10 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// what is the text of the step that begins or, for ValueAgreeString, the quoted beginning of the
-	// text.
+	// what is the text of a step or, for ValueAgreeString, the quoted beginning of the string.
 	what string
-	// launched is the number of collectives that this rank has launched since the previous step or,
-	// for ValueAgreeString, the second half of the text's digest.
+	// launched is the number of collectives that this rank has launched since the previous step. For
+	// ValueAgreeString, it holds the second half of the string's digest instead.
 	launched uint64
 }
 
@@ -165,7 +163,7 @@ func (c *valueCall) event() event.Event {
 	return e
 }
 
-// eventOf describes the call of a rank from its words.
+// eventOf decodes words into an event that describes the call.
 func eventOf(w driver.Words) event.Event {
 	o := ValueOperation(w[0])
 	e := event.Event{Kind: event.KindInteger, Operation: o.String(), Value: int64(w[1])}
@@ -183,7 +181,8 @@ func eventOf(w driver.Words) event.Event {
 	return e
 }
 
-// floatBits returns the bits by which floats are compared, which are the same for all NaNs.
+// floatBits returns the bits of a float. For all NaNs, it returns the same bits, so that they
+// compare as equal.
 func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
@@ -191,9 +190,9 @@ func floatBits(value float64) int64 {
 	return int64(math.Float64bits(value))
 }
 
-// fold combines the words of all ranks into the result. It reports whether the calls match: the
-// operations must be the same, and if the operation only compares, all other words must be the
-// same, too. It returns an error if a rank sent an invalid operation.
+// fold combines the values of all ranks. It reports whether the calls match: the operations must be
+// the same and, for operations that only compare, the values, too. It returns an error if a rank
+// has sent an unknown operation.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
@@ -234,8 +233,8 @@ func boolToInt(b bool) int64 {
 // stepName is the name of all steps. Names of values do not begin with a space.
 const stepName = " step"
 
-// step compares the step that begins and the number of collectives launched since the previous
-// step.
+// step implements Group.Step. The ranks compare the text of the step and the number of collectives
+// that they have launched since the previous step.
 func (v *values) step(ctx context.Context, what string, site uint32) error {
 	ctx = orBackground(ctx)
 	if !v.rt.stepGuard {
@@ -277,7 +276,7 @@ type valueName struct {
 	calls  uint64         // guarded by mu
 }
 
-// byName returns the valueName for a name, without a lock if the name is known.
+// byName returns the valueName for a name. It takes a lock only if the name is new.
 func (v *values) byName(name string) (*valueName, error) {
 	if n := v.known()[name]; n != nil {
 		return n, nil
