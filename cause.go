@@ -25,7 +25,7 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout limits one exchange of reports, or three quarters of the group's timeout if that is
+// reportTimeout limits one exchange of reports, unless three quarters of the group's timeout are
 // less. Ranks that are waiting in a call join the exchange at once. If a rank does not join in
 // time, the others decide without its report.
 const reportTimeout = 2 * time.Second

@@ -51,7 +51,7 @@ func (g *Group) Broadcast(
 }
 
 // Reduce combines count elements of every rank's send and stores the result in the root's recv.
-// Every rank must pass a recv, although only the root's is written.
+// Every rank must pass a recv, although only the root's recv is written.
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {
@@ -89,14 +89,14 @@ func (g *Group) Recv(
 	})
 }
 
-// Barrier queues a collective that moves no data and completes once all ranks have reached it.
+// Barrier queues a collective without data, which completes once all ranks have reached it.
 func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. If the group has kept a plan for the call, run takes a hot path with few
-// function calls and no defer. Leaving out the defer is safe, because the only user code between
-// enter and leave is Options.OnEvent, whose caller has a defer.
+// run queues a collective. If the group has kept a plan for the call, run takes a fast path without
+// a defer. This is safe, because Options.OnEvent is the only user code that runs between enter and
+// leave, and submitEntered calls leave if OnEvent does not return.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -132,9 +132,9 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly queues a call if it has no plan yet, in which case p is nil, or if the use of its
-// buffers must be recorded. Unless the call is invalid on every rank, the use is recorded even if
-// the call is refused later.
+// runSlowly queues a call that has no plan yet, or whose buffers' use must be recorded. p is the
+// plan, or nil. Unless the call is invalid on every rank, the use is recorded even if the call is
+// refused later.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v visit) error {
 	defer v.leave(c.send.pool, c.recv.pool)
 	more, err := c.enterOthers()
@@ -154,7 +154,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v vi
 	}
 	recordUse := s.mustRecordUse(c)
 	if recordUse && g.life.fault.Load() != resolved {
-		// Record the use first: other ranks may queue the call even if this rank refuses it.
+		// Record the use even if this rank refuses the call later, because other ranks may queue it.
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
 			s.useBoth(others[2], others[3])); err != nil {
 			return err
@@ -183,7 +183,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v vi
 	return g.life.awaitCause(err)
 }
 
-// otherVisits holds the visits to the pools of a norm's buffers other than send and recv.
+// otherVisits holds the visits to the pools that enterOthers has entered.
 type otherVisits struct {
 	pools         [4]*Pool
 	first, second visit
@@ -229,8 +229,8 @@ func (g *Group) SendTagged(
 // RecvTagged receives count elements from a peer of the group, or from any rank if peer is
 // AnySource. The sender must call SendTagged with the same tag. Receives with the same tag match
 // messages in the order of the calls. A receive from AnySource accepts the message that arrives
-// first, and later receives with the same tag wait until one has. Interop.Do reports the sender to
-// Call.Arrived.
+// first; later receives with the same tag wait until it has accepted one. To learn the sender, use
+// Interop.Do and Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -239,13 +239,13 @@ func (g *Group) RecvTagged(
 	})
 }
 
-// AllToAllV sends a part of send to each rank and stores a part from each rank in recv, as splits
-// describes. Parts may have any size, including 0, and sizes may differ between ranks. The parts of
-// recv must not overlap. send and recv may be the same memory.
+// AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
+// contains the sizes of the parts. Parts may be empty, and sizes may differ between ranks. The
+// parts of recv must not overlap. send and recv may be the same memory.
 //
-// If a rank sends a peer a different number of elements than the peer expects, no buffer is
-// written, and all ranks return a MessageError that names each such pair of ranks. Without
-// CheckEvery, only the ranks of these pairs return it.
+// If a rank sends a different number of elements than the peer expects, no buffer is written, and
+// all ranks return a MessageError that names each such pair of ranks. At lower check levels, only
+// the ranks of these pairs return the error.
 //
 // AllToAllV registers no memory and copies the lists in splits. A call of AllToAllV on one rank
 // does not match an AllToAll on another, even if all counts are equal.
@@ -276,9 +276,9 @@ func (g *Group) AllGatherV(
 }
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
-// stores this rank's part in recv. For an in-place call, pass this rank's part of send as recv. In
-// all other respects ReduceScatterV is like AllGatherV, except that large parts are faster if send,
-// rather than recv, is registered.
+// stores this rank's part in recv. For an in-place call, pass this rank's part of send as recv. On
+// the direct path, large parts are faster if send is registered with the group. In all other
+// respects, ReduceScatterV is like AllGatherV.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -311,9 +311,9 @@ func (g *Group) Scatter(
 	})
 }
 
-// AllReduceRMSNorm fuses the operations at the end of a layer that is split across ranks: an
+// AllReduceRMSNorm combines the operations at the end of a layer that is split across ranks: an
 // all-reduce, an addition to the residual, a norm and, if a.Quant is set, a quantization to 8 bits.
-// It computes for every element
+// For every element, it computes
 //
 //	y         = round(the sum of all ranks' Input)      as AllReduce computes it
 //	Residual  = round(y + Residual)
@@ -322,8 +322,8 @@ func (g *Group) Scatter(
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
 // Package driver/formula defines the results bit by bit: every rank and every run produces the same
-// bits, and the bits of a row do not depend on the number of rows. Quantized holds the quantized
-// elements of Output, even if Output is unset.
+// bits, and the bits of a row do not depend on the number of rows. Quantized is computed even if
+// Output is left out.
 //
 // On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
 // an ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
@@ -335,8 +335,8 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
 
-// normalize runs AllReduceRMSNorm with a path choice and a call site. wait is set if the caller
-// calls Synchronize next.
+// normalize implements AllReduceRMSNorm and Interop.Do. If wait is set, the caller calls
+// Synchronize next.
 func (g *Group) normalize(
 	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32, wait bool,
 ) error {
@@ -352,9 +352,9 @@ func (g *Group) normalize(
 	return g.run(ctx, s, c)
 }
 
-// launchOn queues a plan on a stream. If another library owns the stream and is capturing it,
-// launchOn records the plan in the capture instead. wait is set if the caller calls Synchronize
-// next, in which case the stream is not being captured.
+// launchOn queues a plan on a stream or, if another library is capturing the stream, records it in
+// the capture. If wait is set, the stream is not being captured, and the caller calls Synchronize
+// next.
 func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
@@ -378,9 +378,9 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 }
 
 // Explain returns the path that a collective on these buffers would take now, and the reason. If
-// the tuning table decides, the reason includes the table's limits, which may differ for in-place
-// calls. Explain assumes Sum for a reduction and even splits for AllToAllV. It queues nothing and
-// does not communicate.
+// the tuning table decides, the reason includes the table's limits; for in-place calls, these may
+// differ. Explain assumes Sum for reductions, and parts of the same size for operations with
+// splits. It queues nothing and does not communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

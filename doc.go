@@ -6,12 +6,12 @@
 //
 // A [Runtime] represents this process as a rank. The ranks of a [Group] communicate with each
 // other. The first group is the world, and [Group.Split] creates more. A [Pool] allocates [Buffer]s
-// in segments. A pool may have a domain, a group whose ranks promise to make the same allocations
-// in the same order. Allocations in a [Scope] come from a pool, and the end of the scope registers
-// the pool's new segments with a group. A segment registered with a group is a window. Collectives
-// on buffers in windows can take the window path and, on GPUs, the direct path. Collectives on
-// memory outside windows take the plain path or, for small messages, the direct path. A tuning
-// table determines the path; [Group.Explain] returns the path and the reason for it.
+// in segments. A pool may have a domain, a group whose ranks must make the same allocations in the
+// same order. Allocations in a [Scope] come from a pool, and the end of the scope registers the
+// pool's new segments with a group. The registration of a segment with a group creates a window.
+// Collectives on buffers in windows can take the window path and, on GPUs, the direct path.
+// Collectives on memory outside windows take the plain path or, for small messages, the direct
+// path. A tuning table determines the path; [Group.Explain] returns the path and the reason for it.
 //
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
@@ -23,44 +23,45 @@
 //
 // Every rank of a group must make the same calls in the same order. A call is queued on a stream; a
 // nil stream selects the runtime's default stream. On the host backend, a small call on an idle
-// stream runs before it returns. Counts are in elements, as in NCCL, and send and recv may be the
-// same memory where NCCL permits in-place calls.
+// stream runs before the method returns. Counts are in elements, as in NCCL. send and recv may be
+// the same memory if NCCL permits an in-place call.
 //
 // A call may first register memory of a pool that the group has not registered yet, and wait for
-// the other ranks to do the same. The context of a collective bounds that wait; if the context ends
-// first, the call is not queued. The context does not cancel queued work, which ends only when it
-// completes or when [Options].Timeout expires, but [Stream.Synchronize] takes a context that bounds
-// the wait for queued work. In every call, a nil context stands for context.Background.
+// the other ranks to do the same. The context of a collective limits that wait; if the context ends
+// first, the call is not queued. The context does not cancel queued work, which runs until it
+// completes or until [Options].Timeout expires. To limit the wait for queued work, pass a context
+// to [Stream.Synchronize]. In every call, a nil context stands for context.Background.
 //
 // A call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported] before anything is queued, so
 // the buffers are untouched and the group remains usable. [ErrClosed] means that the group or its
-// runtime is closed. Any other error is a fault of the group. The call itself, [Stream.Synchronize]
-// or a wait for an [Event] returns the fault, and the output of the call must not be used.
+// runtime is closed. Any other error is a fault of the group. The call, [Stream.Synchronize] or a
+// wait for an [Event] returns the fault, and the output of the call must not be used.
 //
 // # Messages
 //
 // [Group.SendTagged] and [Group.RecvTagged] transfer a message from one rank of a group to another.
-// For each pair of ranks and each tag, the k-th Send matches the k-th Recv, in the order of calls
-// on each rank, regardless of the streams on which they are queued. Two ranks may send to each
-// other at the same time, at any size, because a Send whose Recv has not been called yet buffers
-// the rest of the message and lets the stream continue. If messages are unmatched when the group
+// For each pair of ranks and each tag, the k-th Send matches the k-th Recv. Only the order of the
+// calls on each rank counts, not the streams on which they are queued. Two ranks may send each
+// other messages of any size at the same time: even if Recv has not been called yet, a Send does
+// not block its stream, because the message is buffered. If messages are unmatched when the group
 // closes, Close returns a MessageError. Unless Options.UnorderedMessages is set, an unmatched
 // message is reported as early as the next collective.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
 // sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory and sends nothing. Each
 // pair of ranks may have 1024 messages in flight, and a further Send waits until one of them has
-// been received. A Send in a graph reserves one of these 1024 slots, and memory for the message,
-// for the lifetime of the graph, so a replay waits on its stream until the message of the previous
-// replay has been received. If graphs have reserved all slots, Send returns ErrUnsupported.
+// been received. A Send in a graph reserves memory for the message, and one of these 1024 slots,
+// for the lifetime of the graph. A replay therefore waits on its stream until the message of the
+// previous replay has been received. If graphs have reserved all slots, Send returns
+// ErrUnsupported.
 //
 // # Comparison
 //
-// Placement is a pure function of the history of requests, which every pool records in a ledger
-// with a rolling digest. Ranks compare ledgers before they register anything and, at level
+// The placement of buffers depends only on the history of requests, which every pool records in a
+// ledger with a rolling digest. Ranks compare ledgers before they register anything and, at level
 // [CheckEvery], compare every collective before its result is used. If ranks differ, all of them
-// return the same [DivergenceError], which describes the first event that differs and what each
-// rank did there.
+// return the same [DivergenceError], which describes the first event that differs, and what each
+// rank did instead.
 //
 // # Faults
 //
@@ -71,7 +72,7 @@
 //
 // Work queued after a failure fails, too. A [Stream] whose work has failed does not run later work
 // until [Stream.Synchronize] has returned the error. Waits for the stream's events also return the
-// error, and a collective that is skipped fails its group with a [PriorError].
+// error. If a collective is skipped, its group fails with a [PriorError].
 // docs/reference/failures.md lists the guarantees and their tests.
 //
 // # Caveats
@@ -102,9 +103,9 @@
 // ranks determine the cause of a fault. With one exception, no goroutine waits for other ranks
 // while it holds any of the other locks, so an allocation does not wait for a registration.
 //
-// The exception is that freeing a buffer that another stream has used, or allocating memory that
-// such a buffer occupied, acquires that stream's lock in the backend while Pool.mu is held. If
-// another goroutine is launching a collective on the stream, it may hold that lock, and thereby
-// delay every user of the pool, until the peers of the collective have arrived or the timeout
-// expires.
+// The exception is a call that frees a buffer that another stream has used, or that allocates
+// memory of such a buffer. It acquires that stream's lock in the backend while it holds Pool.mu. If
+// another goroutine is launching a collective on the stream, it may hold the stream's lock until
+// the peers of the collective have arrived or the timeout expires. Every user of the pool then
+// waits, too.
 package symmem

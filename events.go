@@ -19,13 +19,14 @@ type outbox struct {
 	pool       *ranked.Spin[poolMu]     // lock of the pool; nil for a group
 	group      *ranked.Spin[groupState] // lock of the group; nil for a pool
 	events     []event.Event            // the queue is events[taken:count]
-	taken      int                      // events before this index have been returned in batches
+	taken      int                      // events before this index have been returned by next
 	count      int
 	delivering bool
-	number     uint64 // next event number; for a pool, the ledger position of its next event
+	number     uint64 // number of the next event; for a pool, its position in the ledger
 	// common holds the fields that are the same in all events of the pool or group.
 	common event.Event
-	// The fields below are for a trace. Without an OnEvent, scratch replaces the queue.
+	// The following fields are for the trace. If there is no OnEvent, scratch is used instead of the
+	// queue.
 	scratch   event.Event
 	trace     *trace.Source // nil without a trace, and after disconnect
 	described bool          // whether describe has set a call site in the trace
@@ -65,10 +66,9 @@ func (o *outbox) disconnect() {
 
 const firstQueue = 128
 
-// add adds an event to the queue and returns a pointer to it. The caller fills in the fields that
-// common does not set, because copying an event would double the cost of the call. Until then,
-// these fields may hold the values of an older event. Without an OnEvent, add returns scratch
-// instead.
+// add adds an event to the queue and returns a pointer to it, because copying an event would double
+// the cost. Fields that common does not set may hold the values of an older event until the caller
+// sets them. If there is no OnEvent, add returns scratch instead.
 func (o *outbox) add() *event.Event {
 	if o.silent() {
 		return &o.scratch
@@ -80,8 +80,8 @@ func (o *outbox) add() *event.Event {
 	return &o.events[o.count-1]
 }
 
-// grow moves the queue to new memory, because the latest batch may still be in use in the old
-// memory.
+// grow moves the queue to new memory. It cannot reuse the old memory, because the latest batch may
+// still be in use.
 func (o *outbox) grow() {
 	waiting := o.events[o.taken:o.count]
 	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
@@ -91,8 +91,8 @@ func (o *outbox) grow() {
 	}
 }
 
-// begin returns the events that the caller must deliver. It returns none if the queue is empty or
-// another goroutine is delivering.
+// begin returns the events that the caller must deliver, or none if the queue is empty or another
+// goroutine is delivering.
 func (o *outbox) begin() []event.Event {
 	if o.delivering {
 		return nil
@@ -101,8 +101,8 @@ func (o *outbox) begin() []event.Event {
 	return o.next()
 }
 
-// next returns the delivering goroutine's next batch, or nil once the queue is empty, which ends
-// the delivery.
+// next returns the next batch for the goroutine that delivers. If the queue is empty, it returns
+// nil and ends the delivery.
 func (o *outbox) next() []event.Event {
 	if o.taken == o.count {
 		o.taken, o.count, o.delivering = 0, 0, false
@@ -120,7 +120,7 @@ func (o *outbox) putBack(rest []event.Event) {
 }
 
 // deliver passes a batch, and the events that are queued in the meantime, to Options.OnEvent. The
-// caller holds no lock.
+// caller must not hold a lock.
 func (o *outbox) deliver(batch []event.Event) {
 	ranked.Unlocked()
 	for batch != nil {
@@ -128,9 +128,9 @@ func (o *outbox) deliver(batch []event.Event) {
 	}
 }
 
-// deliverUntilPanic implements deliver. If OnEvent panics, it logs the panic and returns the rest
-// of the batch, which may be empty but is not nil. If OnEvent calls runtime.Goexit, the rest
-// returns to the queue, and the next call on the pool or group delivers it.
+// deliverUntilPanic delivers events until the queue is empty and then returns nil. If OnEvent
+// panics, it logs the panic and returns the rest of the batch, which may be empty but is not nil.
+// If OnEvent calls runtime.Goexit, it puts the rest back into the queue for the next delivery.
 func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	i := 0
 	defer func() {
@@ -151,8 +151,8 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	}
 }
 
-// interrupted implements deliverUntilPanic after a panic with the given value, or after
-// runtime.Goexit.
+// interrupted is called if OnEvent has panicked or, with a nil failure, if it has called
+// runtime.Goexit. It returns the events that deliver must still deliver.
 func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
 	if failure != nil {
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
@@ -170,7 +170,7 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue and returns it for the caller to fill in and to log. The caller
+// record adds an event to the queue. The caller must set its other fields and log it. The caller
 // must hold Group.state and must have checked that events are recorded.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
@@ -181,7 +181,8 @@ func (g *groupEvents) record(kind event.Kind) *event.Event {
 	return e
 }
 
-// release unlocks Group.state and delivers the events of the group. The caller holds no other lock.
+// release unlocks Group.state and delivers the events of the group. The caller must not hold
+// another lock.
 func (g *groupEvents) release() {
 	if g.outbox.silent() {
 		g.state.Unlock()
@@ -194,7 +195,7 @@ func (g *groupEvents) release() {
 	}
 }
 
-// deliver delivers the recorded events of the group. The caller holds no lock.
+// deliver delivers the recorded events of the group. The caller must not hold a lock.
 func (g *groupEvents) deliver() {
 	if g.rt.recording.active() {
 		g.state.Lock()
@@ -202,8 +203,8 @@ func (g *groupEvents) deliver() {
 	}
 }
 
-// submit reports a call that is about to be submitted. The caller must have checked that events are
-// recorded.
+// submit records a call that is about to be submitted, and delivers the event. The caller must have
+// checked that events are recorded.
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.text(site)
 	g.state.Lock()
@@ -221,8 +222,9 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	g.release()
 }
 
-// submitEntered reports a call that has entered the pools of its buffers. If OnEvent calls
-// runtime.Goexit, the call leaves the pools, because the goroutine does not return to run.
+// submitEntered is like submit, but for a call that has entered the pools of its buffers. If
+// OnEvent calls runtime.Goexit, submitEntered leaves these pools, because Group.run then does not
+// continue.
 func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v visit) {
 	if g.outbox.silent() {
 		g.submit(p, c.site, s)
@@ -249,8 +251,8 @@ func (g *groupEvents) value(v *event.Event) {
 	g.outbox.log(e)
 }
 
-// fault reports the fault of the group. It delivers the event on a goroutine that no Close waits
-// for, because OnEvent may close the group.
+// fault records the fault of the group. It delivers the event on a new goroutine for which Close
+// does not wait, because OnEvent may call Close.
 func (g *groupEvents) fault(cause error) {
 	if !g.rt.recording.active() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
@@ -264,8 +266,8 @@ func (g *groupEvents) fault(cause error) {
 }
 
 type poolEvents struct {
-	// active reports whether Alloc and Free must call release and update the pool's addressIndex,
-	// because there is an OnEvent or an index; guarded by mu.
+	// active is set if Alloc and Free must record events or update the index of the pool's addresses;
+	// guarded by mu.
 	active bool
 	mu     *ranked.Spin[poolMu]
 	rt     *Runtime
@@ -274,7 +276,8 @@ type poolEvents struct {
 	outbox outbox // guarded by mu
 }
 
-// release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
+// release unlocks Pool.mu and delivers the events of the pool. The caller must not hold another
+// lock.
 func (p *poolEvents) release() {
 	if !p.outbox.silent() {
 		p.releaseAndDeliver()
@@ -293,8 +296,8 @@ func (p *poolEvents) releaseAndDeliver() {
 	}
 }
 
-// releaseOne implements release after an Alloc or a Free. It has a fast path for the usual case, a
-// single event that only the trace receives.
+// releaseOne is like release, but faster if there is a single new event and only the trace receives
+// it.
 func (p *poolEvents) releaseOne() {
 	box := &p.outbox
 	number := box.number
@@ -343,7 +346,7 @@ func (p *poolEvents) collectToTrace() {
 	}
 }
 
-// describe sets the call site of subsequent placements in the trace.
+// describe sets the call site of the placements that follow in the trace.
 func (p *poolEvents) describe(site uint32) {
 	box := &p.outbox
 	box.described, box.site = true, site
@@ -359,8 +362,7 @@ func (p *poolEvents) label(e *event.Event, site uint32) {
 	e.Site = p.rt.sites.text(site)
 }
 
-// record queues an event that is not part of the history that ranks compare. The caller must hold
-// mu.
+// record queues an event that is not part of the pool's history. The caller must hold mu.
 func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.active() {
 		return
@@ -400,7 +402,7 @@ func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
 	})
 }
 
-// scope reports that a scope begins or ends. The caller holds no lock.
+// scope records that a scope begins or ends. The caller must not hold a lock.
 func (p *poolEvents) scope(kind event.Kind, g *Group) {
 	if !p.rt.recording.active() {
 		return
@@ -414,19 +416,20 @@ func (p *poolEvents) scope(kind event.Kind, g *Group) {
 	p.release()
 }
 
-// restart records that the history continues at a position. The caller must hold mu.
+// restart records that a realignment has restarted the history at a position. The caller must hold
+// mu.
 func (p *poolEvents) restart(position uint64) {
 	p.outbox.number = position
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
 }
 
-// deliver delivers the recorded events of the pool. The caller holds no lock.
+// deliver delivers the recorded events of the pool. The caller must not hold a lock.
 func (p *poolEvents) deliver() {
 	p.mu.Lock()
 	p.release()
 }
 
-// deliverAll delivers the recorded events of all pools and groups. The caller holds no lock.
+// deliverAll delivers the recorded events of all pools and groups. The caller must not hold a lock.
 func deliverAll(rt *Runtime) {
 	if !rt.recording.active() {
 		return

@@ -17,9 +17,9 @@ import (
 
 // Group is a set of ranks that communicate, numbered from 0 in group order.
 //
-// A Group is open until a rank sees a fault or closes it. After a fault on any rank, every call
-// returns the group's first fault, which is the same on every rank. A Group is safe for concurrent
-// use, but collective calls must be made in the same order on every rank.
+// A Group is open until Close or a fault. After a fault on any rank, every call returns the group's
+// first fault, which is the same on every rank. A Group is safe for concurrent use, but collective
+// calls must be made in the same order on every rank.
 //
 // The package documentation describes, under Collectives, what all collectives have in common:
 // streams, errors and contexts.
@@ -48,7 +48,7 @@ type Group struct {
 }
 
 // ID returns the name of the group, which is the same on all of its ranks. It is the id that was
-// passed to Join, or a name derived from the group that was split.
+// passed to Join, or a name that Split has chosen.
 func (g *Group) ID() string { return g.id }
 
 // Rank returns this rank's number in the group.
@@ -60,12 +60,12 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Timeout returns the duration that bounds each wait for another rank of the group if the wait has
-// no deadline of its own.
+// Timeout returns the duration that limits each wait for another rank of the group, unless the wait
+// has a deadline.
 func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 
-// SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in captured
-// graphs keep the timeout of the capture.
+// SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in graphs keep
+// the timeout that was set when they were captured.
 func (g *Group) SetTimeout(d time.Duration) error {
 	if d <= 0 {
 		return invalid("the timeout of group %s must be positive, not %v", g.id, d)
@@ -115,7 +115,7 @@ const noColor = -1
 
 // exchangeColors exchanges every rank's color and key for a Split. The caller must hold Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
-	// First check that all ranks are in Split, because otherwise a payload of another call could be
+	// First check that all ranks are in Split. Otherwise, the payload of another call could be
 	// decoded as a color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
@@ -157,8 +157,8 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 	return ranks, slices.Index(selected, me)
 }
 
-// Abort fails the group on all its ranks, so that waiting calls return ErrAborted. Abort itself
-// does not wait.
+// Abort makes the group fail on all its ranks, so that waiting calls return ErrAborted. Abort
+// itself does not wait.
 func (g *Group) Abort() {
 	g.life.abort()
 	_ = g.life.noteFault(g.comm.Cause())
@@ -167,12 +167,11 @@ func (g *Group) Abort() {
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
-// Close waits for the collective that this rank is running, at most for twice the timeout. After a
+// Close waits for the collective that this rank is running, for at most twice the timeout. After a
 // fault it also waits until the ranks have determined the cause. This usually takes at most 3 s,
-// but may take three quarters of the timeout if the process of a rank that knows the cause is
-// stopped (SIGSTOP). Close does not wait for other ranks to close the group. If a Suspend or Resume
-// is in progress, it returns ErrClosed on this rank; on the other ranks it returns a fault that
-// reports that this rank has left.
+// but may take three quarters of the timeout if a rank that knows the cause does not respond. Close
+// does not wait for other ranks to close the group. If this rank is in Suspend or Resume, that call
+// returns ErrClosed; on the other ranks, it returns a fault that reports that this rank has left.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -192,8 +191,8 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// Err returns the fault that ended the group, which is the same on every rank. It does not wait,
-// and returns nil until Ended is closed; see Cause.
+// Err returns the fault that ended the group, which is the same on every rank. It does not wait.
+// Until Ended is closed, it returns nil; see Cause.
 func (g *Group) Err() error { return g.life.err() }
 
 // Cause returns the fault that ended the group, or nil if this rank has seen none. If this rank has
@@ -203,8 +202,8 @@ func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
 // CheckOff. It is collective. Every rank must call it at the same point of its program, because
-// histories of different lengths differ. At any level, Check returns the fault of a group that has
-// failed, even if only a kernel has reported the fault and no call has returned it yet.
+// histories of different lengths count as different. If the group has failed, Check returns the
+// fault at any level, even if no call has returned it yet.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -230,11 +229,11 @@ func (g *Group) IsSymmetric(m Memory) bool {
 // change until the group is closed or fails; after that, Handle returns 0.
 //
 // NCCL requires that calls on a communicator come from one thread at a time and in the same order
-// on all ranks. The caller must ensure this for its own calls and symmem's calls on the group
+// on all ranks. The caller must ensure this for its own calls and symmem's calls on the group taken
 // together. The calling thread needs the GPU's primary context as its current context. symmem sets
 // no deadline for the caller's calls and does not compare them across ranks. It reports their
 // errors as a fault of the group. When the group fails or is closed, symmem destroys the
-// communicator, and its handle must no longer be used; see Ended.
+// communicator. The handle must not be used after that; see Ended.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -243,14 +242,14 @@ func (g *Group) Handle() uintptr {
 }
 
 // Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
-// ranks may then take seconds to determine the cause together. After that, Ended is closed. Cause
-// waits until then. Closing the group on this rank does not close Failing. If a graph that another
-// library replays contains a kernel that reports a fault, this rank sees the fault within 50 ms.
+// ranks may then need seconds to determine the cause, after which Ended is closed. Closing the
+// group does not close Failing. If a kernel reports a fault in a graph that another library
+// replays, this rank sees the fault within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
 // Ended returns a channel that is closed when the group has failed or has been closed. Err then
-// returns the reason. A rank learns of the failure of another rank within seconds, even if it makes
-// no calls.
+// returns the reason. This rank notices the failure of another rank within seconds, even if it
+// makes no calls.
 func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 
 // Stats returns the group's counters and settings.
@@ -273,10 +272,11 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes how the paths of the group's later collectives are chosen, for benchmarks and
-// performance analysis. A group starts with Options.Path. Graphs that have been captured keep their
-// paths. SetPath is collective over the group, and every rank must pass the same choice. If any
-// rank is capturing a stream, SetPath returns ErrCapturing on all ranks and changes nothing.
+// SetPath changes the path choice of the group, which is initially Options.Path, for later
+// collectives. It is intended for benchmarks and performance analysis. Collectives in existing
+// graphs keep their paths. SetPath is collective over the group, and every rank must pass the same
+// choice. If any rank is capturing a stream, SetPath returns ErrCapturing on all ranks and changes
+// nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -306,19 +306,19 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 
 // Agree compares a number across the ranks of the group. If the numbers differ, every rank returns
 // the same DivergenceError of kind DivergedValue, and the group remains usable. The error contains
-// each rank's value, call site and last ten values. As in other calls, a missing rank is a fault of
-// the group: a RankLostError, or a TimeoutError after the timeout or at the deadline of the
-// context. Cancelling the context fails the group too, with an error that contains the text of the
+// each rank's value, call site and last ten values. If a rank is missing, the group fails with a
+// RankLostError, or with a TimeoutError after the timeout or at the deadline of the context.
+// Cancelling the context makes the group fail, too, with an error that contains the text of the
 // cause.
 //
-// The name describes the value, such as "batch size". It has 1 to MaxValueName bytes, and a group
-// may have at most MaxValueNames names. Otherwise Agree returns ErrInvalid before it sends
+// The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
+// group may use at most MaxValueNames names; if not, Agree returns ErrInvalid before it sends
 // anything. The n-th call with a name on one rank matches the n-th call with that name on the other
 // ranks, on any goroutine. Calls with different names do not wait for each other. Agree runs on the
-// host: it uses no stream and no GPU, and does not order the work of streams.
+// host, without a stream or a GPU, and does not wait for the work of streams.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
-// different methods with the same name, they also return a DivergenceError.
+// different methods with the same name, these also return a DivergenceError.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
@@ -344,11 +344,11 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // texts or the numbers differ, Step returns a DivergenceError as Agree does, and the group remains
 // usable. The error contains the text and the number of each rank.
 //
-// Between steps, a rank may wait only in collectives that all ranks launch. If a rank waits in a
-// collective and another rank begins a step without having launched that collective, all ranks
-// report this at once, as a fault of the group.
+// If a rank waits in a collective, and another rank begins a step without having launched that
+// collective, the group fails at once on all ranks.
 //
-// SYMMEM_STEP_GUARD=0, on all ranks, disables the comparison, so that Step only returns Cause.
+// SYMMEM_STEP_GUARD=0, which must be set on all ranks, disables the comparison. Step then only
+// returns the result of Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }
@@ -377,7 +377,7 @@ func (g *Group) Max(ctx context.Context, name string, value int64) (int64, error
 	return g.values.combine(ctx, valueCall{operation: ValueMax, name: name, value: value})
 }
 
-// Sum returns the sum of the values of all ranks. It wraps around as int64 does. See Agree.
+// Sum returns the sum of the values of all ranks, which wraps around on overflow. See Agree.
 func (g *Group) Sum(ctx context.Context, name string, value int64) (int64, error) {
 	return g.values.combine(ctx, valueCall{operation: ValueSum, name: name, value: value})
 }

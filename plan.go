@@ -16,9 +16,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// collective holds the arguments of a call and, after prepare, the backend's plan for it, which can
-// be launched repeatedly. Programs often repeat the same calls on the same buffers, so each group
-// keeps its latest plans.
+// collective holds the arguments of a call and, after prepare, the backend's plan for it. A plan
+// can be launched repeatedly. Each group keeps its latest plans, because programs often repeat the
+// same calls on the same buffers.
 type collective struct {
 	send, recv Memory
 	count      int64
@@ -35,18 +35,18 @@ type collective struct {
 	norm       *NormArgs // on the heap; see normLike
 
 	plan driver.Plan // nil until prepare has run
-	// described is the description of the call for events.
+	// described describes the call in events.
 	described *event.Call
 	// revision is the revision of the group's windows for which the plan was made.
 	revision uint64
 	// submit counts calls of the plan for the live view, and times some of them.
 	submit driver.Meter
-	// frees is the freeCount at which the buffers were last known to be live, or unknownFrees. It is
-	// accessed atomically.
+	// frees is the result of freeCount when the buffers were last known to be live, or unknownFrees.
+	// It is accessed atomically.
 	frees uint64
 }
 
-// unknownFrees exceeds every freeCount.
+// unknownFrees differs from every result of freeCount.
 const unknownFrees = math.MaxUint64
 
 // planner makes the plans for a group's calls and keeps the latest ones.
@@ -73,8 +73,8 @@ func (pl *planner) latestSite() string { return pl.rt.sites.text(pl.site.Load())
 // planSlots is the maximum number of plans that a group keeps. It must be a power of two.
 const planSlots = 256
 
-// slot returns the index at which the group keeps the plan of a call. weight is the address of a
-// norm's weight.
+// slot returns the index of a call's plan in planner.plans. weight is the address of a norm's
+// weight.
 func (c *collective) slot(weight uintptr) uint64 {
 	h := uint64(c.send.Address())>>6 ^ uint64(c.recv.Address())>>8 ^ uint64(weight)>>5 ^
 		uint64(c.count)<<2 ^ uint64(c.operation)
@@ -88,9 +88,9 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// cached returns the kept call that is the same as c and has an up-to-date plan, or nil. Ranks may
-// keep different plans, because the plans that are kept depend on addresses. Therefore, a kept plan
-// must not affect what a call registers or whether the call is refused.
+// cached returns the kept call that is the same as c and whose plan is not stale, or nil. Ranks may
+// keep different plans, because slots depend on addresses. For that reason, a kept plan must not
+// affect what a call registers or whether the call is refused.
 func (pl *planner) cached(c *collective) *collective {
 	p := pl.plans[c.slot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
@@ -128,8 +128,8 @@ func (c *collective) freeCount() (frees uint64) {
 	return frees
 }
 
-// alive reports whether all buffers of the call are still live. If they are, it stores frees as the
-// freeCount for which this is known.
+// alive reports whether all buffers of the call are still live. If so, it stores frees, the current
+// result of freeCount, in c.frees.
 func (c *collective) alive(frees uint64) bool {
 	for _, m := range c.buffers() {
 		if m.pool == nil {
@@ -139,13 +139,13 @@ func (c *collective) alive(frees uint64) bool {
 			return false
 		}
 	}
-	if c.norm == nil { // freeCount does not cover the other buffers of a norm
+	if c.norm == nil { // freeCount leaves out the other buffers of a norm
 		atomic.StoreUint64(&c.frees, frees)
 	}
 	return true
 }
 
-// others returns the buffers of a norm besides send and recv, in the order of driver.Norm.Spans.
+// others returns the buffers of a norm other than send and recv, in the order of driver.Norm.Spans.
 func (c *collective) others() [4]Memory {
 	if c.norm == nil {
 		return [4]Memory{}
@@ -173,8 +173,8 @@ func (pl *planner) check(c *collective) (*collective, error) {
 	return p, nil
 }
 
-// keepable reports whether the group may keep the plan. A plan of a call on Go slices is not kept,
-// because it would keep the slices reachable.
+// keepable reports whether the group may keep the plan. It does not keep plans of calls on Go
+// slices, because they would keep the slices reachable.
 func (c *collective) keepable() bool {
 	if c.arrived != nil {
 		return false
@@ -202,9 +202,9 @@ func (c *collective) call() driver.Call {
 	return call
 }
 
-// prepare registers the memory that a valid call needs, chooses the path and makes the backend
-// create the plan. If memory cannot be registered now because some rank is capturing a stream, the
-// call takes a path that needs no windows, on all ranks.
+// prepare registers the memory of a valid call, chooses the path and makes the backend create the
+// plan. If memory cannot be registered because some rank is capturing a stream, the call takes a
+// path without windows on all ranks.
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
@@ -247,7 +247,8 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 }
 
 // hasPending reports whether a pool of the call has memory that the next call would register. It
-// must be called after the revision has been read, because mapping memory changes the revision.
+// must be called after c.revision has been set: memory that is mapped later changes the revision,
+// which makes the plan stale.
 func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
@@ -256,9 +257,9 @@ func (c *collective) hasPending(w *windows) bool {
 	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
 }
 
-// alignWindows realigns the pools whose windows contain the buffers, even if the caller passed only
-// the addresses of the buffers. If a realignment is necessary while the call is being captured, it
-// returns an error instead.
+// alignWindows realigns the pools of the buffers if necessary. It finds these pools by address,
+// because the caller may have passed only addresses. If a realignment is necessary while the call
+// is being captured, it returns an error.
 func (pl *planner) alignWindows(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
 	found := pl.locations(&call)
@@ -290,8 +291,7 @@ func (pl *planner) wrap(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 
-// validate returns an error if the call's arguments or memory are such that no rank could execute
-// it.
+// validate returns an error if the call's arguments or buffers are invalid.
 func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
@@ -342,9 +342,8 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 }
 
 // register registers the pools of a call's buffers with the group if necessary, and reports whether
-// they are registered. It registers nothing while the call is being captured; either all ranks must
-// capture the call, or none. It also registers nothing if the ranks find that one of them is
-// capturing another stream.
+// they are registered. It registers nothing if the call is being captured, in which case all ranks
+// must capture it, or if any rank is capturing another stream.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -370,8 +369,8 @@ func (pl *planner) register(
 	return true, nil
 }
 
-// registersWith reports whether a collective of a group on the memory would first register memory
-// of its pool with the group, or realign the pool after a fault.
+// registersWith reports whether a collective of a group would first register the pool of this
+// memory with the group, or realign the pool after a fault.
 func (m Memory) registersWith(g *Group) bool {
 	p := m.pool
 	if p == nil {
@@ -416,9 +415,9 @@ func (pl *planner) locations(call *driver.Call) locations {
 }
 
 // describe returns the properties of a call that must be the same on all ranks, including the
-// places of buffers in windows. On the direct path, a rank without windows has no places and
-// therefore differs from ranks with windows. The two ends of a message may differ in operation,
-// peer and place.
+// places of buffers in windows. On the direct path, a rank whose buffers lie outside windows
+// therefore differs from ranks whose buffers lie in windows. For a message, the operation, peer and
+// place are left out, because they may differ between its two ends.
 func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
@@ -438,8 +437,8 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 
 func (pl *planner) place(c *event.Call, call *driver.Call, found *locations) {
 	send, recv, sendAt, recvAt := found.send, found.recv, call.Send, call.Recv
-	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so use the
-	// place of the larger buffer for both.
+	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so its place
+	// may differ between ranks. Use the place of the larger buffer for both.
 	switch {
 	case !call.InPlace(pl.rank) || send == nil || recv == nil:
 	case call.Operation == driver.AllGather:
@@ -455,8 +454,8 @@ func (pl *planner) place(c *event.Call, call *driver.Call, found *locations) {
 	}
 }
 
-// describeSubmitted completes a call's description for events. It describes a message from the
-// point of view of this rank.
+// describeSubmitted completes the description d of a call for events. For a message, it describes
+// this rank's end.
 func describeSubmitted(
 	call *driver.Call, d *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
@@ -468,7 +467,7 @@ func describeSubmitted(
 	return d
 }
 
-// digest returns the digest of a description, which is the word that ranks compare.
+// digest returns the digest of a description, which ranks compare.
 func digest(c *event.Call) uint64 {
 	d := ledger.Empty
 	for words := range slices.Chunk(event.AppendCall(nil, c), 16) {
@@ -480,8 +479,7 @@ func digest(c *event.Call) uint64 {
 }
 
 // callOf describes the call in which this rank differs from other ranks, or returns nil if the
-// cause is not a mismatch. It looks up the windows again, because the backend does not know the
-// group's windows.
+// cause is not a mismatch.
 func (pl *planner) callOf(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {

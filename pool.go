@@ -20,16 +20,17 @@ import (
 
 // PoolOptions configures NewPool. The zero value creates a pool without a domain.
 type PoolOptions struct {
-	// Domain is the group whose ranks promise to make the same requests to this pool in the same
-	// order. If it is nil, the pool's memory is never registered.
+	// Domain is the group whose ranks must make the same requests to this pool in the same order. If
+	// it is nil, the pool's memory is never registered.
 	Domain *Group
-	// Capacity limits the bytes that the pool may map. 0 means that only the device limits them.
+	// Capacity is the maximum number of bytes that the pool maps. 0 means that there is no limit
+	// except the device's memory.
 	Capacity int64
 	// Placement selects one of several free blocks of the same size.
 	Placement Placement
-	// FirstSegment is the size of the first segment in bytes. 0 selects 64 MiB. Each later segment
-	// is as large as all earlier segments together, so n bytes require O(log n) segments. Streams
-	// share segments; docs/design/placement.md states how much memory is mapped at most.
+	// FirstSegment is the size of the first segment in bytes. 0 selects 64 MiB. Each later segment is
+	// as large as all earlier segments together, so n bytes require O(log n) segments. For the most
+	// memory that a pool may map, see docs/design/placement.md.
 	FirstSegment int64
 	// Sizing determines the sizes of segments and how they are split into blocks.
 	Sizing Sizing
@@ -37,13 +38,13 @@ type PoolOptions struct {
 
 // Pool is a caching allocator of buffers over the segments of one arena.
 //
-// Any Alloc may map a new segment. The segment is pending for each group until the group registers
-// it, at the end of a scope or in the group's first collective on the segment. The registration
-// creates a window. Finally, Trim or Close deregisters the segment from all groups and unmaps it.
+// Any Alloc may map a new segment. A group registers the segment at the end of a scope, or in the
+// group's first collective on the segment. The registration creates a window. Trim or Close
+// deregisters the segment from all groups and unmaps it.
 //
-// A Pool is safe for concurrent use. Concurrent requests from several goroutines have no defined
-// order, so a program that needs symmetric buffers must allocate on one goroutine or order its
-// requests. Allocation never waits for another rank.
+// A Pool is safe for concurrent use. Symmetric buffers require the same order of requests on all
+// ranks, so a program must allocate them on one goroutine or order its requests in another way.
+// Allocation never waits for another rank.
 type Pool struct {
 	rt     *Runtime
 	id     uint64
@@ -54,12 +55,12 @@ type Pool struct {
 	ledger *ledger.Ledger      // guarded by mu
 	// frees counts freed buffers. It is written with mu held but read without it.
 	frees atomic.Uint64
-	// calls counts the calls that use the pool's memory. It is closed once Close has begun, and while
-	// the pool is suspended.
+	// calls counts the calls that use the pool's memory. It is a gate that refuses new calls while
+	// the pool is suspended, and once Close has begun.
 	calls   spin.Gate
 	closing atomic.Bool // set while Close runs
 
-	// Each of these uses only fields declared before it.
+	// Each of the following fields uses only fields declared before it.
 	events    poolEvents
 	segments  segmentTable
 	history   history
@@ -102,7 +103,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// connect connects the parts of a new pool, whose arena must have been set.
+// connect initializes the fields of a new pool, whose arena must have been set.
 func (p *Pool) connect() {
 	rt, mu := p.rt, &p.mu
 	p.events = poolEvents{
@@ -143,7 +144,6 @@ func (p *Pool) connect() {
 	}
 }
 
-// identify sets the pool's id, and its number in events.
 func (p *Pool) identify(id, number uint64) {
 	p.id, p.history.id, p.events.outbox.common.Pool = id, id, number
 }
@@ -179,8 +179,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
-	// This is the hot path of every allocation, so it has no defer and leaves rare cases to other
-	// functions.
+	// This function must be fast, so it has no defer and leaves rare cases to other functions.
 	p.mu.Lock()
 	if p.segments.refuses {
 		return Buffer{}, unlockRefused(p)
@@ -219,8 +218,8 @@ func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 	}, site)
 }
 
-// Reserve maps memory so that the given number of further bytes can be allocated on the default
-// stream without growing. If the group is not nil, Reserve is collective and registers the memory.
+// Reserve maps memory so that the given number of bytes can be allocated on the default stream
+// without mapping more. If the group is not nil, Reserve is collective and registers the memory.
 func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
@@ -267,7 +266,7 @@ func (p *Pool) reserveFor(
 	}
 }
 
-// reserve maps memory for a call that has entered the pool.
+// reserve locks mu and calls heap.reserve. The caller must have entered the pool.
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
 	defer p.events.release()
@@ -279,9 +278,9 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // communicate.
 //
 // If Register returns a DivergenceError, TimeoutError or RankLostError on one rank, it returns the
-// error on every rank of the group, and so do later calls. Existing windows are deregistered when
-// the group is closed. If any rank is capturing a stream, every rank returns ErrCapturing, nothing
-// has been registered and the group remains usable.
+// error on every rank of the group, and so do later calls. Existing windows stay registered until
+// the group is closed. If any rank is capturing a stream, every rank returns ErrCapturing; nothing
+// is registered, and the group remains usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.registrar.member(g)
@@ -304,11 +303,10 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 	return p.registrar.register(ctx, m)
 }
 
-// Trim returns segments without live buffers to the device, newest first, as long as at least keep
-// bytes stay mapped. It is collective over the domain. Each rank first waits for its queued work;
-// if the work does not complete in time, the segments stay mapped until a later Trim or Close. The
-// ranks then agree on the segments and deregister them. No rank unmaps a segment before all ranks
-// have deregistered it.
+// Trim unmaps segments without live buffers, newest first, but leaves at least keep bytes mapped.
+// It is collective over the domain. Each rank first waits for its queued work. If the work does not
+// complete in time, the segments stay mapped until a later Trim or Close. No rank unmaps a segment
+// before all ranks have deregistered it.
 //
 // A segment with a buffer that a Graph or a graph of another library uses is kept until that graph
 // is closed, even if the buffer has been freed. If another library is capturing an adopted stream
@@ -323,23 +321,23 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 // windows of all groups stay registered. Suspend returns how much memory it has released on this
 // rank. If the pool is already suspended, Suspend does nothing.
 //
-// The ranks first agree that nothing can use the memory. If a call that uses the pool is still in
-// progress on any rank after a second, or a stream still has unfinished work after another second,
-// or if memory cannot be released for another reason, all ranks return an ErrBusy that names the
-// rank and the work. Each of these waits takes at most a quarter of the timeout. If any rank is
-// capturing a stream, all ranks return ErrCapturing. If a rank has too little host memory for
-// KeepContents, all ranks return ErrOutOfMemory. After any of these errors, the pool is not
-// suspended and remains usable.
+// The ranks first agree that nothing uses the memory. Each rank waits for calls that use the pool,
+// and then for unfinished work on its streams. Each wait takes at most a second, or a quarter of
+// the timeout if that is less. If a call or work is still in progress after that, or if memory
+// cannot be released for another reason, all ranks return an ErrBusy that names the rank and the
+// work. If any rank is capturing a stream, all ranks return ErrCapturing. If a rank has too little
+// host memory for KeepContents, all ranks return ErrOutOfMemory. After any of these errors, the
+// pool is not suspended and remains usable.
 //
 // While a pool is suspended, calls that use its memory return ErrSuspended on all ranks: Alloc,
 // Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats and
-// Close still work. No other library may use the memory, and the program must not dereference a
-// pointer to it or use a View of it. On GPUs, such an access destroys the CUDA context. For the
-// same reason, the program must not replay graphs of other libraries that use the memory. If a
-// suspended pool is closed, the memory that Close keeps for live buffers is not accessible.
+// Close still work. Nothing else may access the memory: neither other libraries, nor replays of
+// their graphs, nor the program itself through a pointer or a View. On GPUs, such an access
+// destroys the CUDA context. If a suspended pool is closed, the memory that Close keeps for live
+// buffers is not accessible.
 //
-// If a rank is lost or late, Suspend returns a fault of the domain, as every collective call does.
-// The pool may then be suspended on this rank (see Suspended), and Resume makes it usable again.
+// If a rank is lost or late, Suspend returns a fault of the domain. If the pool is then suspended
+// on this rank (see Suspended), Resume makes it usable again.
 func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if c != DiscardContents && c != KeepContents {
 		return Suspension{}, invalid("suspending a pool: contents %d", c)
@@ -359,8 +357,8 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 // If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
 // the pool stays suspended.
 //
-// If the domain has failed, Resume maps the memory of this rank and returns the fault of the
-// domain. The pool is then usable on this rank, as are the windows of groups that have not failed.
+// If the domain has failed, Resume maps the memory of this rank and returns the fault. The pool can
+// then be used on this rank, and so can its windows in groups that have not failed.
 func (p *Pool) Resume(ctx context.Context) error {
 	defer deliverAll(p.rt)
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {
@@ -392,8 +390,7 @@ func poolStats(p *Pool) PoolStats {
 	}
 }
 
-// Segments returns the segments that the pool has at the time of the call, ordered by ordinal. The
-// pool is not locked during the iteration.
+// Segments returns the segments that the pool has at the time of the call, ordered by ordinal.
 func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -414,12 +411,11 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 //
 // Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
 // freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays
-// mapped, as memory of this process, until its last buffer is freed or the process exits. The
-// addresses of these segments and the addresses between them are not reused. On GPUs the memory
-// also keeps the GPU's primary context alive.
+// mapped until its last buffer is freed or the process exits. On GPUs, it also keeps the GPU's
+// primary context alive. The addresses of these segments and those between them are not reused.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
-// closeAfter implements Close. wait must wait for the work of this rank.
+// closeAfter implements Close. wait waits for the work of this rank.
 func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.isClosed() {
 		return nil

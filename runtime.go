@@ -17,8 +17,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Runtime represents this process as a rank, with its device, groups, pools and streams, all of
-// which Close ends. A Runtime is safe for concurrent use.
+// Runtime represents this process as a rank. It owns the rank's device, groups, pools and streams,
+// and Close closes all of them. A Runtime is safe for concurrent use.
 type Runtime struct {
 	opts      Options
 	source    string
@@ -29,7 +29,7 @@ type Runtime struct {
 	local     *Pool        // pool without a domain, for disabled scopes
 	stream    *Stream
 	observers observers
-	stepGuard bool // whether Step compares anything
+	stepGuard bool // whether Step makes comparisons
 	recording recording
 	live      liveView
 	sites     callSites
@@ -66,10 +66,10 @@ func newRuntime(
 }
 
 // Open finds the other ranks, opens this rank's device and joins the world. It is collective: it
-// returns when all ranks have called it, or with an error that names the missing ranks.
+// returns once all ranks have called it. If some ranks do not, the error names them.
 //
-// A process may be a rank of several worlds, with a Runtime and a Store for each. A fault or a
-// Close of one Runtime does not affect the others.
+// A process may be a rank of several worlds, each with a separate Runtime and Options.Store. A
+// fault in one of them does not affect the others.
 func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -92,8 +92,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	return newRuntime(opts, &w, store, member).start(ctx)
 }
 
-// OpenLocal opens a world of n ranks in this process, for tests and examples. Each Runtime should
-// be used by one goroutine. The ranks synchronize and are compared as if they were processes.
+// OpenLocal opens a world of n ranks in this process, for tests and examples. Use each Runtime on a
+// separate goroutine, because ranks wait for each other as if they were processes.
 func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -209,40 +209,41 @@ func (rt *Runtime) Device() DeviceInfo {
 type DeviceInfo struct {
 	// Backend and Name are the names of the backend and the device.
 	Backend, Name string
-	// Ordinal is the number of the device among those that the process sees, or -1 if devices have no
-	// numbers, as on the host backend.
+	// Ordinal is the number of the device among those that the process sees. It is -1 on the host
+	// backend, whose devices have no numbers.
 	Ordinal int
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
 	// Addressable reports whether the CPU can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective costs nothing, in which case CheckEvery
-	// is the default.
+	// CheckIsFree reports whether comparing every collective costs nothing. If so, CheckEvery is the
+	// default.
 	CheckIsFree bool
 }
 
-// Check returns the level at which ranks compare.
+// Check returns the current check level.
 func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 
-// Formula returns the formula that reductions of this rank's groups compute.
+// Formula returns the formula of reductions; see Options.Deterministic.
 func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
-// Close leaves every group and releases all memory without live buffers; Pool.Close describes what
-// happens to live buffers. An error that several streams or groups return appears only once in the
-// result. A second Close does nothing.
+// Close leaves every group and releases all memory without live buffers; for live buffers, see
+// Pool.Close. If several streams or groups return the same error, the result contains it once. A
+// second Close does nothing.
 //
-// Close waits for queued work, at most for twice Options.Timeout. If that work does not end, Close
-// may wait as long again for each group whose collectives are queued after it, and for each pool
-// that a call uses.
+// Close waits for queued work for at most twice Options.Timeout. If the work takes longer, Close
+// may wait equally long for each group with collectives queued behind that work, and for each pool
+// that is used by a call.
 //
 // Close waits for other ranks in two cases only. If a group has failed and no call has returned the
 // fault yet, the ranks first determine the cause, as in Group.Close. The rank that serves the store
-// also waits until the other ranks have left or ended. This wait is over once Options.Timeout has
-// passed since the beginning of Close, or the context of Interop.Close has ended, but not before it
-// has lasted 1 s.
+// also waits until the other ranks have left or their processes have ended. It stops waiting when
+// Options.Timeout has passed since the beginning of Close, or when the context of Interop.Close
+// ends, but waits for at least 1 s.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
-// close implements Close. It stops waiting for other ranks to leave when the context ends.
+// close implements Close and Interop.Close. When the context ends, it stops waiting for other ranks
+// to leave.
 func (rt *Runtime) close(ctx context.Context) error {
 	if !rt.creation.close() {
 		return nil
@@ -281,7 +282,7 @@ func (rt *Runtime) NewStream() (*Stream, error) {
 // DefaultStream returns the stream that calls use if their stream is nil.
 func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
 
-// NewEvent creates an event, which counts as done until a stream records it.
+// NewEvent creates an event. Until a stream records it, Event.Done returns true.
 func (rt *Runtime) NewEvent() (*Event, error) {
 	if err := rt.creation.usable(); err != nil {
 		return nil, err
@@ -314,11 +315,11 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Interop returns the functions for other languages and libraries.
+// Interop returns the functions for bindings to other languages and for other libraries.
 func (rt *Runtime) Interop() Interop { return Interop{rt: rt} }
 
-// Stats describes the Runtime and its open pools and groups, pools in the order of their creation
-// and groups by id. The first pool is the one that disabled scopes use.
+// Stats describes the Runtime and its open pools and groups. Pools are in the order of their
+// creation; the first is the pool of disabled scopes.
 func (rt *Runtime) Stats() Stats {
 	s := Stats{
 		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
@@ -335,15 +336,15 @@ func (rt *Runtime) Stats() Stats {
 }
 
 // Handler returns an HTTP handler that serves the live view: a page at "/", metrics for Prometheus
-// at "/metrics" and JSON at "/debug/symmem". With Options.HTTP it shows all ranks of the machine,
-// otherwise only this one. Calls are counted from the first call of Handler, or from Open with
-// Options.HTTP. The handler changes nothing and checks no token: the program decides who may reach
+// at "/metrics" and JSON at "/debug/symmem". With Options.HTTP it shows all ranks of the machine;
+// without it, only this rank. Without Options.HTTP, calls are counted from the first call of
+// Handler. The handler is read-only and checks no token, so the program must control who can reach
 // it. It may be used concurrently and after Close.
 func (rt *Runtime) Handler() http.Handler { return rt.live.handler() }
 
-// SetCheck changes the level at which ranks compare, for all groups. It is collective over the
-// world, and every rank must pass the same level, at the same point among the collectives of each
-// group. Differences that were not detected at the old level remain undetected until the next
+// SetCheck changes the check level for all groups. It is collective over the world, and every rank
+// must pass the same level. In each group, all ranks must make the same collectives before the
+// call. Differences that were not detected at the old level remain undetected until the next
 // comparison of histories.
 func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	ctx = orBackground(ctx)

@@ -23,14 +23,14 @@ import (
 // concurrent use; work runs in the order of the calls.
 //
 // Once work on a stream has failed, the stream is failed until Synchronize has returned the error.
-// Work queued on a failed stream is not run, waits for events recorded on it return the error, and
-// a collective that is skipped fails its group on all ranks with a PriorError. On GPUs, however,
-// queued work continues to run, and only Synchronize returns the error.
+// Work queued on a failed stream is not run, and waits for events recorded on the stream return the
+// error. If a collective is not run, its group fails on all ranks with a PriorError. On GPUs,
+// however, queued work continues to run, and only Synchronize returns the error.
 type Stream struct {
 	rt     *Runtime
 	number alloc.Stream
 	queue  driver.Stream
-	// capturing mirrors the state of queue.
+	// capturing is set while BeginCapture's capture is in progress.
 	capturing atomic.Bool
 	// recording is held while a capture begins or ends, and while recordEvent records.
 	recording ranked.Mutex[streamRecording]
@@ -38,7 +38,7 @@ type Stream struct {
 	// recording.
 	captureStart driver.Event
 	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It is
-	// acquired before Pool.mu, and recording is acquired after Pool.mu.
+	// acquired before Pool.mu, whereas recording is acquired after Pool.mu.
 	pinning ranked.Mutex[streamPinning]
 	pinned  []Memory // buffers that the current capture has used; guarded by pinning
 	// untracked lists pools whose memory the current capture has used without tracking; guarded by
@@ -92,9 +92,9 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	return s.keep(dst, dst)
 }
 
-// keep keeps a and b reachable, and off the caller's stack, if they are Go slices. It does so until
-// the work just queued on them is complete or, if the work is captured, as long as the graph
-// exists.
+// keep keeps a and b reachable if they are Go slices: until the work just queued on them is
+// complete or, if the work is captured, as long as the graph exists. It also moves them off the
+// caller's stack.
 func (s *Stream) keep(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
@@ -127,8 +127,8 @@ func (s *Stream) Host(work func()) error {
 }
 
 // Record sets the event's point to the end of the work queued so far. While another library is
-// capturing the stream, Record returns ErrCapturing, because an event recorded during such a
-// capture would order nothing.
+// capturing the stream, Record returns ErrCapturing, because waits for the event would have no
+// effect.
 func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
 		return invalid("recording a nil or zero event")
@@ -150,7 +150,7 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// WaitOnly waits as Wait does, but this stream does not fail if the work before the point has
+// WaitOnly is like Wait, except that this stream does not fail if the work before the point has
 // failed.
 func (s *Stream) WaitOnly(e *Event) error {
 	if !e.valid() {
@@ -159,9 +159,10 @@ func (s *Stream) WaitOnly(e *Event) error {
 	return s.queue.WaitOnly(e.mark)
 }
 
-// Synchronize waits until the stream is idle and returns the first error of its work, after which
-// the stream runs work again. For a fault of a group, it returns the group's error. While the
-// stream is being captured, it returns ErrCapturing. Only ctx bounds the wait.
+// Synchronize waits until the stream is idle and returns the first error of its work. A failed
+// stream then runs work again. If the error is a fault of a group, Synchronize returns the fault
+// whose cause the ranks have determined. While the stream is being captured, it returns
+// ErrCapturing. Only ctx limits the wait.
 //
 // Synchronize affects the history of every pool: buffers that were freed before the call while this
 // stream used them return to their pools, and memory that this stream no longer uses becomes
@@ -175,7 +176,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	}
 	err := s.queue.Synchronize(ctx)
 	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return err // the work may not have ended
+		return err // the work may still be running
 	}
 	for i, p := range pools {
 		p.uses.reclaimIdle(s, marks[i])
@@ -214,10 +215,9 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits until the work queued so far has completed on all streams, so that the memory of that
-// work may be unmapped. The streams keep the errors of that work. A closed stream accepts an event
-// as long as it has work, so ErrClosed means that it has none. drain does not wait for captures,
-// because they use only memory that their graphs pin.
+// drain waits until the work queued so far has completed on all streams, so that its memory may be
+// unmapped. The streams keep the errors of that work. drain does not wait for captures, because the
+// memory of captured work is pinned.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -227,8 +227,8 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams concurrently and returns all their errors. Even if the work of several
-// streams does not end, it takes no longer than for one stream.
+// close closes all streams and returns all their errors. It closes them concurrently, so that the
+// timeouts of several streams do not add up.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
@@ -268,12 +268,11 @@ func (s *Stream) drain(ctx context.Context) error {
 	return nil
 }
 
-// mayBeGone reports whether the owner of an adopted stream may have destroyed it. All its work has
-// then completed, and it must not be queried.
+// mayBeGone reports whether the owner of an adopted stream may have destroyed it. Such a stream has
+// no work left and must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.ownersWait.Load() }
 
-// close ends a stream. It does not destroy the stream of another library, which belongs to its
-// owner.
+// close closes a stream. It does not destroy a stream of another library.
 func (s *Stream) close() error {
 	if s.adopted == nil {
 		err := s.queue.Close()
@@ -307,16 +306,17 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 	return s.useBoth(a, b)
 }
 
-// mustRecordUse reports whether the use of a call's buffers must be recorded, because they belong
-// to other streams or the call is captured. It is small enough to be inlined.
+// mustRecordUse reports whether the use of a call's buffers must be recorded. This is the case if a
+// buffer belongs to another stream or the call is captured. The function is small enough to be
+// inlined.
 func (s *Stream) mustRecordUse(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
 		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
 }
 
-// useBoth records that this stream uses memory, so that buffers of other streams are not reused
-// until the work has completed, and buffers used in a capture are pinned. Once the work is queued,
-// the caller records the use again with useAgain.
+// useBoth records that this stream uses a and b, so that buffers of other streams are not reused
+// too early, and buffers used in a capture are pinned. After queuing the work, the caller must call
+// useAgain.
 func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
@@ -347,8 +347,8 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause returns the cause that a group's ranks have determined if the stream's error is
-// a fault of that group. It returns any other error unchanged.
+// awaitStreamCause returns the cause that the ranks of a group have determined if err, an error of
+// a stream, is a fault of that group. It returns other errors unchanged.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitCause(err)
@@ -360,11 +360,11 @@ func awaitStreamCause(err error) error {
 // CUstream, which is also a cudaStream_t. On the host backend it is 0. The handle does not change
 // and is valid until the Runtime is closed.
 //
-// The work of other libraries and of symmem runs in the order of the calls. Synchronize waits for
-// both, and a capture contains both. symmem does not know which memory the work of other libraries
-// uses, so the caller must call Buffer.UseOn for buffers of another stream, and must not free
-// buffers that a capture uses until its graph is closed. The thread that queues the work needs the
-// GPU's primary context as its current context.
+// The work of other libraries and of symmem runs in the order of the calls, and Synchronize and
+// captures include both. symmem does not know which memory the work of other libraries uses, so the
+// caller must call Buffer.UseOn for buffers of another stream, and must not free buffers that a
+// capture uses until its graph is closed. The thread that queues the work needs the GPU's primary
+// context as its current context.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()
