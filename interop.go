@@ -10,7 +10,7 @@ import (
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
 // memory with another library in the same process. The C library and the Python package are built
-// on it. A program written only in Go rarely needs it. Do has two arguments that the methods of
+// on it. A program written only in Go needs at most Do, which has two arguments that the methods of
 // Group lack: a path for one call, and a function that is called with the sender of a message from
 // AnySource.
 //

@@ -44,10 +44,10 @@ type rankMonitor struct {
 }
 
 const (
-	// leaveTimeout is how long the rank that serves the store waits for the others, at least.
+	// leaveTimeout is the minimum time that the rank that serves the store waits for the others.
 	leaveTimeout = time.Second
-	// endDelay limits the time from the moment a connection to a rank breaks until it is detected
-	// that the rank has ended.
+	// endDelay is how long after a broken connection it may take to detect that the other rank has
+	// ended.
 	endDelay = time.Second
 )
 
@@ -122,8 +122,8 @@ func deadRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds to dead those of the given ranks that this rank itself has seen ending. They may
-// be missing in dead if the rank that serves the store has ended, too.
+// addObserved adds to dead those of the given ranks that have ended according to this rank's own
+// observation. They may be missing in dead if the rank that serves the store has ended, too.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {

@@ -216,8 +216,8 @@ func (l *streamList) add(s *Stream) error {
 }
 
 // drain waits until the work queued so far has completed on all streams, so that its memory may be
-// unmapped. The streams keep the errors of that work. drain does not wait for captures, because the
-// memory of captured work is pinned.
+// unmapped. The streams keep the errors of that work. A stream that returns ErrClosed has no work
+// left. drain does not wait for captures, because the memory of captured work is pinned.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -315,8 +315,8 @@ func (s *Stream) mustRecordUse(c *collective) bool {
 }
 
 // useBoth records that this stream uses a and b, so that buffers of other streams are not reused
-// too early, and buffers used in a capture are pinned. After queuing the work, the caller must call
-// useAgain.
+// too early, and buffers used in a capture are pinned. Once the work is queued, the caller must
+// call useAgain.
 func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
