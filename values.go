@@ -191,8 +191,8 @@ func floatBits(value float64) int64 {
 }
 
 // fold combines the values of all ranks. It reports whether the calls match: the operations must be
-// the same and, for operations that only compare, the values, too. It returns an error if a rank
-// has sent an unknown operation.
+// the same and, for operations that only compare, all other words, too. It returns an error if a
+// rank has sent an unknown operation.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
