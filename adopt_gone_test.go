@@ -9,7 +9,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// owner acts as another library, which owns streams on the rank's GPU.
+// owner stands in for another library that owns streams on the rank's GPU.
 type owner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device
@@ -52,8 +52,8 @@ func (o *owner) destroy(s cuda.Stream) error {
 }
 
 // TestDestroyedForeignStreamIsNotQueried destroys another library's streams without calling
-// ForgetStream. The ranks then make calls, register and trim memory, and close. If symmem queried
-// a destroyed stream, the software GPU would end the process, as the CUDA driver may.
+// ForgetStream, and then makes calls, maps, registers and unmaps memory, and closes the Runtime. If
+// symmem queried a destroyed stream, the software GPU would abort the process, as CUDA might.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {

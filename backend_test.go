@@ -16,7 +16,7 @@ import (
 // backendVariable names the environment variable that chooses the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// withBackend returns o. If o names no backend, the result names the backend of the tests.
+// withBackend returns o, with the backend of the tests if o names none.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -25,8 +25,7 @@ func withBackend(o symmem.Options) symmem.Options {
 }
 
 // localRanks returns the number of ranks for which the backend has devices. The host has no
-// limit. The result is at least 2 even on a machine with one device, where tests with 2 ranks
-// skip themselves.
+// limit. On a machine with one device, the result is 2, and tests with 2 ranks skip themselves.
 func localRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {

@@ -75,9 +75,9 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of a call on two ranks, where each call causes the given
-// number of events. It reports the difference between the medians and also between the fastest
-// batches, because other programs disturb most batches on a busy machine.
+// compareBatches runs batches of a call alternately without and with a trace. Each call causes the
+// given number of events. The benchmark reports both the difference of the medians and that of the
+// fastest batches, because on a busy machine other programs slow most batches down.
 func compareBatches(
 	b *testing.B, plain, traced *traceBench, events float64, call func(*traceBench) error,
 ) {

@@ -103,8 +103,8 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit. It uses numbers whose
-// sums depend on the order of additions. It also reduces no elements.
+// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit, for numbers whose sums
+// depend on the order of additions. It also makes calls with a count of 0.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
 	needRanks(t, ranks)
@@ -130,7 +130,6 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
-// reduceNothing makes an all-reduce of no elements, on memory outside windows.
 func (r *rank) reduceNothing() {
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
 	m := b.Memory()

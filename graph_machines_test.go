@@ -17,13 +17,13 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// firstVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. The rank,
-// size and store variables of lost_test.go also apply.
+// firstVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines, which also
+// needs the rank, size and store variables of lost_test.go.
 const firstVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
-// group. NCCL_HOSTID simulates several machines: two, unless the variable MACHINES holds another
-// number. NCCL connects and allocates during the call, but the capture must stay valid.
+// group. NCCL connects ranks and allocates memory during such a call, which must not invalidate the
+// capture. NCCL_HOSTID simulates two machines, or the number in the variable MACHINES.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))

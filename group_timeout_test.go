@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestGroupTimeoutNamesLateRank makes each call in a group with a short timeout, whose world has
-// a long one. Rank 1 makes no call until rank 0 has the error.
+// TestGroupTimeoutNamesLateRank makes each call in a group whose timeout is much shorter than the
+// world's. Rank 1 makes no call until rank 0 has got the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	// On a busy machine, creating a group may take longer than the short timeout, so the groups are
 	// created with a long one.

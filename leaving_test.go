@@ -14,7 +14,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// leavingTimeout is the timeout of the ranks, whose calls must return much earlier.
+// leavingTimeout is the ranks' timeout. Their calls must return long before it expires.
 const leavingTimeout = time.Minute
 
 // TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 connects and then does nothing,
@@ -64,8 +64,8 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	}
 }
 
-// connectOnly starts a rank that connects to the other ranks but makes no call. Once the channel
-// leave has been closed and rank 0 has left, the rank closes, too.
+// connectOnly starts a rank that connects to the other ranks but makes no call. The rank closes
+// after the channel leave has been closed and rank 0 has left.
 func connectOnly(
 	t *testing.T, store string, number, size int, leave <-chan struct{},
 ) (closed <-chan error) {

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// abruptEnds contains user functions that do not return. The key of a function is the words by
-// which the resulting error or log message describes what it did.
+// abruptEnds contains user functions that do not return. Each key is the phrase with which errors
+// and log messages describe what the function did.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// narrow is a Communicator with functions that determine which paths can take a call. Its plans
-// cannot be launched.
+// narrow is a Communicator with functions that determine which paths a call can take. The plans that
+// it makes cannot be launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error
@@ -42,14 +42,14 @@ func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error)
 
 func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 
-// Narrowed returns a copy of g for Route and Explain. windowed and direct return an error if a call
-// cannot take the window path or the direct path. If one of them is nil, g's own communicator
-// decides.
+// Narrowed returns a copy of g for Route and Explain. The functions windowed and direct return an
+// error for a call that cannot take the window path or the direct path, respectively. In place of
+// nil, the check of g's own communicator is used.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return NarrowedTo(g, nil, windowed, direct)
 }
 
-// NarrowedTo is like Narrowed but also takes a function for the plain path.
+// NarrowedTo is like Narrowed, but also takes a check for the plain path.
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
@@ -62,7 +62,8 @@ func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Gro
 	return narrowed
 }
 
-// Route returns the path of a call, the reason for the path, and the digest that ranks compare.
+// Route returns the path of a call, the reason for that path, and the call's digest, which ranks
+// exchange and compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
 	places := g.calls.locations(&call)
@@ -83,7 +84,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	return prepared.Path.String(), reason.String(), prepared.Digest
 }
 
-// ListPaths returns the paths of a list of calls.
+// ListPaths returns the path of each call in the list that starts with c.
 func ListPaths(g *Group, c Call) (paths []string, err error) {
 	list, err := c.list(g, 0)
 	if err == nil {

@@ -52,7 +52,7 @@ type specialCase struct {
 	*rank
 	dataType symmem.DataType
 	op       symmem.ReduceOp
-	// direct reports whether a call has taken the direct path.
+	// direct is set once a call has taken the direct path.
 	direct bool
 }
 

@@ -15,11 +15,11 @@ import (
 // maxWindows is the maximum number of windows that a pool may have after it has grown to 4 GiB.
 const maxWindows = 8
 
-// BenchmarkGrowth measures how long it takes to register the memory of a growing pool, as when a
-// model is loaded. Requests of 2 to 48 MiB add up to 4 GiB. Each request has its own scope, whose
-// end registers new segments. The segments grow with the pool. For comparison, it also measures
-// PyTorch's sizing, which needs a segment and a window for nearly every request. The result is
-// the time of all registrations on the slowest rank.
+// BenchmarkGrowth measures how long it takes to register the memory of a pool that grows to 4 GiB,
+// as when a model is loaded. Each request of 2 to 48 MiB has its own scope, whose end registers new
+// segments. By default, the segments grow with the pool. The benchmark compares this with PyTorch's
+// sizing, which needs a segment and a window for nearly every request. The result is the time that
+// all registrations take on the slowest rank.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -72,8 +72,7 @@ func growAll(
 	return windows
 }
 
-// growBy allocates each request in a separate scope and returns the total time that it takes to
-// end the scopes.
+// growBy allocates each request in a separate scope and returns how long ending the scopes took.
 func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
 	b.Helper()
 	for _, bytes := range sizes {

@@ -19,7 +19,7 @@ type naive struct {
 
 type extent struct{ start, size int64 }
 
-// naiveUnit is the unit of sizes, as in package alloc.
+// naiveUnit is the unit to which sizes are rounded up, the same as in package alloc.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")

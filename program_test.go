@@ -107,7 +107,7 @@ func (m *machine) compute(s step) {
 }
 
 // TestRandomPrograms runs random programs with segments at random addresses. Sums must be correct,
-// and buffers must have the same places on all ranks. If the test fails, rapid prints a minimal
+// and buffers must have the same positions on all ranks. If the test fails, rapid prints a minimal
 // failing program.
 func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -44,7 +44,7 @@ func runAgreeingRank() int {
 }
 
 // BenchmarkAgree compares a number between two processes. The median over the batches must not
-// exceed 500 ns per call. The mean is not limited, because it depends on other load of the machine.
+// exceed 500 ns per call. The mean is not limited, because other load on the machine affects it.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	other := exec.Command(os.Args[0])

@@ -9,7 +9,8 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch checks that zeros with different signs differ and that NaNs do not.
+// TestAgreeFloatMismatch checks that zeros with different signs count as different values, whereas
+// all NaNs count as the same value.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()

@@ -49,7 +49,7 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 
 const maxMore = 1 << 16
 
-// moreOf returns the arguments of all calls of a list but the first.
+// moreOf returns the arguments of all calls in a list except the first.
 func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil || call.more_count > maxMore {
 		return nil, fmt.Errorf("a list of %d further calls at %p: %w", call.more_count, call.more,

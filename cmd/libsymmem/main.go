@@ -9,8 +9,8 @@
 //
 //   - symmem.h is written by hand and only grows; the header that cgo writes is not installed.
 //   - No pointer to Go memory crosses the interface.
-//   - New fields of struct symmem_call are added at its end. Its first field holds the size that
-//     the struct has for the caller.
+//   - New fields of struct symmem_call are added at its end. Its first field holds the size of the
+//     struct in the caller's version of symmem.h.
 //   - Allocation registers nothing and does not wait for other ranks, so allocators may call it
 //     with locks held. The allocation's own lock is held while a segment is mapped.
 //
@@ -19,8 +19,8 @@
 // The names in parentheses are the tests, or the scenarios of TestCProgram, that cover each item.
 //
 //   - After a fork, the child has only one thread, in which the Go runtime would hang. Therefore, a
-//     pthread_atfork handler marks the child, where every function returns SYMMEM_ERR_FORKED
-//     (forks).
+//     pthread_atfork handler marks the child, so that every function returns SYMMEM_ERR_FORKED
+//     there (forks).
 //   - A forked child would keep its parent's sockets open, so that other ranks would not notice
 //     when the parent exits. The handler closes them; see CloseInForks in internal/sys
 //     (TestForkedChildClosesConnections).
@@ -31,16 +31,17 @@
 //     Python does. SIGPROF interrupts system calls, which are restarted (signals).
 //   - Go reads the environment only once, so symmem_open reads C's environment again, and accepts
 //     variables in its options (reopen).
-//   - Each rank has a Go scheduler. It runs Go code on at most two threads instead of one for each
-//     processor, unless SYMMEM_GOMAXPROCS or the option sets another number.
+//   - Many ranks may share a machine, and each has a Go scheduler. The scheduler runs Go code on at
+//     most two threads rather than one per processor, unless SYMMEM_GOMAXPROCS or the option
+//     gomaxprocs sets another number.
 //   - Per-thread state in Go would make each foreign thread's first call take microseconds, so a
 //     thread's pool, call site and error are stored in C (threads).
 //   - CUDA's current device is per thread, so work for a device runs on a thread with the device's
 //     context, and allocation checks the device (plug).
 //   - Static destructors may free memory after Go or CUDA has shut down, so frees do nothing once
 //     exit has begun (exit-live).
-//   - If the process exits while a call waits, it does not wait for the call's thread, and other
-//     ranks get SYMMEM_ERR_RANK_LOST (exit-waiting).
+//   - A process can exit while one of its threads waits in a call. The exit does not wait for that
+//     thread, and other ranks get SYMMEM_ERR_RANK_LOST (exit-waiting).
 //   - Queries and registrations would invalidate another library's capture. Calls therefore check
 //     whether their stream is being captured: if so, collectives are recorded in the graph, and
 //     registration returns SYMMEM_ERR_CAPTURING (capture).

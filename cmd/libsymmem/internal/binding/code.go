@@ -59,7 +59,7 @@ func (c Code) String() string {
 var (
 	// ErrNotOpen is returned before Open and after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
-	// ErrLive is returned instead of closing a pool that has live buffers.
+	// ErrLive is returned if a pool cannot be closed because it has live buffers.
 	ErrLive = errors.New("buffers are still live: free them first, or force the close")
 	// ErrPanic reports a panic inside symmem.
 	ErrPanic = errors.New("panic inside symmem")
@@ -114,7 +114,7 @@ func CodeOf(err error) Code {
 	return Failed
 }
 
-// hints holds the advice that is appended to the texts of errors, by code.
+// hints maps codes to advice that Message appends to an error's text.
 var hints = map[Code]string{
 	OutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	DoubleFree:  "this pointer was freed before, or was never allocated",

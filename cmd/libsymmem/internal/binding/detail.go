@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// detail holds an error's JSON encoding.
+// detail is encoded as the JSON that Detail returns.
 type detail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -32,7 +32,7 @@ type divergenceDetail struct {
 	Variants []variantDetail `json:"variants"`
 	// Elsewhere says what each rank is calling, if the ranks wait for each other in different calls.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists the messages about which sender and receiver disagree; Why says how.
+	// Messages lists the messages on which sender and receiver disagree. Why describes how.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
@@ -107,7 +107,7 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// withoutSides describes a divergence in which it is not known what each rank did.
+// withoutSides describes a divergence without stating what each rank did, which is not known.
 func withoutSides(kind, group string, elsewhere map[int]string) *divergenceDetail {
 	return &divergenceDetail{
 		Group: group, Kind: kind, Elsewhere: elsewhere, Deviant: []int{}, Absent: []int{},

@@ -91,8 +91,8 @@ func (t *groupTable) all() []*group {
 
 // nextID returns the id for the next group to be opened with this name and these ranks. The id
 // contains the ranks, because groups of different ranks may have the same name, and a counter,
-// because the same ranks may use a name repeatedly. The counters agree because all ranks of a group
-// open the same groups.
+// because the same ranks may use a name repeatedly. The counter is the same on all of these ranks,
+// because each of them takes part every time the group is opened.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()

@@ -56,9 +56,9 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable runs a call that does nothing but wait. It repeats the call with short-lived
-// contexts and polls the caller between two attempts. A call that returns immediately is not
-// slowed down.
+// runResumable runs a call that only waits, so that the call can be repeated after its context has
+// expired. It gives each attempt a short-lived context, and polls the caller between attempts. A
+// call that returns immediately is not slowed down.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {

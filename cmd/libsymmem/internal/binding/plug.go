@@ -103,8 +103,8 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// adopt returns the AdoptedCommunicator for the communicator at an address. The first call for an
-// address adopts the communicator.
+// adopt returns the AdoptedCommunicator for the communicator at an address. It adopts the
+// communicator on the first call for that address.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)

@@ -26,7 +26,7 @@ type rank struct {
 	warnCapture sync.Once // prints a warning if the pool grows during a capture
 }
 
-// newRank observes rt and opens a handle for its world. For the main world, it also opens pool 0.
+// newRank observes rt and opens a handle for rt's world. For the main world, it also opens pool 0.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, alone: kind == aloneRank, host: rt.Device().Ordinal < 0,
