@@ -186,8 +186,8 @@ func (s *submitter) batch(
 	return errors.Join(err, s.DefaultStream().Synchronize(b.Context()))
 }
 
-// report reports medians over all batches: the time of a call through the group, the time of the
-// baseline, and the difference between the two within one turn.
+// report adds three medians over all batches to the benchmark's result: the time of a call through
+// the group, the time of the baseline, and the difference between the two within one turn.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	overheads := make([]float64, len(s.groupNs))
 	for i := range overheads {

@@ -19,12 +19,12 @@ import (
 // round describes an operation that all ranks repeat until the victim dies in the middle of it.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-	// killsVictim reports whether do kills the victim, so that no other goroutine needs to.
+	// killsVictim is set if do kills the victim. Otherwise, another goroutine kills it.
 	killsVictim bool
-	// direct reports whether the round needs the direct path.
+	// direct is set if the round needs the direct path.
 	direct bool
-	// unmaps reports whether the survivors must have unmapped everything after Close. NCCL's aborted
-	// window kernels keep memory mapped until the process ends.
+	// unmaps is set if the survivors must have unmapped all memory after Close. It is not set for
+	// NCCL's window kernels, because aborted ones keep memory mapped until the process exits.
 	unmaps bool
 }
 
@@ -77,10 +77,10 @@ var rounds = map[string]round{
 	}},
 }
 
-// These numbers of elements select the kernel. NCCL's collectives have many elements. Direct
-// collectives with bulk elements access peers' buffers, and those with few elements copy data
-// through exchange memory in lines of 128 bytes that end with a flag. A buffer of bulk elements
-// fills the first segment.
+// The number of elements determines the kernel. NCCL's collectives use many. A direct collective
+// on bulk elements accesses the buffers of its peers, whereas one on few elements copies data
+// through exchange memory, in lines of 128 bytes that end with a flag. A buffer of bulk elements
+// fills the pool's first segment.
 const (
 	many = 1 << 20
 	bulk = 2 << 20
@@ -132,7 +132,8 @@ func collectiveRound(
 }
 
 // launchedRound returns a round in which the victim dies while the other ranks wait in the
-// collective: the victim's stream kills the process before it reaches the collective.
+// collective, because a host function on the victim's stream kills the process before the
+// collective starts.
 func launchedRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {

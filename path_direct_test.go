@@ -11,9 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// directTable writes a tuning table for all-reduces and returns its file. Calls on symmetric
-// buffers take the direct path up to 16 KiB, and calls on other buffers up to 4 KiB. Larger calls
-// take the window path up to 32 KiB.
+// directTable writes a tuning table for all-reduces to a file and returns the file's name. Calls on
+// symmetric buffers take the direct path up to 16 KiB, and calls on other buffers up to 4 KiB.
+// Larger calls take the window path up to 32 KiB.
 func directTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
@@ -29,8 +29,8 @@ func directTable(t *testing.T) string {
 	return file
 }
 
-// smallExchange simulates a direct path whose exchange memory holds 8 KiB, so that larger calls
-// need windows, and which has no kernel for products.
+// smallExchange simulates a direct path that has no kernel for products and only 8 KiB of exchange
+// memory, so that larger calls need windows.
 func smallExchange(call *driver.Call) error {
 	send, _ := call.Spans(2, 0)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
@@ -42,15 +42,14 @@ func smallExchange(call *driver.Call) error {
 	return nil
 }
 
-// allowAll allows every call on a path.
 func allowAll(*driver.Call) error { return nil }
 
-// directRow describes a call and the path that it must take. TABLE in the reason stands for the
-// table's name.
+// directRow describes a call and the path that the call must take. In why, TABLE stands for the
+// name of the tuning table.
 type directRow struct {
 	name   string
 	choice symmem.PathChoice
-	// windows reports whether both buffers are in windows.
+	// windows is set if both buffers are in windows.
 	windows   bool
 	op        symmem.ReduceOp
 	bytes     int64

@@ -92,12 +92,12 @@ func kernelNames(t *testing.T) (names []string) {
 	return names
 }
 
-// maxCallBytes is the size of the largest buffer, which suffices for the bulk kernels of four
-// ranks.
+// maxCallBytes is the size of the largest buffer. Calls of this size are large enough to launch the
+// bulk kernels on four ranks.
 const maxCallBytes = 12 << 20
 
-// kernelCalls makes calls on symmetric memory that together launch all kernels for the group's
-// size.
+// kernelCalls has methods that call the API on symmetric memory. Together, they launch every kernel
+// that a group of this size can use.
 type kernelCalls struct {
 	*rank
 	in, out symmem.Memory
@@ -165,8 +165,7 @@ func (c *kernelCalls) rows() {
 	}
 }
 
-// norms computes norms of few and of many short rows, and a norm of a single row of the maximum
-// length.
+// norms computes norms of one short row, of many short rows, and of one row of the maximum length.
 func (c *kernelCalls) norms(p *symmem.Pool) {
 	const maxElements = 1 << 18
 	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()

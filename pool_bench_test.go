@@ -110,7 +110,7 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is so large that the processor cannot learn the sequence.
+// randomSteps is large enough that the processor's branch predictor cannot learn the sequence.
 const randomSteps = 1 << 17
 
 // randomVictims returns a workload that frees a random block and allocates a random size.

@@ -29,7 +29,7 @@ func TestStreamsShareSegments(t *testing.T) {
 }
 
 // TestSynchronizeSharesMemory allocates on one stream after another. After a stream has been
-// synchronized, the next stream can use its free memory.
+// synchronized, the next stream must be able to use the memory that was freed on it.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
@@ -105,7 +105,7 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 }
 
 // TestSetIdleProtectsMemoryOfAdoptedStreams checks that a pool does not reuse memory of an adopted
-// stream while SetIdle is on, because it would have to query the stream first.
+// stream while SetIdle is on, because the pool would have to query the stream first.
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -125,8 +125,8 @@ func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 }
 
 // TestReserveTakesCleanMemory exhausts the capacity of the pool or the memory of the device and
-// then reserves memory. The pool must take it from the clean memory of other streams, which is
-// free memory that is no longer in use on their streams.
+// then reserves memory. The pool must take clean memory of other streams, which is free memory that
+// no unfinished work on those streams uses.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},

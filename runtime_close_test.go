@@ -178,7 +178,7 @@ func beginClose(rt *symmem.Runtime) (closed chan error) {
 	}
 }
 
-// pause gives other goroutines time to reach a wait, or to do something that they must not do.
+// pause gives other goroutines time to start a wait, or to do what the test checks they do not do.
 func pause() { <-time.After(50 * time.Millisecond) }
 
 func TestCloseDuringNewPool(t *testing.T) {
@@ -204,7 +204,7 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 }
 
 // TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work. The memory that the work uses
-// must stay mapped until the work has ended; TestMain checks that it is then released.
+// must stay mapped until the work has completed. TestMain checks that the memory is then released.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would remain allocated in this process

@@ -155,9 +155,9 @@ func walkFinds(windows []record, a uintptr) bool {
 	return false
 }
 
-// grownPool is a rank's pool with a given number of segments, which have been registered with each
-// of its groups. With PyTorch's sizing, two blocks of 1 MiB fill a segment, so the number of
-// segments is exact.
+// grownPool is a rank's pool whose segments have been registered with each of the groups. With
+// PyTorch's sizing, two blocks of 1 MiB fill a segment, so that a benchmark can choose the exact
+// number of segments.
 type grownPool struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
@@ -167,7 +167,6 @@ type grownPool struct {
 
 var errSegments = errors.New("the pool has the wrong number of segments")
 
-// Two blocks of halfSegment bytes fill a segment.
 const halfSegment = 1 << 20
 
 // newGrownPool creates an empty pool and the given number of groups, each of which contains all

@@ -71,7 +71,7 @@ func build(t *testing.T) paths {
 }
 
 // deadline is the time after which a program that hangs is killed. Every scenario takes less than a
-// tenth of it.
+// tenth of that time.
 const deadline = 100 * time.Second
 
 // drive runs a scenario on the given number of ranks, all of which must succeed, and returns their

@@ -179,7 +179,7 @@ type NormArguments struct {
 	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues a fused all-reduce, residual, RMSNorm and quantization on a foreign stream.
+// Norm queues a fused all-reduce, residual addition, RMSNorm and quantization on a foreign stream.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.s.group(handle)
 	if err != nil {

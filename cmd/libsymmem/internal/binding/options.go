@@ -137,7 +137,7 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs is the default GOMAXPROCS on machines that have this many processors. It is small
+// defaultProcs is the default GOMAXPROCS, unless the machine has fewer processors. It is small
 // because many ranks share a machine, and each process also runs its caller's threads.
 const defaultProcs = 2
 

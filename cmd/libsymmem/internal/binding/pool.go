@@ -14,7 +14,7 @@ import (
 // each of them.
 const MaxPools = 16
 
-// Local is the number of the pool of local memory, which is never registered.
+// Local is the pool number that stands for local memory, which is never registered.
 const Local = -1
 
 // pool is a symmem.Pool with a list of retired buffers, which flush frees.
