@@ -61,8 +61,8 @@ func TestMemoryAtAddress(t *testing.T) {
 	})
 }
 
-// TestCollectiveOnMemoryByAddress runs a collective on memory in the middle of a buffer, which
-// the call gets by address.
+// TestCollectiveOnMemoryByAddress passes a collective the address of memory in the middle of a
+// buffer.
 func TestCollectiveOnMemoryByAddress(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		w, s := r.World(), r.stream()
@@ -113,7 +113,7 @@ func TestCallIsNotQueuedIfContextEndsDuringRegistration(t *testing.T) {
 }
 
 // TestCallIsNotQueuedIfContextEndsDuringRealignment cancels the context of a call while the call
-// realigns a pool after a fault and registers memory. The call gets its memory by address.
+// realigns a pool after a fault and registers memory. The call's memory is passed by address.
 func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()
@@ -205,9 +205,9 @@ func TestLookupInClosedPool(t *testing.T) {
 }
 
 // TestLookupsRaceWithFrees looks up an address while another goroutine frees the buffer there and
-// allocates the next one. Each lookup must return either memory or ErrFreed. After the buffer
-// that a lookup found has been freed, calls on its memory must fail, even if another buffer now
-// has the same address.
+// allocates the next one. Each lookup must return either memory or ErrFreed. Once the buffer that a
+// lookup found has been freed, calls on the memory must fail, even if another buffer has the same
+// address by then.
 func TestLookupsRaceWithFrees(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds = 2000

@@ -328,7 +328,7 @@ func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 }
 
 // TestRealignmentOfMemoryByAddress makes another group fail after the world has cached the plan
-// of a call that gets its memory by address.
+// of a call whose memory is passed by address.
 func TestRealignmentOfMemoryByAddress(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
 		p := r.pool()

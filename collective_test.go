@@ -13,7 +13,7 @@ import (
 // value(k, i).
 type operation struct {
 	kind symmem.Operation
-	// everywhere reports whether every backend has a window path for the operation.
+	// everywhere is set if every backend has a window path for the operation.
 	everywhere bool
 	// parts returns the lengths of the send and receive buffers in a group of n ranks, in units of
 	// count elements.
@@ -21,8 +21,8 @@ type operation struct {
 	call  func(r *rank, send, recv symmem.Memory, count int64) error
 	// want returns element i of rank me's result. ok is false if the rank has no result.
 	want func(n, me, i, count int) (element float32, ok bool)
-	// In an in-place call, the smaller buffer is a part of the larger one. inPlace returns the index
-	// of this part. It is nil if the operation cannot run in place.
+	// In an in-place call, the smaller buffer is one part of the larger buffer, and inPlace returns
+	// the index of that part. inPlace is nil if the operation cannot run in place.
 	inPlace func(me int) int
 }
 
@@ -315,8 +315,8 @@ func reduce(
 	return r.World().AllReduce(r.ctx, m, m, count, t, op, nil)
 }
 
-// TestInvalidCollectives makes calls on one rank only. They fail before anything is launched, so
-// they do not disturb the other rank.
+// TestInvalidCollectives makes calls on one rank only. The calls fail before anything is launched,
+// so they do not disturb the other rank.
 func TestInvalidCollectives(t *testing.T) {
 	for _, row := range invalidCollectives {
 		t.Run(row.name, func(t *testing.T) {

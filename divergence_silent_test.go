@@ -13,13 +13,13 @@ import (
 	"symmem"
 )
 
-// The tests in this file cause faults that must never be silent. After each fault, every rank
+// The tests in this file cause faults that calls must always report. After each fault, every rank
 // must be able to use a new group. lost_test.go contains the tests in which a process dies.
 
-// soon bounds calls that wait for a rank that never arrives.
+// soon is the timeout of calls that wait for a rank that never arrives.
 const soon = 300 * time.Millisecond
 
-// checkEvery makes ranks compare every call. Not every backend does so by default.
+// checkEvery makes ranks compare every call, which only some backends do by default.
 var checkEvery = symmem.Options{Check: symmem.CheckEvery}
 
 func TestDifferentAllocationsDiverge(t *testing.T) {

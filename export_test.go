@@ -162,7 +162,7 @@ func Reported(err error) error {
 // Fail makes a group fail on this rank, as a failed call of the backend does.
 func Fail(g *Group, cause error) { g.comm.Abort(cause) }
 
-// HoldConnect makes rt call hold whenever its device has joined a group, before the ranks compare
+// HoldConnect makes rt call hold whenever rt's device has joined a group, before the ranks compare
 // anything.
 func HoldConnect(rt *Runtime, hold func()) {
 	rt.device = connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
@@ -174,7 +174,7 @@ func HoldConnect(rt *Runtime, hold func()) {
 // HoldFill makes s call hold before each fill, after the memory of the fill has been checked.
 func HoldFill(s *Stream, hold func()) { s.queue = hookedStream{Stream: s.queue, beforeFill: hold} }
 
-// HoldSynchronize makes s call hold whenever Synchronize has waited for its work.
+// HoldSynchronize makes s call hold whenever Synchronize has waited for the stream's work.
 func HoldSynchronize(s *Stream, hold func()) {
 	s.queue = hookedStream{Stream: s.queue, afterSynchronize: hold}
 }
@@ -233,7 +233,7 @@ func (d arenaHook) NewArena(bytes int64) (driver.Arena, error) {
 	return a, err
 }
 
-// connectHook passes each new communicator of a device to joined, whose result replaces it.
+// connectHook passes each new communicator of a device to joined and uses the result instead.
 type connectHook struct {
 	driver.Device
 	joined func(driver.Communicator) driver.Communicator
@@ -369,8 +369,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince takes stock of the pool, as a realignment does after it has waited for the streams.
-// Instead of waiting, it calls meanwhile, which simulates calls made by other goroutines.
+// StockSince checks, as a realignment does after its wait for the streams, that other goroutines
+// have not changed the pool during that wait. In place of the wait, it calls meanwhile.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()
@@ -458,5 +458,5 @@ func HoldWindow(a *AdoptedCommunicator, b Buffer) {
 	a.rt.adopted = append(a.rt.adopted, a)
 }
 
-// DropAdopted removes an adopted communicator.
+// DropAdopted makes the runtime forget an adopted communicator.
 func DropAdopted(a *AdoptedCommunicator) { a.Forget() }

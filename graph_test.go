@@ -245,8 +245,8 @@ func TestInvalidCaptures(t *testing.T) {
 	})
 }
 
-// TestCaptureWaitsForRegistration begins a capture during a registration, and BeginCapture must
-// time out. After the registration, it must succeed.
+// TestCaptureWaitsForRegistration checks that BeginCapture times out during a registration, and
+// that it succeeds afterwards.
 func TestCaptureWaitsForRegistration(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: 2 * time.Second}, func(r *rank) {
 		s := r.DefaultStream()

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// causeDeadline exceeds the time for which groups wait for each other's cause.
+// causeDeadline is longer than a group waits for the cause of another group's fault.
 const causeDeadline = 20 * time.Second
 
 // TestTwoGroupsFailAtOnce makes two groups of the same ranks fail at the same time, each on a

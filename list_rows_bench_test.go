@@ -107,7 +107,7 @@ const (
 	exchangeVariants
 )
 
-// exchangeMemory suffices for 4096 tokens on each of 4 ranks.
+// exchangeMemory is large enough for 4096 tokens on each of 4 ranks.
 const exchangeMemory = 320 << 20
 
 // exchangeBenches opens a rank on each GPU. It may skip the benchmark.

@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// BenchmarkLive measures the overhead of a live view for a collective of 64 bytes, of which one
-// call in 128 is timed. It alternates batches with and without a live view, as BenchmarkTrace does.
+// BenchmarkLive measures how much time a live view, for which one call in 128 is timed, adds to a
+// collective of 64 bytes. It alternates batches with and without a live view, like BenchmarkTrace.
 func BenchmarkLive(b *testing.B) {
 	folder, err := os.MkdirTemp("/tmp", "live") // a short path, as in useLiveFolder
 	if err != nil {

@@ -124,8 +124,9 @@ func (c *kernelCalls) collectives() {
 	}
 }
 
-// window makes a call on the window path. It launches a kernel of symmem first, because NCCL's
-// kernel alone might start too early.
+// window makes a call on the window path. Before NCCL's kernel, the call launches an empty kernel
+// of symmem, because NCCL's might otherwise start before earlier work has completed; see
+// nccl.EarlyStart.
 func (c *kernelCalls) window() {
 	c.ok(c.World().SetPath(c.ctx, symmem.PathWindow))
 	c.ok(c.World().AllReduce(c.ctx, c.in, c.out, 1024, symmem.Float32, symmem.Sum, nil))

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// narrow is a Communicator with functions that determine which paths a call can take. The plans that
-// it makes cannot be launched.
+// narrow is a Communicator with functions that determine which paths a call can take. The resulting
+// plans cannot be launched.
 type narrow struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error

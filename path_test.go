@@ -15,8 +15,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// tableOf writes a tuning table and returns its file. All-reduces up to the size upTo take the
-// window path.
+// tableOf writes a tuning table to a file and returns the file's name. All-reduces up to the size
+// upTo take the window path.
 func tableOf(t *testing.T, upTo string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "table.json")

@@ -310,8 +310,8 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 	})
 }
 
-// TestPoolCloseTimesOut closes a pool during work that does not end, and again after the work has
-// ended.
+// TestPoolCloseTimesOut closes a pool while its work cannot complete, and again after the work has
+// completed.
 func TestPoolCloseTimesOut(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
@@ -335,8 +335,8 @@ func TestPoolCloseTimesOut(t *testing.T) {
 	})
 }
 
-// abortable selects a path whose kernels can be aborted. NCCL's window kernels cannot, so this
-// process could never release their memory.
+// abortable selects a path whose kernels release their memory when they are aborted. NCCL's window
+// kernels keep it until the process exits.
 var abortable = symmem.Options{Path: symmem.PathPlain}
 
 func TestViewOfFreedAndClosedMemory(t *testing.T) {

@@ -124,11 +124,10 @@ func barrier(ctx context.Context, rt *symmem.Runtime) error {
 	return rt.DefaultStream().Synchronize(ctx)
 }
 
-// BenchmarkFirstTouch measures the first access to the pages of a host segment. It makes two
-// comparisons. It compares an access by the owner with an access to a plain shared file, which
-// has no huge pages. It also compares the first broadcast over the window, in which a peer
-// accesses the pages for the first time, with the second broadcast. It logs the page sizes of
-// segments.
+// BenchmarkFirstTouch measures the first access to the pages of a host segment. It compares an
+// access by the owner with an access to a plain shared file, which has no huge pages. It also
+// compares the first broadcast over the window, in which a peer accesses the pages for the first
+// time, with the second broadcast. The page sizes of the segments are logged.
 func BenchmarkFirstTouch(b *testing.B) {
 	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",

@@ -51,8 +51,8 @@ func TestManySegments(t *testing.T) {
 	})
 }
 
-// segmentsOf returns 10,000, or fewer if this process cannot have that many segments. Without a
-// GPU, each rank needs up to two descriptors and three mappings per segment.
+// segmentsOf returns the number of segments to create: 10,000, or fewer if this process cannot have
+// that many. Without a GPU, each rank needs up to two descriptors and three mappings per segment.
 func segmentsOf(t *testing.T) int {
 	t.Helper()
 	var files syscall.Rlimit

@@ -181,7 +181,7 @@ func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
-				// On other devices the call reads pageable memory before it returns. It may wait
+				// On other devices, the call reads pageable memory before it returns, and may wait
 				// for the stream.
 				r.requireAddressable()
 				b := r.alloc(r.pool(), 1<<16)
@@ -207,8 +207,7 @@ func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 	}
 }
 
-// TestUnusedStreamDoesNotDiverge creates streams on rank 0 that do not use the pool that the
-// ranks share.
+// TestUnusedStreamDoesNotDiverge creates streams on rank 0 that do not use the ranks' shared pool.
 func TestUnusedStreamDoesNotDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -285,7 +284,7 @@ func TestNilStreamAndEvent(t *testing.T) {
 }
 
 // TestMemoryUsedByOtherStreamIsNotReused frees a buffer that another stream still uses, for several
-// kinds of use. The memory must not be reused before the use has ended.
+// kinds of use. The memory must not be reused before the other stream has finished using it.
 func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 	type use func(r *rank, b symmem.Buffer, hold func(*symmem.Stream))
 	for name, use := range map[string]use{

@@ -72,9 +72,9 @@ func TestCheckOffDisablesSteps(t *testing.T) {
 	})
 }
 
-// TestRandomStepMismatch runs programs of steps and collectives. In each program, one rank deviates
-// once: it begins a different step, makes an extra collective or omits a collective. The error must
-// name the rank before the timeout.
+// TestRandomStepMismatch runs random programs of steps and collectives. In each program, one rank
+// deviates once: it begins a different step, makes an extra collective or omits a collective. An
+// error must name that rank before the timeout expires.
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {

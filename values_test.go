@@ -119,7 +119,8 @@ func isLineBefore(site, after string) bool {
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestMissingRankFailsValue makes rank 1 wait in another value, which the error must report.
+// TestMissingRankFailsValue makes rank 1 wait for a value with another name than the other ranks.
+// The error must report this.
 func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
 	wait := newPatience(func(w symmem.LateWarning) bool {
@@ -214,8 +215,9 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 	})
 }
 
-// TestRandomValueMismatch runs programs of values. In each program, one rank deviates once, with a
-// different value or operation. The error on every rank must name this rank and its line.
+// TestRandomValueMismatch runs random programs of value calls. In each program, one rank deviates
+// once, with a different value or operation. The error on every rank must name that rank and the
+// line of its call.
 func TestRandomValueMismatch(t *testing.T) {
 	const ranks, programs = 3, 300
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Each table lists the Go values of an enum of symmem.h in the order of the enumerators, whose
-// numbers are part of the interface. Reductions and operations have the same numbers in Go.
+// numbers are part of the interface. Reductions and operations have the same numbers in C and Go.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,

@@ -20,7 +20,8 @@ type streamUse struct {
 	stream *symmem.Stream
 }
 
-// uses returns the uses of a foreign stream. If there are none, the main rank adopts the stream.
+// uses returns the uses of a foreign stream. If there are none, the rank that anyRank returns
+// adopts the stream.
 func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	all := st.existingUses(handle)
 	if len(all) > 0 {
@@ -67,8 +68,8 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if a stream's owner is capturing it. It prefers to ask a rank that
-// uses the stream, because the handle of a host-backend stream is not a CUDA stream.
+// checkCapture returns an error if a stream's owner is capturing the stream. If possible, it asks a
+// rank that uses the stream, because the handle of a host-backend stream is not a CUDA stream.
 func (st *streams) checkCapture(operation string, handle uintptr) error {
 	r, err := st.s.anyRank()
 	if err != nil {
@@ -83,8 +84,8 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 	return nil
 }
 
-// SetIdle records whether the caller has waited for the device to become idle. If it has, the next
-// Trim or Close does not query streams.
+// SetIdle records whether the caller has waited for the device to become idle. After SetIdle(true),
+// Trim and Close do not query streams.
 func (st *streams) SetIdle(idle bool) error {
 	_, err := st.s.anyRank()
 	for _, r := range st.s.ranks.all() {

@@ -7,8 +7,7 @@ import (
 	"symmem"
 )
 
-// maxWarnings is the maximum number of stored warnings. If there would be more, the oldest is
-// dropped.
+// maxWarnings is the maximum number of stored warnings. Another warning then replaces the oldest.
 const maxWarnings = 64
 
 // warnings stores warnings, even across Close, until TakeWarning returns them, oldest first.
