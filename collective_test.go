@@ -117,7 +117,7 @@ func unregistered(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	return r.unregistered(int64(4 * sendLen)), r.unregistered(int64(4 * recvLen))
 }
 
-// goSlices returns Go slices, which are never symmetric and which GPUs cannot use.
+// goSlices returns Go slices. GPUs cannot use them, and they are never symmetric.
 func goSlices(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	r.requireAddressable()
 	return symmem.Host(make([]float32, sendLen)), symmem.Host(make([]float32, recvLen))

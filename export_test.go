@@ -369,8 +369,8 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince checks, as a realignment does after its wait for the streams, that other goroutines
-// have not changed the pool during that wait. In place of the wait, it calls meanwhile.
+// StockSince takes the pool's inventory, as a realignment does after its wait for the streams, and
+// fails if the pool has changed during that wait. In place of the wait, it calls meanwhile.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()

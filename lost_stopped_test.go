@@ -104,7 +104,6 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	}
 }
 
-// checkStoppedReport waits until a rank exits and checks that the rank's error names the victim.
 func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	t.Helper()
 	err := c.Wait()

@@ -43,7 +43,6 @@ type normBench struct {
 	graphs  []*symmem.Graph
 }
 
-// normVariant describes a call that the benchmark measures.
 type normVariant struct {
 	name string
 	sum  bool // an all-reduce alone
@@ -256,7 +255,6 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, (*normBench).closeGraphs)
 }
 
-// checkNormBars compares the times of the variants with their limits.
 func checkNormBars(b *testing.B, us map[string]float64) {
 	b.Helper()
 	limits := map[string]float64{

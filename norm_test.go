@@ -17,7 +17,6 @@ type normRank struct {
 	pool *symmem.Pool
 }
 
-// runNorms runs f on two ranks.
 func runNorms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}

@@ -72,7 +72,6 @@ func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	}
 }
 
-// eachRank runs a function on all ranks concurrently.
 func eachRank(runtimes []*symmem.Runtime, f func(*symmem.Runtime)) {
 	var ranks sync.WaitGroup
 	for _, rt := range runtimes {

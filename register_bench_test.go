@@ -166,7 +166,6 @@ func TestFreshSegmentPageFaults(t *testing.T) {
 	}
 }
 
-// freshBytes is the size of a segment.
 const freshBytes = 64 << 20
 
 // smallPage is the page size without huge pages.
@@ -275,7 +274,6 @@ func touchAll(b []byte) error {
 	return nil
 }
 
-// touchPlain touches a new shared file without huge pages.
 func touchPlain() (t touch, err error) {
 	f, err := sys.Memfd("symmem-plain", freshBytes)
 	if err != nil {

@@ -178,7 +178,7 @@ func beginClose(rt *symmem.Runtime) (closed chan error) {
 	}
 }
 
-// pause gives other goroutines time to start a wait, or to do what the test checks they do not do.
+// pause gives other goroutines time to begin waiting, or to make the mistake that a test looks for.
 func pause() { <-time.After(50 * time.Millisecond) }
 
 func TestCloseDuringNewPool(t *testing.T) {

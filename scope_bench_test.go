@@ -188,7 +188,6 @@ func newGrownPool(tb testing.TB, rt *symmem.Runtime, groups int) *grownPool {
 	return g
 }
 
-// allocate allocates blocks until the pool has the given number of segments.
 func (g *grownPool) allocate(segments int) error {
 	for len(g.blocks) < 2*segments {
 		b, err := g.pool.Alloc(halfSegment)

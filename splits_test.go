@@ -20,7 +20,7 @@ func rows(src int, counts []int64) (all []int32) {
 	return all
 }
 
-// uneven returns the number of elements that src sends to dst.
+// uneven returns the number of elements that src sends to dst in a round.
 func uneven(src, dst, round int) int64 { return int64((src*5 + dst*3 + round*7) % 11 * 100) }
 
 func TestSplits(t *testing.T) {

@@ -27,7 +27,7 @@ var mistakes = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
 	"close": func(_ *rank, g *symmem.Group, _ symmem.Memory) error { return g.Close() },
 }
 
-// sum1000 queues the all-reduce in which another rank makes a mistake.
+// sum1000 makes the correct call of the all-reduce in which another rank makes a mistake.
 func (r *rank) sum1000(g *symmem.Group, m symmem.Memory, s *symmem.Stream) error {
 	return g.AllReduce(r.ctx, m, m, 1000, symmem.Float32, symmem.Sum, s)
 }

@@ -122,7 +122,7 @@ func benchmarkCycles(
 	})
 }
 
-// inParallel runs f on all ranks concurrently. If it fails on any of them, the benchmark fails.
+// inParallel runs f on all ranks concurrently. If f fails on any rank, the benchmark fails.
 func inParallel(b *testing.B, runtimes []*symmem.Runtime, f func(*symmem.Runtime) error) {
 	b.Helper()
 	errs := make([]error, len(runtimes))

@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// yieldRandomly yields to other goroutines a random number of times.
 func yieldRandomly() {
 	for range rand.IntN(300) {
 		runtime.Gosched()

@@ -119,8 +119,8 @@ func isLineBefore(site, after string) bool {
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestMissingRankFailsValue makes rank 1 wait for a value with another name than the other ranks.
-// The error must report this.
+// TestMissingRankFailsValue makes rank 1 call Agree with a different name. The other ranks' errors
+// must report the value that rank 1 is waiting for.
 func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
 	wait := newPatience(func(w symmem.LateWarning) bool {

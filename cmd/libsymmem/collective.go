@@ -86,7 +86,6 @@ func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	}, nil
 }
 
-// numbers returns a copy of a list passed by C, or nil for a null pointer.
 func numbers(count C.size_t, list *C.int64_t) []int64 {
 	if list == nil {
 		return nil

@@ -15,7 +15,6 @@ func goWorld(group *C.uint64_t) C.int {
 	return store(group, "the group", library.World)
 }
 
-// maxRanks is the maximum number of ranks in a group.
 const maxRanks = 1 << 20
 
 //export goGroupOpen

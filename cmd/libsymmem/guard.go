@@ -52,7 +52,6 @@ func report(err error) C.int {
 // maxText is the maximum length, in bytes, of a string that a caller passes.
 const maxText = 1 << 20
 
-// textOf returns a copy of a string passed by C.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil

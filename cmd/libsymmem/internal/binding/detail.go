@@ -107,7 +107,7 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// withoutSides describes a divergence without stating what each rank did, which is not known.
+// withoutSides describes a divergence for which it is not known what each rank did.
 func withoutSides(kind, group string, elsewhere map[int]string) *divergenceDetail {
 	return &divergenceDetail{
 		Group: group, Kind: kind, Elsewhere: elsewhere, Deviant: []int{}, Absent: []int{},

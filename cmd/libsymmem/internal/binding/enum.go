@@ -38,7 +38,6 @@ func upTo[T ~uint8](end T) []T {
 	return all
 }
 
-// parseEnum returns the Go value of an enumerator.
 func parseEnum[T any](name string, table []T, number int) (T, error) {
 	if number >= 0 && number < len(table) {
 		return table[number], nil

@@ -40,7 +40,6 @@ const (
 	abandonAfter = 500 * time.Millisecond
 )
 
-// errTimeSlice is the error of an expired timeSlice.
 var errTimeSlice = errors.New("the time slice of a wait has expired")
 
 func errInterrupted(operation string) error {

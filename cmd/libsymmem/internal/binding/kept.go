@@ -73,7 +73,6 @@ func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
 	k.used.Store(true)
 }
 
-// isUnmapped reports whether an address belonged to an unmapped segment.
 func (k *keptMemory) isUnmapped(address uintptr) bool {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()

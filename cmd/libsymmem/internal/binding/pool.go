@@ -27,7 +27,6 @@ type pool struct {
 	closing bool            // set when a close begins; frees are no longer delayed; guarded by mu
 }
 
-// live returns the number of live buffers and their total size.
 func (p *pool) live() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
 
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
@@ -220,7 +219,6 @@ func (t *poolTable) wrapper(wrapped *symmem.Pool) *pool {
 	return nil
 }
 
-// live returns the number of a rank's live buffers and their total size.
 func (t *poolTable) live(r *rank) (count int, bytes int64) {
 	for _, p := range t.ownedBy(r) {
 		c, b := p.live()

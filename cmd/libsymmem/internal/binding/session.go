@@ -58,7 +58,6 @@ func (s *session) errUnknown(kind string, handle uint64) error {
 	return fmt.Errorf("%s %d: %w", kind, handle, symmem.ErrClosed)
 }
 
-// group returns an open group and the rank to which it belongs.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g, ok := s.groupIndex.find(handle); ok {
 		return g.owner, g, nil
@@ -79,7 +78,6 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns an open pool and the rank to which it belongs.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

@@ -126,7 +126,6 @@ type eventMark struct {
 	event *symmem.Event
 }
 
-// belongsTo reports whether all marks belong to a rank.
 func (e event) belongsTo(r *rank) bool {
 	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
 }

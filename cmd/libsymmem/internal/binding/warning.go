@@ -7,7 +7,8 @@ import (
 	"symmem"
 )
 
-// maxWarnings is the maximum number of stored warnings. Another warning then replaces the oldest.
+// maxWarnings is the maximum number of stored warnings. When it has been reached, each new warning
+// replaces the oldest one.
 const maxWarnings = 64
 
 // warnings stores warnings, even across Close, until TakeWarning returns them, oldest first.
@@ -29,7 +30,6 @@ type lateDetail struct {
 	Activity map[int]string `json:"activity"`
 }
 
-// addLate stores a warning about late ranks and counts it in the words.
 func (w *warnings) addLate(late symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
 		Kind: "late", Message: late.String(), Group: late.Group, Doing: late.Doing,

@@ -18,7 +18,6 @@ type rankList struct {
 	list atomic.Pointer[[]*rank] // oldest first; replaced rather than modified
 }
 
-// all returns the open ranks, oldest first.
 func (l *rankList) all() []*rank {
 	if list := l.list.Load(); list != nil {
 		return *list
@@ -122,7 +121,7 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// rankKind says how a rank was opened.
+// rankKind is the way in which a rank was opened.
 type rankKind int
 
 const (
