@@ -90,16 +90,15 @@ func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	return rt
 }
 
-// requireAddressable skips the test and ends the rank unless the CPU can address device memory,
-// which collectives on Go slices require.
+// requireAddressable skips the test unless the CPU can address device memory, which collectives on
+// Go slices require.
 func (r *rank) requireAddressable() {
 	if !r.Device().Addressable {
 		r.skip("the CPU cannot address device memory", symmem.ErrUnsupported)
 	}
 }
 
-// skipUnsupported skips the test and ends the rank if err is ErrUnsupported. Any other error fails
-// the test.
+// skipUnsupported skips the test if err is ErrUnsupported. Any other error fails the test.
 func (r *rank) skipUnsupported(err error) {
 	r.t.Helper()
 	if errors.Is(err, symmem.ErrUnsupported) {

@@ -13,7 +13,7 @@ import (
 	"symmem"
 )
 
-// warnSoon makes ranks report late ranks after a fraction of a second.
+// warnSoon is the time after which ranks warn about late ranks.
 const warnSoon = 20 * time.Millisecond
 
 // patience ends the waits of all ranks at once, after the first warning for which enough returns

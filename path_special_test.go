@@ -13,8 +13,8 @@ import (
 )
 
 // TestPathsGiveSameResults reduces each pair of special numbers of each type on every path of the
-// backend, inside and outside windows, and compares the results with the formula. Results of symmem
-// must match it bit by bit, whereas results of NCCL may differ as described in
+// backend, inside and outside windows, and compares the results with the formula. symmem's results
+// must match the formula bit by bit, whereas NCCL's may differ as described in
 // docs/reference/deterministic.md.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {

@@ -43,8 +43,8 @@ func (r *rank) explain(b symmem.Buffer, count int64) string {
 	return e.String()
 }
 
-// withoutDirect removes the end of an explanation, which contains the reason why a call does not
-// take the direct path.
+// withoutDirect removes the last part of an explanation, which states why a call does not take the
+// direct path.
 func withoutDirect(text string) string {
 	text, _, _ = strings.Cut(text, "; not direct: ")
 	return text

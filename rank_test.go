@@ -29,8 +29,8 @@ type rank struct {
 	ctx context.Context
 	// skipReason explains why the backend cannot run the test. It is nil if the backend can run it.
 	skipReason *atomic.Pointer[string]
-	// cleanups run when the rank ends. They finish the work on streams, because Close waits for it,
-	// and free the buffers of closed pools.
+	// cleanups run before the rank closes its Runtime. They let pending work on streams complete,
+	// because Close waits for that work, and free the buffers of closed pools.
 	cleanups []func()
 }
 
@@ -80,7 +80,6 @@ func eachRank(runtimes []*symmem.Runtime, f func(*symmem.Runtime)) {
 	ranks.Wait()
 }
 
-// ok fails the test and ends the rank if err is not nil.
 func (r *rank) ok(err error) {
 	if err != nil {
 		r.t.Helper()
@@ -88,21 +87,19 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf fails the test and ends the rank.
 func (r *rank) failf(format string, args ...any) {
 	r.t.Helper()
 	r.t.Errorf("rank %d: "+format, append([]any{r.Rank()}, args...)...)
 	runtime.Goexit()
 }
 
-// skip skips the test and ends the rank. Every rank must call it.
+// skip skips the test. Every rank must call it.
 func (r *rank) skip(why string, err error) {
 	text := fmt.Sprintf("%s: %v", why, err)
 	r.skipReason.Store(&text)
 	runtime.Goexit()
 }
 
-// wantErr fails the test and ends the rank unless errors.Is(err, want).
 func (r *rank) wantErr(err, want error) {
 	r.t.Helper()
 	if !errors.Is(err, want) {
@@ -123,7 +120,7 @@ func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
 	return p
 }
 
-// closePool closes a pool that has live buffers, which are freed when the rank ends.
+// closePool closes a pool that has live buffers, which are freed at the end of the test.
 func (r *rank) closePool(p *symmem.Pool) {
 	r.t.Helper()
 	r.cleanups = append(r.cleanups, func() { symmem.FreeAll(p) })
@@ -240,8 +237,7 @@ func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	return text
 }
 
-// wantDivergence returns the DivergenceError in err. If there is none, it fails the test and ends
-// the rank.
+// wantDivergence returns the DivergenceError that err wraps. The test fails if there is none.
 func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	r.t.Helper()
 	var d *symmem.DivergenceError
@@ -251,8 +247,7 @@ func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	return d
 }
 
-// wantTimeout fails the test and ends the rank unless err is a TimeoutError that names exactly the
-// missing ranks.
+// wantTimeout fails the test unless err is a TimeoutError that names exactly the missing ranks.
 func (r *rank) wantTimeout(err error, missing ...int) {
 	r.t.Helper()
 	var late *symmem.TimeoutError
@@ -345,7 +340,6 @@ func (r *rank) fill(b symmem.Buffer, value float32) {
 	write(r, b.Memory(), slices.Repeat([]float32{value}, int(b.Size()/4)))
 }
 
-// checkAll fails the test and ends the rank unless every element of a buffer equals want.
 func (r *rank) checkAll(b symmem.Buffer, want float32) {
 	r.t.Helper()
 	for i, got := range r.floats(b) {

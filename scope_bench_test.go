@@ -123,8 +123,8 @@ func benchmarkQueries(
 const queryBytes = 64 << 10
 
 // queries returns addresses to query. If hit is true, the range at each address lies in a window.
-// Otherwise, each address lies before the first window, after the last one, or so close to the end
-// of a window that the range extends past it.
+// If not, the range begins before the first window, begins after the last window, or extends past
+// the end of the last window.
 func (g *grownPool) queries(hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr

@@ -9,7 +9,7 @@ import (
 )
 
 // The tests in this file queue work after a failed call. The work must not run, events must report
-// the error, and groups whose collectives need the data must fail, too.
+// the error, and groups whose collectives need the results of that work must also fail.
 
 // mistakes lists mistakes that one rank makes in an all-reduce while the other ranks make the
 // correct call.

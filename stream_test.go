@@ -20,7 +20,7 @@ func (r *rank) stream() *symmem.Stream {
 	return s
 }
 
-// hold makes a stream busy until the returned function is called, or the rank ends.
+// hold keeps a stream busy until release is called, or until the end of the test.
 func (r *rank) hold(s *symmem.Stream) (release func()) {
 	r.t.Helper()
 	released := make(chan struct{})
