@@ -54,8 +54,9 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	})
 }
 
-// TestReserveAfterFault reserves memory for a stream after a fault has left the ranks' pools with
-// different segments. Other streams must not get the reserved memory.
+// TestReserveAfterFault reserves memory for a stream after a fault, while the ranks' pools have
+// different segments. If unaware is set, rank 1 has not noticed the fault. Other streams must not
+// get the reserved memory.
 func TestReserveAfterFault(t *testing.T) {
 	const size = 8 << 20
 	for _, unaware := range []bool{false, true} {

@@ -61,8 +61,8 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// needRanks skips the test if the backend has too few devices. Only tests that do not call runRanks
-// need it.
+// needRanks skips the test if the backend has too few devices. Tests that call runRanks do not need
+// it.
 func needRanks(t *testing.T, ranks int) {
 	t.Helper()
 	runRanks(t, ranks, symmem.Options{}, func(*rank) {})

@@ -16,8 +16,8 @@ import (
 // warnSoon is the time after which ranks warn about late ranks.
 const warnSoon = 20 * time.Millisecond
 
-// patience ends the waits of all ranks at once, after the first warning for which enough returns
-// true. With a fixed deadline, some ranks on a busy machine might time out before they have warned.
+// patience makes the waits of all ranks time out together, after the first warning for which enough
+// returns true. With a fixed deadline, ranks on a busy machine might time out before they warn.
 type patience struct {
 	enough func(w symmem.LateWarning) bool
 	once   sync.Once

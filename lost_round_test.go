@@ -147,8 +147,8 @@ func launchedRound(
 	}
 }
 
-// inKernelRound kills the victim while its kernel waits for the kernels of the other ranks, which
-// start only after the victim's death.
+// inKernelRound kills the victim while the victim's kernel waits for the kernels of the other
+// ranks, which start only after the victim's death.
 func inKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() {
 		if _, err := victimListener(); err != nil {
@@ -216,8 +216,8 @@ func suspensionRound(
 	}
 }
 
-// afterKernelRound kills the victim when its kernel has completed, at which point the other ranks
-// may still be executing the collective.
+// afterKernelRound kills the victim when the victim's kernel has completed, at which point the
+// other ranks may still be executing the collective.
 func afterKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	err := collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 	if isVictim() && timeToDie(rt) {

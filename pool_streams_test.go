@@ -29,7 +29,7 @@ func TestStreamsShareSegments(t *testing.T) {
 }
 
 // TestSynchronizeSharesMemory allocates on one stream after another. After a stream has been
-// synchronized, the next stream must be able to use the memory that was freed on it.
+// synchronized, the next stream must be able to use the memory that was freed on the first one.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
