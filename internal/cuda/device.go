@@ -71,7 +71,7 @@ const (
 	AttributeMulticastSupported     Attribute = 132 // for reports only; symmem never uses multicast
 )
 
-// Attribute returns a property, or ErrInvalidValue if the driver does not know it.
+// Attribute returns a property, or ErrInvalidValue if the driver does not know the attribute.
 func (d Device) Attribute(attribute Attribute) (int, error) {
 	value, err := getValue[int32](&d.driver.table, deviceGetAttribute, uintptr(attribute),
 		uintptr(d.handle))

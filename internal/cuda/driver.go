@@ -86,9 +86,9 @@ func (d *Driver) SetCurrent(context Context) error {
 }
 
 // In returns a Driver that makes a context current before each call, so that goroutines need not
-// lock their threads. It does so in the same transition to C as the call, which is much cheaper
-// than a separate SetCurrent. The returned Driver must not be used for calls that have to run on
-// the same thread as an earlier call.
+// lock their threads. The context is set in the same transition to C as the call, which is much
+// cheaper than a separate SetCurrent. The returned Driver must not be used for calls that have to
+// run on the same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
 	functions.before = d.Entry(context)

@@ -64,8 +64,8 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 		successors)
 }
 
-// editDependencies calls newer, which has an extra argument for edge data, if the driver has
-// this function. Otherwise it calls older.
+// editDependencies calls newer, which has an extra argument for edge data, if the driver has this
+// function, and older if it does not.
 func (g *graphs) editDependencies(
 	older, newer function, graph Graph, nodes, successors []Node,
 ) error {

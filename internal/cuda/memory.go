@@ -50,7 +50,7 @@ type AllocationProp struct {
 }
 
 // PinnedMemory returns the properties of device memory that can be shared with the given handle
-// types. rdma is whether network cards can access the memory.
+// types. rdma must be set if network cards are to access the memory.
 func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp {
 	p := AllocationProp{
 		Type:             1,
@@ -66,8 +66,8 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 type memory struct{ table }
 
 // Granularity returns the granularity of allocations in bytes; their sizes and addresses must be
-// multiples of it. If recommended is set, it returns the value that the driver recommends for
-// speed, and otherwise the minimum. Granularity needs no context.
+// multiples of it. If recommended is set, Granularity returns the value that the driver recommends
+// for speed instead of the minimum. Granularity needs no context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -185,14 +185,13 @@ var (
 	_ [12]byte = [unsafe.Sizeof(access{})]byte{}
 )
 
-// MemcpyAsync queues a copy between device or host addresses. If host memory is involved that is
-// not page-locked, the call waits for the copy.
+// MemcpyAsync queues a copy between device or host addresses. If the copy involves host memory that
+// is not page-locked, the call waits until the copy has completed.
 func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the driver knows the memory at an address. The driver knows
-// device memory and page-locked host memory.
+// MemRange returns an error unless the address is in device memory or in page-locked host memory.
 func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()

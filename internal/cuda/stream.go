@@ -190,7 +190,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// Pass an output for edge data, because the call would otherwise fail if the capture has any.
+		// Pass an output for edge data, because without it the call fails if the capture has such data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {

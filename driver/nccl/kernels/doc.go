@@ -19,9 +19,9 @@
 // reduction is split into pieces that fit into exchange memory. Each piece is a separate launch
 // of a line kernel and counts as a call.
 //
-// Norm kernels run a whole norm. A block owns whole rows. It exchanges each row with the same
-// block of the other ranks in lines, adds the residual, and keeps the row in shared memory until
-// it is normalized and quantized. All ranks normalize all rows. Their results are identical,
+// Norm kernels run a whole norm. A block owns whole rows. It exchanges each row in lines with the
+// corresponding blocks on the other ranks, adds the residual, and keeps the row in shared memory
+// until it is normalized and quantized. All ranks normalize all rows. Their results are identical,
 // because they add the squares of a row in the same order. If the rows do not fit into exchange
 // memory, or if there are only a few long rows, the all-reduce is a separate kernel, and a local
 // kernel does the rest. The local kernel poisons the outputs if the all-reduce has set the fault

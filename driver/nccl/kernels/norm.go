@@ -13,8 +13,8 @@ const (
 )
 
 // chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory and
-// prefersAllReduce returns false, one kernel runs the whole norm. Otherwise chooseNorm chooses a
-// kernel for the all-reduce of the norm, and localStep returns the step that follows.
+// prefersAllReduce returns false, one kernel runs the whole norm. In all other cases, chooseNorm
+// chooses a kernel for the all-reduce of the norm, and localStep returns the step that follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -76,7 +76,7 @@ func chooseRows(l *Launch) bool {
 }
 
 const (
-	// maxNormOneShotBytes is the most bytes that a rank sends in a one-shot norm.
+	// maxNormOneShotBytes is the maximum number of bytes that a rank sends in a one-shot norm.
 	maxNormOneShotBytes = maxOneShotBytes
 	// maxRowWarps is the largest number of warps of a block that move data.
 	maxRowWarps = 31

@@ -7,12 +7,12 @@ import (
 	"symmem/driver"
 )
 
-// norms lists norms and the kernels of their all-reduces.
+// norms lists norms and the kernels that must be chosen for them.
 var norms = []struct {
 	name         string
 	ranks        int
 	rows, hidden int64
-	kernel       string // or a part of the error
+	kernel       string // or part of the error
 }{
 	{"few rows", 2, 1, 7168, "norm_bf16_2"},
 	{"few long rows", 2, 1, 8192, "line_sum_bf16_2"},

@@ -107,9 +107,9 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	return w, nil
 }
 
-// maxGather limits the data that line kernels gather: it returns the limit, in bytes, for the
-// largest parts of all calls together. On 4 H200, four launches that fill exchange memory are
-// faster than a group of NCCL's all-gathers, but eight are slower.
+// maxGather returns the maximum number of bytes that line kernels gather, counting only the largest
+// part of each call. On four H200 GPUs, four launches that fill exchange memory are faster than a
+// group of NCCL's all-gathers, but eight are slower.
 func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
 // largestPart returns the size of the largest part of a call in bytes.

@@ -23,9 +23,9 @@ type LaunchOrder struct {
 	// set latest to its stream.
 	mu ranked.Mutex[orderMu]
 	// latest is the stream of the latest launch as long as an event can still be recorded on that
-	// stream. From then on, latest is nil and latestEvent marks the end of the launch. Before the
-	// first launch, both are nil. Both are written with mu held. A goroutine that sets or clears
-	// latest also holds the stream's lock.
+	// stream. After that, latest is nil and latestEvent marks the end of the launch. Before the first
+	// launch, both are nil. Both are written with mu held. A goroutine that sets or clears latest also
+	// holds the stream's lock.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
 	// event is used for all streams that are not adopted. Each adopted stream has its own event.

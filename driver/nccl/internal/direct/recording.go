@@ -52,7 +52,7 @@ func (r *Recordings) Has(id uint64) bool {
 func (r *Recordings) Get(id uint64) *Recording {
 	for i, known := range r.foreign {
 		if known.id == id {
-			r.foreign = append(slices.Delete(r.foreign, i, i+1), known) // the last used one is last
+			r.foreign = append(slices.Delete(r.foreign, i, i+1), known) // the most recently used one is last
 			return known
 		}
 	}
@@ -96,8 +96,8 @@ func (r *Recording) waitForPrevious(
 // recordLatest makes each launch of the graph record replayEvent after the latest call. Any call
 // could be the last one, because symmem cannot see when the capture ends. After each call,
 // recordLatest therefore moves the node that records the event behind that call. CUDA does not
-// allow nodes to be removed during a capture, but their dependencies can be changed. If that
-// fails, recordLatest adds another node.
+// allow nodes to be removed during a capture, but it allows their dependencies to be changed. If
+// CUDA rejects such a change, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

@@ -25,8 +25,8 @@ type Code struct {
 	Overlaps bool
 }
 
-// Load loads all kernels. Otherwise CUDA would load each kernel at its first launch, and that
-// launch could wait for another kernel that never exits.
+// Load loads all kernels in advance. If it did not, CUDA would load each kernel at the kernel's
+// first launch, and that launch could wait for another kernel that never exits.
 //
 // If a kernel of the process is already stuck, Load itself could wait forever, so it leaves each
 // kernel to be loaded by its first launch. On an H200 with driver 580, such a launch returns, and

@@ -15,7 +15,7 @@ import (
 // dropped. The GPU must not be used afterwards.
 type GPU struct {
 	cuda.Device
-	// CUDA makes calls that require a thread where the context is current; see Do.
+	// CUDA must be used on a thread where the context is current; see Do.
 	CUDA *cuda.Driver
 	// anyThread makes the context current in each call, so it can be used on any thread.
 	anyThread *cuda.Driver
@@ -186,10 +186,10 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, and returns the first
-// address of the mapping. If address is 0, MapImported reserves new addresses. Otherwise it maps
-// the memory at address, which the caller must have reserved. importHandle is called on a thread
-// where the context is current.
+// MapImported maps the allocation whose handle importHandle returns, and returns the first address
+// of the mapping. If address is not 0, MapImported maps the memory there, and the caller must have
+// reserved that range. If address is 0, MapImported reserves new addresses. importHandle is called
+// on a thread where the context is current.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

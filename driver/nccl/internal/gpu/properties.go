@@ -18,7 +18,7 @@ type Properties struct {
 	Prop cuda.AllocationProp
 	// NoFabric is the reason why Prop does not request fabric handles, or "" if it does.
 	NoFabric string
-	// Granularity is the number of bytes of which segment sizes and offsets must be multiples.
+	// Granularity is the unit, in bytes, of segment sizes and offsets.
 	Granularity int64
 	// Accessors lists the GPUs that are given access to this GPU's memory: the GPU itself and its
 	// peers.
@@ -65,9 +65,9 @@ func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns nil if memory can be allocated with a fabric handle. Otherwise it returns an
-// error that gives the reason. A process without an IMEX channel gets no fabric handles, even if
-// the GPU supports them.
+// tryFabric returns nil if memory can be allocated with a fabric handle, and an error that gives
+// the reason if it cannot. A process without an IMEX channel gets no fabric handles, even if the
+// GPU supports them.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")

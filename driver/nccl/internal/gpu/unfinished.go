@@ -19,8 +19,8 @@ func (g *GPU) AddUnfinished(done func() bool) {
 
 // KeepsMemory reports whether memory that kernels may use must stay mapped. It returns true until
 // all work registered with AddUnfinished has completed. If a kernel is stuck, it always returns
-// true. If memory were unmapped while KeepsMemory returns true, CUDA might unmap it under a
-// running kernel, which destroys the context, or wait for the whole device first.
+// true. If memory were unmapped while KeepsMemory returns true, CUDA might wait for the whole
+// device, or it might unmap memory that a running kernel uses, which destroys the context.
 func (g *GPU) KeepsMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -44,8 +44,8 @@ func (g *GPU) KeepsMemory() bool {
 	}
 }
 
-// FreeWhenIdle defers free to a later call of Reclaim if memory must stay mapped (KeepsMemory),
-// or if an earlier function is still deferred. Otherwise it calls free immediately.
+// FreeWhenIdle calls free immediately, unless memory must stay mapped (see KeepsMemory) or an
+// earlier function is still deferred. In these cases, a later call of Reclaim calls free.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	keep := g.KeepsMemory()
 	g.mu.Lock()
@@ -59,8 +59,8 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 }
 
 // Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
-// mapped. It returns true as all if no deferred function is left. The caller must not hold any
-// lock of the backend.
+// mapped. all reports whether no deferred functions are left. The caller must not hold any lock of
+// the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.KeepsMemory() {
 		g.mu.Lock()

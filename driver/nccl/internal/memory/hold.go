@@ -8,10 +8,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps alive everything of a group that a graph of another library uses: the exchange
-// memory, the memory for error reports, the kernels, the communicator, and the windows and
-// segments of the calls. It begins with the first call in the graph's capture and ends when the
-// graph is destroyed. If the driver does not report that, the hold ends when the device is
+// Hold keeps alive everything of a group that a graph of another library uses: the exchange memory,
+// the memory for error reports, the kernels, the communicator, and the windows and segments of the
+// calls. A hold begins with the first call in the graph's capture and ends when the graph is
+// destroyed. If the driver does not report when that happens, the hold ends when the device is
 // closed.
 type Hold struct {
 	holds   *Holds

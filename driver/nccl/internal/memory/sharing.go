@@ -38,8 +38,8 @@ func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 }
 
 // Fetch maps memory that a rank of this machine exported, and returns the first address of the
-// mapping. If reserved is 0, Fetch reserves new addresses. Otherwise it maps the memory at
-// reserved, which the caller must have reserved.
+// mapping. If reserved is not 0, it is the address at which Fetch maps the memory, and the caller
+// must have reserved that range. If reserved is 0, Fetch reserves new addresses.
 func (l *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {

@@ -88,7 +88,7 @@ func (s *Segment) recreate() error {
 	return err
 }
 
-// copy copies the segment's contents between the device and host. Either src or dst is the
+// copy copies the segment's contents between the device and host. One of src and dst must be the
 // address of host.
 func (s *Segment) copy(host []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu

@@ -11,9 +11,9 @@ import (
 // zero value is ready to use.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred, if not nil, frees the object once the object is no longer in use. Until deferred
-	// has returned, the object counts as a user of dependsOn, unless that is nil. Both are guarded
-	// by UseCounts.mu.
+	// deferred, if not nil, frees the object once the object is no longer in use. Until deferred has
+	// returned, the object counts as a user of dependsOn, unless dependsOn is nil. Both are guarded by
+	// UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
@@ -28,10 +28,10 @@ type UseCounts struct {
 	endWithDevice []*Hold
 }
 
-// DeferUntilUnused returns false if k has no users. The caller must then call free. Otherwise it
-// returns true, and free is called once k has no users. Until free has returned, k counts as a
-// user of dependsOn, which may be nil. If a function has already been deferred for k, free is
-// dropped.
+// DeferUntilUnused returns false if k has no users, and the caller must then call free. If k has
+// users, DeferUntilUnused returns true, and free is called once there are none left. Until free has
+// returned, k counts as a user of dependsOn, which may be nil. If a function has already been
+// deferred for k, free is dropped.
 func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()

@@ -9,14 +9,13 @@ import (
 )
 
 // Captured is one end of a message in a graph: a Send or a Recv. Its words of host memory stay
-// allocated as long as the graph exists. The same is true of the slot and the staging block of a
-// Send.
+// allocated as long as the graph exists, and so do the slot and the staging block of a Send.
 type Captured struct {
 	messages   *Messages
 	plan       *Plan
 	staged     outgoing         // for a Send
 	descriptor *kernels.Message // for a Recv
-	state      *gpu.Word        // shared by all launches (End.state)
+	state      *gpu.Word        // shared by all launches; see End.state
 	last       *End             // end of the latest launch, or nil
 }
 

@@ -16,14 +16,14 @@ type End struct {
 	plan     *Plan
 	control.Message
 	check    bool // whether the two ends are compared
-	captured bool // whether the words belong to a graph
+	captured bool // whether the words below belong to a graph
 	// state is kernels.MessageWaits while the stream waits. In a Recv, the stream waits for the
 	// message. In a captured Send, it waits for takenWord to become 1. A Send that is not captured
 	// does not wait, and has neither of these two words.
 	state     *gpu.Word
 	takenWord *uint32
-	// full and released are set for a captured Send. full is the full word of its slot
-	// (flags.full), and released is the word of the header ring (headerRing.released).
+	// full and released are set for a captured Send. full points to the slot's word in flags.full, and
+	// released points to headerRing.released.
 	full, released *uint32
 	// done is recorded after the work of a Send. It is nil for a Recv.
 	done  *stream.Event

@@ -65,8 +65,8 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// The error may be out of date: all messages that the peer had announced when it was examined
-	// have become visible. Read the headers and check again.
+	// The error may be out of date. By now, all messages that the peer had announced before it was
+	// examined are visible, so read the headers and check again.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	readErr := m.in.readHeaders()
@@ -85,7 +85,7 @@ func (m *Messages) Unmatched() error {
 		return nil
 	}
 	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // otherwise a call holds the lock and waits for other ranks
+	if m.Mu.TryLock() { // if this fails, a call holds the lock and is waiting for other ranks
 		for peer := range m.out.peers {
 			unread = append(unread, m.out.unread(peer)...)
 		}

@@ -49,7 +49,7 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors allocates the descriptors of receives (see package comment). Copies holds the
+	// Descriptors allocates the descriptors of receives (see the package comment). Copies holds the
 	// kernels that read a descriptor and copy the message.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code

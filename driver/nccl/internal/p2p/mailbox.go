@@ -14,11 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// A mailbox is host memory in which a rank receives message headers. All ranks of the group share
-// it, and so do their GPUs. The sender's GPU writes one word of the mailbox when a message's data
-// is complete, and the receiver's GPU writes another word when it has copied the data. The host
-// can therefore observe the progress of a message, and end the wait of a stream, without calling
-// CUDA.
+// A mailbox is host memory in which a rank receives message headers. All ranks of the group and
+// their GPUs can access it. The sender's GPU writes one word of the mailbox when a message's data
+// is complete, and the receiver's GPU writes another word when it has copied the data. The host can
+// therefore observe the progress of a message, and end the wait of a stream, without calling CUDA.
 //
 // The data of messages is in device memory; see staging.
 
@@ -26,8 +25,8 @@ const (
 	// Slots is the maximum number of unfinished messages from one rank to another. It is a power of
 	// two.
 	Slots = 1024
-	// ringPage is the number of bytes by which data written by different ranks is separated, and
-	// the alignment of the words that GPUs write.
+	// ringPage is the minimum distance in bytes between data that different ranks write, and the
+	// alignment of the words that GPUs write.
 	ringPage = 4096
 )
 
@@ -137,8 +136,8 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox. No work of this process may use it any more. If CUDA fails to
-// unregister the memory, for example during a capture by another library, the mailbox stays
+// close unmaps the mailbox. No unfinished work of this process may use the mailbox. If CUDA fails
+// to unregister the memory, for example during a capture by another library, the mailbox stays
 // mapped, because CUDA would refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinned != 0 {

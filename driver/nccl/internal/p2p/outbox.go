@@ -14,8 +14,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox implements the sending side: it stages messages and announces them. The owner's lock
-// guards it.
+// outbox implements the sending side: it stages messages and announces them. All fields are guarded
+// by the owner's lock.
 type outbox struct {
 	config  *driver.GroupConfig
 	plane   control.Plane
@@ -86,9 +86,9 @@ func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage allocates a slot and a block of staging memory for a message. If none is free, it waits
-// until peers have copied messages. It waits only briefly for a block, because the peer may
-// itself be waiting for this rank. The caller must hold the owner's lock.
+// stage allocates a slot and a block of staging memory for a message. If none is free, stage waits
+// until peers have copied messages. The wait for a block is brief, because the peer may itself be
+// waiting for this rank. The caller must hold the owner's lock.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -141,8 +141,8 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 // growInterval limits how often awaitBlock tries to allocate device memory.
 const growInterval = 10 * time.Millisecond
 
-// awaitBlock allocates a block of staging memory. If no block is free and none can be added, it
-// waits as long as a peer may free one by copying a message.
+// awaitBlock allocates a block of staging memory. If no block is free and none can be added,
+// awaitBlock waits for as long as a peer might still free a block by copying a message.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -205,8 +205,8 @@ func (o *outbox) queueSend(p *Plan, st outgoing, s cuda.Stream) error {
 	return gpu.StreamWriteValue(s, box.deviceAddress(&box.flags(o.config.Rank).full[st.slot]), 1)
 }
 
-// announce writes the header of a message to the peer's ring. replayed must be 1 for a message of
-// a graph, and otherwise 0. The caller must hold the owner's lock.
+// announce writes the header of a message to the peer's ring. replayed must be 1 for a message of a
+// graph and 0 for any other message. The caller must hold the owner's lock.
 func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
 	p := e.plan
 	h := header{

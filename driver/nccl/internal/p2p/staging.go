@@ -108,8 +108,8 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment that has room for a block of the given size. If possible, the segment doubles
-// the total size.
+// grow adds a segment that has room for a block of the given size. If there is enough memory, the
+// segment doubles the total size, but adds at most maxGrowth to it.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)

@@ -126,8 +126,8 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minPrune is the number of new sends after which the queries that pruneSends makes are
-// worthwhile.
+// minPrune is the number of new sends that makes it worthwhile to call pruneSends, which queries
+// CUDA.
 const minPrune = 64
 
 // pruneSends removes the sends that streams have passed. Its CUDA queries may wait for a stream

@@ -18,13 +18,13 @@ type adoption struct {
 	// instead of the stream, because querying the stream would invalidate a capture that the owner
 	// happens to begin at that moment. queued is recorded with Stream.Mu held.
 	queued Event
-	// queryMu is read-locked while CUDA is queried about a capture of the stream. stopQueries locks
-	// it to wait for such queries, because the owner may destroy the stream afterwards. queryMu is
-	// locked after Stream.Mu.
+	// queryMu is read-locked while CUDA is queried about a capture of the stream. stopQueries
+	// write-locks queryMu to wait for such queries, because the owner may destroy the stream
+	// afterwards. queryMu is locked after Stream.Mu.
 	queryMu ranked.RWMutex[adoptionQueryMu]
 	stopped bool // whether the stream must no longer be queried; guarded by queryMu
-	// Recording reports whether the current launch is being added to a capture of the owner; guarded
-	// by Stream.Mu.
+	// Recording is set while a launch is being added to a capture that the owner began; guarded by
+	// Stream.Mu.
 	Recording bool
 }
 
@@ -58,14 +58,13 @@ func (a *adoption) stopQueries() {
 }
 
 // recordAll records an event after all work on an open adopted stream. If the stream is being
-// captured, recordAll records nothing and returns true as capturing. recordAll calls recorded
-// after it has recorded the new event and before that event replaces queued. The caller must hold
-// Stream.Mu.
+// captured, recordAll records nothing and capturing is true. recordAll calls recorded after it has
+// recorded the new event and before that event replaces queued. The caller must hold Stream.Mu.
 //
 // A capture that the owner begins after the first check would include the new event. The second
-// check detects this capture, and recordAll returns, because the event must not be queried before
-// the capture has ended. The first check is needed for the default stream, on which nothing may
-// be recorded during any capture.
+// check detects such a capture, in which case recordAll returns, because the event must not be
+// queried before the capture has ended. The first check is needed for the default stream, on which
+// nothing may be recorded during any capture.
 func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {

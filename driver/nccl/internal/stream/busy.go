@@ -14,7 +14,7 @@ import (
 type BusyStreams struct {
 	// recent is the stream that was added last, or nil if AllIdle has been called since then.
 	recent atomic.Pointer[Stream]
-	// Watching reports whether the watcher is checking streams. A send on Wake starts the watcher.
+	// Watching is set while the watcher checks streams. A send on Wake starts the watcher.
 	Watching atomic.Bool
 	Wake     chan struct{}
 
@@ -54,12 +54,12 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// AllIdle removes the streams that have become idle, and reports whether the list is then empty.
+// AllIdle removes the streams that have become idle, and reports whether none are left.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read recent holds its stream's lock, so its stream is not idle. A
-	// later launch waits for mu and adds its stream again.
+	// A launch that has already read recent holds its stream's lock, so Idle returns false for that
+	// stream. A later launch waits for mu and adds its stream again.
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
 		idle := s.Idle()

@@ -89,9 +89,9 @@ func (e *Event) share(other *Event) {
 
 // RecordAfter returns an event that marks the end of the work queued on s. If s is not adopted,
 // RecordAfter records e and returns it. If s is adopted, RecordAfter returns the stream's own
-// event, which is recorded again whenever more work is queued. A caller that needs an event that
-// does not move sets fixed. RecordAfter then returns e, which refers to the current point of the
-// stream's event.
+// event, which is recorded again whenever more work is queued. If the caller needs an event that
+// keeps marking the same point, it sets fixed. RecordAfter then returns e, which refers to the
+// current point of the stream's own event.
 //
 // RecordAfter is meant for groups that have kernels on the stream. The calling group must hold
 // the lock that its RecordEvent method acquires, so that the stream cannot begin a capture or be
@@ -110,7 +110,7 @@ func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	}
 }
 
-// StreamWait makes later work of a stream wait for the event's point.
+// StreamWait makes later work of a stream wait for the last recorded point.
 func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,8 +135,8 @@ func (e *Event) fixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. Because events have no Close, a cleanup function returns the CUDA event
-// to the device's pool.
+// Point wraps a CUDA event. Events have no Close method, so when a Point becomes unreachable, a
+// cleanup function returns the CUDA event to the device's pool.
 type Point struct {
 	// streams owns the pool. Because this field is a pointer, Go does not allocate Points in one
 	// block with other tiny objects, which would keep the Points alive.
@@ -157,9 +157,9 @@ func (d *Streams) NewPoint() (*Point, error) {
 }
 
 // NewPointAfter creates a temporary stream, calls wait to make that stream wait for some events,
-// and returns a new point that is reached after those events. The stream must be temporary,
-// because other streams may be in a capture. NewPointAfter must be called on a thread where the
-// context is current.
+// and returns a new point that is reached after those events. It uses a temporary stream because an
+// existing one might be capturing. NewPointAfter must be called on a thread where the context is
+// current.
 func (d *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {

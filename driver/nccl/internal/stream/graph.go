@@ -23,7 +23,7 @@ type Graph struct {
 	// is nil if the stream was idle.
 	priorWork *Event
 	events    []*Event // recorded after each launch
-	points    []*Point // waited for by nodes of the graph
+	points    []*Point // nodes of the graph wait for these points
 	functions []cuda.HostFunc
 	words     []*gpu.Word
 	// Waits is set if the graph may wait for something other than the groups on its stream (see

@@ -41,8 +41,7 @@ type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 func (c *completion) Waited() bool { return c.waited.Load() }
 
 // ClearWaited makes Waited return false before more work is queued on the stream. The caller must
-// hold Stream.Mu. In most launches the value is already clear, and the check avoids a locked
-// instruction.
+// hold Stream.Mu. Most launches find the value already clear and avoid a locked instruction.
 func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
@@ -95,9 +94,9 @@ func (s *Stream) Usable() error {
 // already has the error.
 func (s *Stream) Fail(error) {}
 
-// Refuse handles the error of a group's call that was not launched. If the stream is idle, Refuse
-// returns the error. It also returns the error if the stream is adopted, because the owner may
-// wait for the stream without calling symmem. Otherwise Refuse returns nil, and the next
+// Refuse handles the error of a group's call that was not launched. Refuse returns the error if the
+// stream is idle. It also returns the error if the stream is adopted, because the owner may wait
+// for the stream without calling symmem. On any other stream, Refuse returns nil, and the next
 // Synchronize returns the error. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
@@ -139,8 +138,7 @@ func (s *Stream) RecordQueued() error {
 }
 
 // recordOwners records the event of an adopted stream after all work on the stream, including the
-// owner's. If the stream is being captured, recordOwners records nothing and returns true as
-// capturing.
+// owner's. If the stream is being captured, recordOwners records nothing and capturing is true.
 func (s *Stream) recordOwners() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

@@ -26,9 +26,9 @@ type Streams struct {
 	NewCalls func() Calls
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
-	// Order makes stream order a happens-before relation in Go's memory model. A host function
-	// loads Order before it runs and increments it afterwards. Code that sees that work has
-	// completed must then load Order too.
+	// Order makes stream order a happens-before relation in Go's memory model. A host function loads
+	// Order before it runs and increments it afterwards. Code that observes the completion of work
+	// must load Order afterwards.
 	Order atomic.Uint64
 	pool  pool
 

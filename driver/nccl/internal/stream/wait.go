@@ -65,8 +65,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// The owner may replay a graph on any of its streams, so each stream reports the fault of a
-	// replay once.
+	// Another library may replay a graph on any stream, so every stream reports the fault of a replay
+	// once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -115,8 +115,9 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of s, whose latest call is c. Meanwhile it checks only the peers of
-// c's group. Each of the other groups on the stream has a watcher that checks its peers.
+// await waits for the work of s, whose latest call is c. While it waits, it checks only the peers
+// of c's group, because every other group on the stream has a watcher that checks the peers of that
+// group.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -147,9 +148,9 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// Work of an adopted stream's owner that takes longer than KernelEndTimeout looks like a kernel
-	// that never exits. Memory then stays mapped and communicators stay open until the process
-	// exits, which is better than a call that hangs.
+	// If the owner of an adopted stream has queued work that takes longer than KernelEndTimeout, that
+	// work is mistaken for a kernel that never exits. Memory then stays mapped and communicators stay
+	// open until the process exits, which is better than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
 		return // the stream belongs to another library

@@ -16,8 +16,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// Wait here rather than in CUDA's copy call. That call is made with the stream's lock held,
-		// so the fault of a group could not interrupt its wait.
+		// Wait here rather than in CUDA's copy call. That call holds the stream's lock, so a group's
+		// fault could not interrupt it.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
@@ -125,8 +125,9 @@ func (s *Stream) Record(e driver.Event) error {
 // WaitOnly is the same as Wait, because CUDA's events carry no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work wait for the event's current point, even in captures. The event may belong
-// to another Device of this process if both use the same GPU.
+// Wait makes later work wait for the point at which the event was last recorded before Wait was
+// called. This also holds for work in a capture. The event may belong to another Device of this
+// process if both use the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
