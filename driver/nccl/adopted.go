@@ -19,8 +19,8 @@ import (
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
 //
-// It is usable until a call to NCCL times out, and stuck afterwards. The call that timed out
-// keeps its goroutine, and returns only after the owner aborts the communicator.
+// It is usable until a call to NCCL times out, and stuck afterwards. The call that timed out keeps
+// its goroutine blocked until the owner aborts the communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm

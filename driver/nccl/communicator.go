@@ -169,10 +169,10 @@ func (c *communicator) Close() error {
 	levelsErr := c.twoLevel.close()
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// The abort of NCCL's communicator is about to stop unfinished work. If another rank launched
-		// its part of that work now, it would expect the work to succeed. Withdraw prevents that. It
-		// returns false if the last rank has just launched its part. Then the other ranks rely on
-		// this rank, so wait again.
+		// The abort of NCCL's communicator is about to stop unfinished work. If another rank launched its
+		// part of that work now, it would expect the work to succeed. Withdraw prevents that, but it
+		// returns false if the last rank has just launched its part. In that case, the other ranks rely
+		// on this rank, so wait again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}

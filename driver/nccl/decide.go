@@ -8,18 +8,16 @@ package nccl
 //
 // These facts about NCCL determine the steps before the abort:
 //
-//   - A call to NCCL or a plain kernel (one that uses no window) may wait for a lost rank, and only
-//     the abort stops it.
-//   - A window kernel ignores the abort flag (2.27.3 to 2.30.7). If it waits for a lost rank, it
-//     runs until the process exits. CommAbort would wait for it forever while holding CUDA locks
-//     that every call of the process needs. The teardown therefore abandons such a communicator.
-//     It aborts the communicator only if a call to NCCL must be unblocked.
-//   - Graphs of other libraries may be replayed at any time, so the teardown does not abort the
-//     communicator while such graphs contain its window kernels.
-//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort, so
-//     direct kernels and unfinished work of closed streams must finish first.
-//   - NCCL before 2.29.7 keeps the memory of a window until the process exits, unless the window is
-//     deregistered before the abort. No kernel may run during a deregistration.
+// - A call to NCCL or a plain kernel (one that uses no window) may wait for a lost rank, and only
+// the abort stops it. - A window kernel ignores the abort flag (in NCCL 2.27.3 to 2.30.7). If it
+// waits for a lost rank, it runs until the process exits. CommAbort would wait for it forever while
+// holding CUDA locks that every call of the process needs. The teardown therefore abandons such a
+// communicator. It aborts the communicator only if a call to NCCL must be unblocked. - Graphs of
+// other libraries may be replayed at any time, so the teardown does not abort the communicator
+// while such graphs contain its window kernels. - CommAbort waits for all work of the device, and
+// most calls to CUDA wait for CommAbort, so direct kernels and unfinished work of closed streams
+// must finish first. - NCCL before 2.29.7 keeps the memory of a window until the process exits,
+// unless the window is deregistered before the abort. No kernel may run during a deregistration.
 
 // step names a step of a teardown.
 type step string
@@ -31,8 +29,9 @@ const (
 	stepAbort step = "abort"
 	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
-	// stepAwaitGraphs closes stages.kernelsEnded, even if kernels are still running after the last
-	// drain. It then waits until symmem's own graphs with calls of the group are closed.
+	// stepAwaitGraphs closes stages.kernelsEnded, because the teardown no longer waits for kernels,
+	// even if some are still running after the last drain. It then waits until symmem's own graphs
+	// with calls of the group are closed.
 	stepAwaitGraphs step = "await graphs"
 	// stepAwaitCaptures frees everything that graphs of other libraries do not use. It then waits
 	// until those graphs are destroyed.
@@ -73,9 +72,9 @@ type facts struct {
 	blockedCall bool
 	// idle is set if no stream has unfinished work of the group.
 	idle bool
-	// windows is set if window kernels of NCCL may be running, and plain if plain kernels may be
-	// running. plain may be set even if the group is idle, because a stream can be closed before
-	// its kernel has exited.
+	// windows is set if window kernels of NCCL may be running. plain is set if plain kernels may be
+	// running, which is possible even if the group is idle, because a stream can be closed before its
+	// kernel has exited.
 	windows, plain bool
 	// closedStreamsBusy is set if the device has unfinished work of closed streams
 	// (gpu.GPU.KeepsMemory).

@@ -27,7 +27,7 @@ type faults struct {
 }
 
 // mismatch returns a MismatchError if other ranks have announced a different call for the ticket
-// (the number of a collective in the group). Otherwise it returns nil.
+// (the number of a collective in the group), and nil if they have not.
 func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -119,7 +119,7 @@ func (f *faults) checkPeers() {
 // without allocations.
 type collectiveWait struct {
 	faults *faults
-	stream *stream.Stream // the stream that becomes idle, or nil
+	stream *stream.Stream // the stream that must become idle, or nil
 	wait   control.Wait
 }
 

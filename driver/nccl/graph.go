@@ -55,7 +55,7 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		cs.add(&capturedCall{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // a Send waits, too: until the previous launch's message is copied
+	s.Capture.Waits = true // a Send also waits, until the previous launch's message is copied
 	return c.messages.Record(s, messagePlan(p), func(m *p2p.Captured) {
 		cs.add(&capturedCall{plan: p, message: m})
 	})

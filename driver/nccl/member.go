@@ -217,7 +217,8 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 }
 
 // noFabricReason returns the reason why ranks on different machines or in different containers
-// cannot map each other's memory, or "" if that may be possible. It returns the same on all ranks.
+// cannot map each other's memory, or "" if that may be possible. The result is the same on all
+// ranks.
 func noFabricReason(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
 	if n := countMachines(all); n > 1 {

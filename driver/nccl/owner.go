@@ -68,8 +68,8 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// Whole returns the two-level group if the communicator is one of its levels. Otherwise it
-// returns the communicator's own group.
+// Whole returns the two-level group if the communicator is one of its levels, and the
+// communicator's own group if it is not.
 func (o *owner) Whole() stream.Group {
 	if whole := o.teardown.whole.Load(); whole != nil {
 		return whole.group

@@ -199,8 +199,9 @@ func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	})
 }
 
-// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so NCCL's
-// reduction can be destroyed immediately afterwards, even if the call is captured.
+// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
+// reduction that CreatePreMulSum created can be destroyed immediately afterwards, even if the call
+// is captured.
 func (p *plan) queueScaled(s cuda.Stream) error {
 	n, comm, scaled := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)

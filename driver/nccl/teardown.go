@@ -15,8 +15,8 @@ import (
 )
 
 // teardown frees a communicator after its plane has failed or has been closed. The function decide
-// chooses each step. Memory that graphs of other libraries use is freed when those graphs are
-// destroyed (memory.Hold).
+// chooses each step. Memory that is used by graphs captured by other libraries is freed when those
+// graphs are destroyed; see memory.Hold.
 type teardown struct {
 	gpu       *gpu.GPU
 	cfg       *driver.GroupConfig
@@ -30,14 +30,13 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts symmem's open graphs that contain calls of the group. watcher is done when the
-	// watcher's goroutine has returned.
+	// graphs counts symmem's open graphs that contain calls of the group. watcher is used to wait for
+	// the watcher's goroutine.
 	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group of the device may have an unfinished window
 	// kernel.
 	othersHaveWindows func() bool
-	// If the communicator is a level of a two-level group, whole is that group. Otherwise it is
-	// nil.
+	// whole is the two-level group of which the communicator is a level, or nil.
 	whole atomic.Pointer[wholeGroup]
 	// forget removes the communicator from the device.
 	forget func()
@@ -72,9 +71,9 @@ func (t *teardown) begin() {
 	})
 }
 
-// failWhole returns the cause of the failure. If the communicator is a level of a two-level
-// group, failWhole makes that group fail before the level's kernels are stopped. Otherwise, the
-// group could report success for the work of these kernels.
+// failWhole makes the two-level group fail if the communicator is one of its levels, and returns
+// the cause of the failure. It must be called before the level's kernels are stopped, because the
+// two-level group could otherwise report success for their work.
 func (t *teardown) failWhole() error {
 	cause := t.plane.Cause()
 	whole := t.whole.Load()
@@ -96,7 +95,7 @@ type wholeGroup struct {
 func (t *teardown) run() {
 	t.closeReleased = sync.OnceFunc(func() { close(t.stages.released) })
 	t.watcher.Wait()  // because the watcher uses NCCL's communicator
-	t.exchange.Stop() // makes direct kernels exit, even those that are replayed later
+	t.exchange.Stop() // makes running direct kernels exit, and later replays exit at once
 	t.messages.Release()
 	for {
 		facts := t.collect()
@@ -177,8 +176,8 @@ func (t *teardown) execute(next step) {
 func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
 
 // drain waits, for a limited time, until no stream has unfinished work of the communicator. It
-// ends waits of streams for messages, so that the streams continue. If work is still unfinished
-// after the time limit, the memory that it may use stays mapped.
+// releases streams that are waiting for messages, so that they can continue. If work is still
+// unfinished after the time limit, the memory that it may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -223,7 +222,7 @@ func (t *teardown) abort() {
 	go func() { t.abortErr <- t.comm.abort() }()
 }
 
-// free frees the memory of the group's direct kernels. None of them may be running.
+// free frees the memory of the group's direct kernels, which must have exited.
 func (t *teardown) free() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

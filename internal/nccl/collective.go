@@ -31,7 +31,7 @@ func (i *Invocation) On(stream cuda.Stream) error {
 }
 
 // AllReduce reduces count elements of all ranks and stores the result at recvAddress on every rank.
-// Both addresses may be the same.
+// The two addresses may be the same.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {

@@ -23,8 +23,8 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // is collective and blocks, without a deadline, until all ranks have called it. It uses NCCL's
 // default configuration and requires NCCL 2.23.4.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// Older functions take the ID by value. Depending on the architecture, it is then passed on the
-	// stack or by reference.
+	// The older functions cannot be used, because they take the ID by value: depending on the
+	// architecture, it is passed on the stack or by reference.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -80,7 +80,8 @@ func (l *Library) CreatePreMulSum(bits uint64, t DataType, comm Comm) (ReduceOp,
 	return op.Take(), err
 }
 
-// DestroyReduceOp frees a created reduction. Calls that have been made with it are not affected.
+// DestroyReduceOp frees a created reduction. Calls that have already been made with it are not
+// affected.
 func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 	return l.call(redOpDestroy, uintptr(op), uintptr(comm))
 }

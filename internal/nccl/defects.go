@@ -43,8 +43,8 @@ var (
 	}
 	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
 	// but do not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel
-	// triggers their launch early, which a caller cannot detect, they read data before the previous
-	// kernel has written it.
+	// triggers their launch early, which a caller cannot detect, the window kernels read data before
+	// the previous kernel has written it.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +

@@ -80,7 +80,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst orders python3.12 before python3.9, because a longer path has a larger version.
+// newestFirst compares the lengths of the paths first, so that python3.12 comes before python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
