@@ -31,8 +31,8 @@ func applyMachinesVariable() {
 	}
 }
 
-// fabricTests matches tests of the direct path that also run between machines. The script
-// bench/gpu/fabric.sh runs more tests.
+// fabricTests matches the direct-path tests that also work when the ranks are on separate machines.
+// The script bench/gpu/fabric.sh runs a larger set.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
@@ -100,8 +100,9 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. A call with
-// direct kernels is compared when the capture is replayed, and any other call when it is recorded.
+// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. A call that
+// uses direct kernels is compared when the capture is replayed. All other calls are compared while
+// they are being recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !rerunOnSeparateMachines(t) {
 		return

@@ -77,7 +77,6 @@ func checkChoices(t *testing.T, all []choice) {
 	}
 }
 
-// openSingleRank opens a device for a world of one rank.
 func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{

@@ -96,7 +96,6 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	return names
 }
 
-// launchesByName returns the number of launches of each kernel, by name.
 func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}

@@ -88,7 +88,6 @@ func (p *testbed) smallTrial() trial {
 	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
 }
 
-// delay delays a rank randomly.
 func (m *testRank) delay(random *rand.Rand) error {
 	yields := random.IntN(1 << random.IntN(10))
 	yield := func() {

@@ -17,7 +17,7 @@ import (
 // default, they run a random sample of the cases.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
-// newRandom returns a random number generator. If the test fails, its seed is logged.
+// newRandom returns a random number generator, and logs the seed if the test fails.
 func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -97,8 +97,8 @@ func (p *testbed) checkReductions(t driver.DataType) {
 	}
 }
 
-// checkOperation tests an operation in place and out of place, each in symmetric memory and in
-// loose memory.
+// checkOperation tests an operation in place and out of place, both in symmetric memory and outside
+// windows.
 func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
 	for _, c.inPlace = range []bool{false, true} {
@@ -124,7 +124,7 @@ func (p *testbed) checkSmallCounts(c trial) {
 	p.run(&b, true)
 }
 
-// maxSmallCount is the largest count of checkSmallCounts.
+// maxSmallCount is the largest count that checkSmallCounts tests.
 const maxSmallCount = 4097
 
 func (p *testbed) smallCounts() []int64 {
@@ -138,8 +138,8 @@ func (p *testbed) smallCounts() []int64 {
 	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 }
 
-// checkLargeCounts tests counts whose buffers have a power of two of bytes, up to the largest
-// that fits. It also tests one element more and one element fewer.
+// checkLargeCounts tests buffers whose size in bytes is a power of two, up to the largest that
+// fits, and buffers with one element more and one element fewer.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)

@@ -16,8 +16,8 @@ import (
 // With two ranks, the integers would soon be 0.
 //
 // If additive is set, each call is an in-place reduce-scatter, and the buffer has a part for each
-// rank. A call adds the other ranks' copies of a rank's part to the rank's own part. These copies
-// keep their initial values.
+// rank. Each call adds the other ranks' copies of this rank's part, which keep their initial
+// values, to the part itself.
 type repeatedSum struct {
 	*region
 	count int64
@@ -48,7 +48,6 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 	return p, errors.Join(m.register(w, s, name), m.setToUnit(w, p, bytes))
 }
 
-// setToUnit sets all integers to the unit.
 func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
@@ -100,7 +99,7 @@ func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver
 	return c.Launch(s, plan)
 }
 
-// countCalls updates want after calls of a group.
+// countCalls updates want for the given number of calls of a group.
 func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {

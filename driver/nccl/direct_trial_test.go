@@ -47,8 +47,8 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece describes a part of the expected output: count elements from offset on. Their values are
-// those of a tile that is repeated as often as needed, beginning with its element tileOffset.
+// piece describes a part of the expected output: count elements from offset on. Their values come
+// from repeating tile, starting at element tileOffset of the tile.
 type piece struct {
 	offset, count int64
 	tile          []byte
@@ -114,7 +114,6 @@ func (f field) at(element int64, t driver.DataType) uintptr {
 	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
 }
 
-// call returns the call of a trial on a rank.
 func (c *trial) call(rank int, send, recv field) driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Root: c.root, Count: c.count,

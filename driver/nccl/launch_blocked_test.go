@@ -53,9 +53,9 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream, also in a capture, while a launch on
-// another stream waits for the peer in order to compare the call. Both streams have calls of the
-// group.
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream, both directly and in a capture, while a
+// launch on another stream waits for the peer in order to compare the call. The group has calls on
+// both streams.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})

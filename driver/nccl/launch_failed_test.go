@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess runs the test again in a child process, and returns true in that process.
-// There, the software GPU makes the given calls fail (SOFTGPU_FAIL). On other GPUs,
+// inSoftGPUProcess runs the test again in a child process, and returns true in that process. In the
+// child process, the software GPU makes the given calls fail (SOFTGPU_FAIL). On other GPUs,
 // inSoftGPUProcess skips the test.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
@@ -24,10 +24,10 @@ func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
 }
 
-// inChildProcess runs the test again in a child process with additional environment variables,
-// and returns true in that process. A new process is needed because libraries read their
-// environment variables only once. On the software GPU, child processes mostly wait, so they run
-// in parallel.
+// inChildProcess runs the test again in a child process with additional environment variables, and
+// returns true in that process. A new process is needed because libraries read their environment
+// variables only once. With the software GPU, the child processes are mostly idle, so the tests
+// that start them run in parallel.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
@@ -90,9 +90,9 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch makes CUDA fail to record the event after the launch of
-// a graph with a Recv. The stream still executes the graph, so the graph's wait for the message
-// must end.
+// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph that contains a Recv, and makes CUDA fail
+// to record the event that follows the launch. Because the stream still executes the graph although
+// the launch has failed, the Recv must stop waiting for its message.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return

@@ -54,8 +54,8 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	}
 }
 
-// launchAroundMessage launches two calls on different streams. On rank 0, it queues work after
-// the first call that waits for a message. Rank 1 sends that message after the second call.
+// launchAroundMessage launches two calls on different streams. On rank 0, the first call is
+// followed by work that waits for a message, which rank 1 sends after the second call.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {

@@ -38,7 +38,7 @@ func runTests(m *testing.M) int {
 	// A test's child process may have inherited the software GPU.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second
-		// Parallel tests are separate processes, which mostly wait.
+		// Parallel tests are separate processes that are mostly idle.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

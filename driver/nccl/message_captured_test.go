@@ -151,9 +151,9 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReleasedReplayIsNotReceivedAsAnEarlierMessage ends the wait of a replayed Send for the
-// previous message to be received, as a teardown does. The replay then overwrites that message.
-// The receiver, whose group has not failed yet, must not receive it.
+// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send that is waiting until
+// the previous message has been received, as a teardown does. The replay then overwrites that
+// message. The receiver, whose group has not failed yet, must not accept the overwritten message.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
@@ -194,8 +194,9 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed
-// its group and graph. The message is large, so that the receiver maps its memory only then.
+// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed its
+// group and graph. The message is so large that the receiver does not map the message's memory in
+// advance.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)

@@ -62,8 +62,8 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before it takes a path, and counts
-// how often a kernel is chosen.
+// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before taking a path, and counts how
+// often a kernel is chosen.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

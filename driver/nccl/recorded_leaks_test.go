@@ -57,8 +57,8 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 }
 
 // captureAndClose connects a group, captures its calls in graphs of another library, closes the
-// group, and destroys the graphs. Depending on i, it also aborts the group before it closes it,
-// or destroys the graphs before the group is closed, or both.
+// group, and destroys the graphs. Depending on i, it also aborts the group before closing it, or
+// destroys the graphs before the group is closed, or both.
 func (w *testGroup) captureAndClose(sums [2]*repeatedSum, i int) {
 	abort, destroyFirst := i%2 == 0, i/2%2 == 0
 	w.regroup(0, 1)

@@ -116,8 +116,8 @@ func checkMismatch(err error) error {
 }
 
 // checkDivergence returns a function that checks that an error is a MismatchError about the first
-// call of a capture. If launch is set, the error must identify the call by the number of its
-// launch, and otherwise by its ticket.
+// call of a capture. The error must identify the call by the number of its launch if launch is set,
+// and by its ticket if it is not.
 func checkDivergence(capture int, launch bool) func(error) error {
 	return func(err error) error {
 		var mismatch *driver.MismatchError

@@ -109,10 +109,9 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 	}
 }
 
-// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks
-// that have the same index on the other machines. The ranks of a machine then exchange what they
-// have gathered. Each machine's inputs form a block of the output, and each block takes one
-// AllGather.
+// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks that
+// have the same index on the other machines. The ranks of a machine then exchange what they have
+// gathered. Each machine's inputs form a block of the output, and each block needs one AllGather.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
 	inter := call

@@ -14,9 +14,9 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is the interval, counted in checks, between full checks while the program keeps
-// launching. The other checks only read the kernels' reports, because the launches themselves
-// detect failed peers.
+// fullCheckEvery limits full checks while the program keeps launching calls: only one in
+// fullCheckEvery checks is full. The other checks only read the kernels' reports, because the
+// launches themselves detect failed peers.
 const fullCheckEvery = 16
 
 // replayCheckInterval is the time between two checks while no work that symmem has launched is
@@ -38,7 +38,7 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	running sync.WaitGroup // counts the goroutine that runs watch
+	running sync.WaitGroup // used to wait for the goroutine that runs watch
 }
 
 // watch looks for faults until the group has failed or is closed. It finds faults even if the

@@ -33,8 +33,8 @@ func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// replayLate replays a graph twice, and delays the second replay on rank 1. noticed reports
-// whether rank 1 notices the fault before that.
+// replayLate replays a graph twice, and delays the second replay on rank 1. noticed is set if rank
+// 1 notices the fault before that.
 func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 	const reused = 7 // the value that rank 0 writes to its buffer after the timeout
 	w := newGroup(t, 2, time.Second)
