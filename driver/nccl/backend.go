@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available returns nil if this machine has a GPU and NCCL. Otherwise it returns an error that
-// says what is missing. It loads the libraries but does not create a CUDA context.
+// Available returns nil if this machine has a GPU and NCCL, and an error that says what is missing
+// if it does not. It loads the libraries but does not create a CUDA context.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {

@@ -293,8 +293,9 @@ const firstSumInterval = 50 * time.Microsecond
 // failureExchangeTimeout limits the exchange of the reasons why ranks could not connect.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns nil if a step has succeeded on all ranks, and otherwise an error. own is this
-// rank's error or nil. agree sends it to the other ranks, so that they do not wait for this rank.
+// agree returns nil if a step has succeeded on all ranks, and an error if it has failed on any
+// rank. own is this rank's error or nil. agree sends it to the other ranks, so that they do not
+// wait for this rank.
 func (j *connector) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)

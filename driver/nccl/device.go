@@ -53,8 +53,8 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// shm.Open must come first, because the other ranks wait in it for rank 0. Otherwise, if rank 0
-	// could not open its GPU, it would never get to this call.
+	// shm.Open must come first, because the other ranks wait in it for rank 0, which would never call
+	// shm.Open if it had already failed to open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err

@@ -238,8 +238,8 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// disableWindows records that NCCL has no window kernels for this group. The reason is that NCCL
-// has registered no window on rank.
+// disableWindows records that NCCL has no window kernels for this group, because NCCL has
+// registered no window on the given rank.
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -114,7 +114,7 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// locked calls do with the communicator's lock held, so that the teardown does not free addresses
+// locked runs do with the communicator's lock held, so that the teardown does not free addresses
 // during the call. If the communicator has failed or is closed, locked returns the cause instead.
 func (s *suspender) locked(do func() error) error {
 	s.mu.Lock()

@@ -194,20 +194,19 @@ func (l *Launch) setParts() error {
 	return nil
 }
 
-// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every
-// rank, whereas two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels
+// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank,
+// whereas two-shot kernels send less but have a higher latency. On four H200 GPUs, one-shot kernels
 // are faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that
-// fit into exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot
-// kernels, so they are not used. One-shot kernels are then faster than bulk kernels for all sizes
-// that fit.
+// fit into exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels,
+// so they are not used. One-shot kernels are then faster than bulk kernels for all sizes that fit.
 const (
-	maxOneShotBytes = 640 << 10 // the most bytes that a rank sends in a one-shot kernel
-	maxTwoShotBytes = 9 << 20   // the most bytes that a rank sends in a two-shot kernel
-	maxPairBytes    = 7 << 20   // the size of the largest one-shot sum with 2 ranks
+	maxOneShotBytes = 640 << 10 // maximum number of bytes that a rank sends in a one-shot kernel
+	maxTwoShotBytes = 9 << 20   // maximum number of bytes that a rank sends in a two-shot kernel
+	maxPairBytes    = 7 << 20   // size of the largest one-shot sum with 2 ranks
 )
 
 // maxPartBytes is the part size up to which line kernels are faster than bulk kernels, in
-// operations other than all-reduce. It was measured on 2 and on 4 H200.
+// operations other than all-reduce. It was measured on two and on four H200 GPUs.
 const maxPartBytes = 2 << 20
 
 // lineLimit returns the part size up to which line kernels are faster than bulk kernels.

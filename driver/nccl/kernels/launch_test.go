@@ -22,7 +22,7 @@ var choices = []struct {
 	bytes     int64
 	symmetric bool
 	inPlace   bool
-	kernel    string // or a part of the error
+	kernel    string // or part of the error
 }{
 	{
 		"small sum, one-shot", driver.AllReduce, driver.BFloat16, driver.Sum, 4,

@@ -14,10 +14,10 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability. If there is a cubin for the
-// GPU's generation, Object returns that cubin. Otherwise it returns PTX, which the driver
-// compiles. The result always ends with a zero byte, as CUDA requires of PTX. Object returns an
-// error for GPUs before 8.0. All callers share the bytes and must not modify them.
+// Object returns the compiled collectives for a compute capability. Object returns the cubin for
+// the GPU's generation if there is one, and PTX, which the driver compiles, if there is not. The
+// result always ends with a zero byte, as CUDA requires of PTX. Object returns an error for GPUs
+// before 8.0. All callers share the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.

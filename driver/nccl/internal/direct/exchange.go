@@ -128,8 +128,8 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, agree
-// returns the reason that the lowest of these ranks gave. Otherwise reason is empty.
+// agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, reason
+// is the one that the lowest of these ranks gave. If all ranks can have it, reason is empty.
 func (x *Exchange) agree(
 	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {

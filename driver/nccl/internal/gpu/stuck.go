@@ -14,9 +14,9 @@ var KernelEndTimeout = time.Second
 // devices.
 var Stuck atomic.Bool
 
-// CloseTimeout returns the time limit for a Close. If no kernel is stuck, that is usual.
-// Otherwise it is at most KernelEndTimeout, because work queued behind the stuck kernel may never
-// complete, and memory stays mapped anyway.
+// CloseTimeout returns the time limit for a Close. If a kernel is stuck, it limits usual to
+// KernelEndTimeout, because work queued behind the stuck kernel may never complete, and memory
+// stays mapped anyway.
 func CloseTimeout(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, KernelEndTimeout)

@@ -20,12 +20,12 @@ type Group interface {
 	Reported() error
 	// ReplayFault returns the fault of a group whose calls another library may replay, or nil.
 	ReplayFault() error
-	// EndedEarly returns the group's fault if the collective with the given ticket has completed
-	// but cannot have succeeded. Otherwise it returns nil.
+	// EndedEarly returns the group's fault if the collective with the given ticket has completed but
+	// cannot have succeeded, and nil in all other cases.
 	EndedEarly(ticket uint64) error
-	// Whole returns the group that the user created. If the group is one level of a two-level
-	// group, that is the two-level group. Otherwise it is the group itself. Streams report a single
-	// fault for a two-level group and its levels.
+	// Whole returns the group that the user created: the two-level group if the group is one of its
+	// levels, and the group itself if it is not. Streams report a single fault for a two-level group
+	// and its levels.
 	Whole() Group
 	// RecordEvent records the group's event on a stream now instead of later (see
 	// Stream.RecordGroups). If forget is set, the stream is being abandoned, and the group instead
