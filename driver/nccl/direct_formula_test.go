@@ -54,7 +54,6 @@ func checkFormula(t *testing.T, f driver.Formula, ranks ...int) {
 	}
 }
 
-// upTo yields the numbers below n.
 func upTo(n int) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		for i := range n {
@@ -65,7 +64,6 @@ func upTo(n int) func(yield func(int) bool) {
 	}
 }
 
-// checkFormulaOfType tests all operations with a type.
 func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElements int64) {
 	p.t.Helper()
 	p.inputs = extremes(t, p.random, len(p.ranks), elements)
@@ -189,8 +187,8 @@ func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byt
 	return inputs
 }
 
-// absorbedExponent returns the difference of the exponents of two numbers from which the smaller
-// one loses bits in their sum.
+// absorbedExponent returns the smallest difference between the exponents of two numbers at which
+// their sum loses bits of the smaller number.
 func absorbedExponent(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50

@@ -24,13 +24,12 @@ type testGroup struct {
 	// ranks holds the members of the group, indexed by group rank.
 	ranks  []*testRank
 	groups int // number of groups connected so far
-	// additive configures new repeated sums.
+	// additive is set if new repeated sums are to be additive.
 	additive bool
-	// formula configures the next group to be connected.
+	// formula is the formula of the next group to be connected.
 	formula driver.Formula
 }
 
-// testRank is a rank of a test group.
 type testRank struct {
 	number int // in the world
 	device *Device

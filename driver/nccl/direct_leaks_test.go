@@ -38,7 +38,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 			return m.stream.Synchronize(t.Context())
 		})
 	}
-	runGroup() // allocates additional memory that is kept
+	runGroup() // the first group also allocates memory that is kept
 	files, free := openDescriptors(t), w.freeMemory()
 	for range groups {
 		runGroup()
@@ -124,7 +124,7 @@ func closeWithMessages(t *testing.T, bytes int64, abort bool) {
 		})
 		w.regroup(0, 1)
 	}
-	runGroup() // allocates additional memory that is kept
+	runGroup() // the first group also allocates memory that is kept
 	files := openDescriptors(t)
 	for range groups {
 		runGroup()

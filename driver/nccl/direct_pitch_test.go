@@ -139,8 +139,8 @@ func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
 	return err
 }
 
-// batch lists calls whose outputs follow each other in memory. If the calls are in place, that
-// memory initially contains the inputs. Otherwise it initially contains a pattern.
+// batch lists calls whose outputs follow each other in memory. Before the calls, that memory
+// contains the inputs if the calls are in place, and a pattern if they are not.
 type batch struct {
 	layout
 	trials []trial
@@ -213,8 +213,8 @@ func (p *testbed) launchBatch(m *testRank, b *batch) error {
 	return nil
 }
 
-// prepareOutputs fills the output memory with the inputs if the calls are in place. Otherwise it
-// fills the memory with a pattern.
+// prepareOutputs fills the output memory with the inputs if the calls are in place, and with a
+// pattern if they are not.
 func (p *testbed) prepareOutputs(m *testRank, b *batch, send, recv field) error {
 	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
 	bytes := (b.end + margin) * size
@@ -225,7 +225,6 @@ func (p *testbed) prepareOutputs(m *testRank, b *batch, send, recv field) error 
 		m.stream.Copy(recv.at(0, b.dataType), send.at(0, b.dataType), bytes))
 }
 
-// checkOutputs compares the output with the expected contents.
 func (p *testbed) checkOutputs(m *testRank, b *batch, whole bool) error {
 	_, recv := p.fields(m, b.layout)
 	end := recv.base + (b.end+margin)*int64(b.dataType.Size())

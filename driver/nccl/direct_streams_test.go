@@ -335,7 +335,7 @@ func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Str
 	return cudaStream, s.(*stream.Stream), nil
 }
 
-// destroy plays the owner of a stream and destroys the stream.
+// destroy destroys a stream as its owner would.
 func (d *Device) destroy(cudaStream cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(cudaStream) })
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // TestStreamIsAbandonedBeforeItsFaultIsReturned checks that a stream's stuck kernel is abandoned
-// before the fault is returned. Otherwise, work that the caller queues after it has received the
-// fault could be abandoned together with the kernel.
+// before the fault is returned. If it were abandoned later, work that the caller queues after
+// receiving the fault could be lost.
 func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return

@@ -325,7 +325,6 @@ func openWithStuckKernel(t *testing.T) *pairOfRanks {
 	return p
 }
 
-// openAndSum opens two ranks and runs an all-reduce.
 func openAndSum(t *testing.T) *pairOfRanks {
 	t.Helper()
 	return openAndSumWithin(t, 2*time.Second)

@@ -151,7 +151,6 @@ func (h *blockedPair) checkFreed(before []int64) {
 	}
 }
 
-// waitTornDown waits until a group's teardown is done.
 func waitTornDown(c *communicator) error {
 	return gpu.Within(20*time.Second, func() (bool, error) {
 		select {

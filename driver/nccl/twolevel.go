@@ -87,7 +87,6 @@ func (l *machineLayout) intraRanks() []int {
 	return ranks
 }
 
-// interConfig returns the configuration of levels.inter.
 func (l *machineLayout) interConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	name := fmt.Sprintf(", rank %d of each machine", l.local)
 	return l.config(parent, name, l.machine, l.interRanks())
@@ -154,9 +153,9 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	return nil
 }
 
-// untilFault returns a context that is canceled when the group fails. Until stop is called,
-// untilFault also makes the group fail if a peer has failed. Otherwise, ranks that connect the
-// levels would wait for that peer until the timeout.
+// untilFault returns a context that is canceled when the group fails. Until stop is called, it also
+// makes the group fail if a peer has failed, so that ranks that connect the levels do not wait for
+// that peer until the timeout.
 func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -287,8 +286,8 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	return w.agreeOnTwin(ctx)
 }
 
-// agreeOnTwin lets direct kernels access peers' memory through the twin only if that works on
-// every machine. Otherwise, ranks could choose different paths for a call.
+// agreeOnTwin lets direct kernels access peers' memory through the twin only if that works on every
+// machine, because ranks could otherwise choose different paths for a call.
 func (w *window) agreeOnTwin(ctx context.Context) error {
 	own := []byte{0}
 	if w.twin.mappedByAll {

@@ -102,7 +102,7 @@ func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 }
 
 // TestTwoLevelsAgreeOnWindows makes it appear as if the ranks of one machine could not map a
-// window's memory. No machine must then use the window.
+// window's memory. In this case, no machine may use the window.
 func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
