@@ -131,7 +131,6 @@ func repeat(dst, tile []byte, offset int64) {
 	}
 }
 
-// differingFraction returns the fraction of elements that differ.
 func differingFraction(t driver.DataType, a, b []byte) float64 {
 	size, differ := t.Size(), 0
 	for at := 0; at < len(a); at += size {

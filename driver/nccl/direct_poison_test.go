@@ -186,7 +186,6 @@ func (m *testRank) failBlock(w *testGroup, block int) error {
 		m.stream.Synchronize(w.t.Context()))
 }
 
-// checkFailedOutputs checks the output of a failed call and the memory around it.
 func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) error {
 	_, recv := p.fields(m, b.layout)
 	size, c := int64(b.dataType.Size()), &b.trials[0]

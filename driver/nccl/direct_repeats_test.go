@@ -79,7 +79,6 @@ func (p *testbed) mixedBatch() batch {
 	return b
 }
 
-// smallTrial returns a random operation with a small count.
 func (p *testbed) smallTrial() trial {
 	i := p.random.IntN(len(operations) + 1)
 	if i == len(operations) {

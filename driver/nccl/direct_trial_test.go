@@ -19,7 +19,6 @@ type trial struct {
 	digest                 uint64
 }
 
-// layout describes the buffers of a call.
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool

@@ -20,7 +20,7 @@ type history struct {
 	// latest contains the last ticket, shifted left by operationBits, and the operation of the last
 	// collective or message.
 	latest atomic.Uint64
-	// counts is the number of calls on each path.
+	// counts holds the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
 	// tickets holds the call of each ticket at index ticket % historySize. The element is nil if
 	// the ticket has no call.

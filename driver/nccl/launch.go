@@ -14,8 +14,8 @@ import (
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
 // every rank has reached the same call, so that mismatched calls never reach NCCL.
 //
-// The common case is inlined, because CUDA and NCCL evict symmem's code from the processor's
-// caches between two launches, so each function called here costs about ten nanoseconds.
+// The common case is inlined, because CUDA and NCCL evict symmem's code from the processor's caches
+// between launches, which makes each function call here cost about ten nanoseconds.
 func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(target)
 	if err != nil {
@@ -106,8 +106,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 }
 
 // recordOtherGroups makes the other groups record their events on a stream. It is called before
-// work whose start may be delayed. That is the case for a Recv, and for anything on an adopted
-// stream, because it may have to wait for work of the stream's owner. The caller must hold s.Mu.
+// work whose start may be delayed: a Recv, or anything on an adopted stream, where it may have to
+// wait for work of the stream's owner. The caller must hold s.Mu.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():

@@ -164,7 +164,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 		err = errors.Join(err, foreign[0].capture(func() error {
 			return foreign[0].record(driver.PathDirect, p)
 		}))
-		// Otherwise the group's teardown would wait for the graph.
+		// If the graph were not destroyed, the group's teardown would wait for it.
 		defer func() { _ = finish(foreign...) }()
 		if m.rank == 0 {
 			if err := errors.Join(err, foreign[0].replay(p)); err != nil {

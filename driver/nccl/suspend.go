@@ -40,7 +40,7 @@ func (w *window) Suspend() error {
 	return w.suspend()
 }
 
-// suspend suspends the window without its twin.
+// suspend suspends the window but not its twin.
 func (w *window) suspend() error {
 	r := w.registrar
 	r.mu.Lock()

@@ -70,7 +70,6 @@ type failurePlane struct {
 func (p *failurePlane) AwaitNotified()         {}
 func (p *failurePlane) CanSucceed(uint64) bool { return !p.failed }
 
-// recordLaunch adds a call with the given ticket to the group's history.
 func recordLaunch(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
 	c.history.record(&call, ticket, 0)

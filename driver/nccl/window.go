@@ -61,7 +61,7 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
-// deregisterSelf deregisters the window without its twin.
+// deregisterSelf deregisters the window but not its twin.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {

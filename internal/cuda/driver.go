@@ -95,8 +95,8 @@ func (d *Driver) In(context Context) *Driver {
 	return newDriver(functions)
 }
 
-// Entry returns a step that makes a context current. Another library can run the step before its
-// calls.
+// Entry returns a dl.Step that makes a context current. The binding of another C library can run
+// this step before each of its calls.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

@@ -6,7 +6,6 @@ type function uint8
 // names lists the function names, as libcuda exports them.
 var names []string
 
-// declare adds a function to names.
 func declare(name string) function {
 	names = append(names, name)
 	return function(len(names) - 1)

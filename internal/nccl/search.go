@@ -61,7 +61,6 @@ func locations(getenv func(string) string, prefixes []prefix) []location {
 	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-// prefix is the folder of a Python installation.
 type prefix struct{ origin, folder string }
 
 // libraries returns the NCCL libraries of wheels below the prefix, with those of the newest

@@ -10,7 +10,6 @@ type entry struct {
 
 var table []entry
 
-// declare adds a function to table.
 func declare(name string, since int) function {
 	table = append(table, entry{name, since})
 	return function(len(table) - 1)

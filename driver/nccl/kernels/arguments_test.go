@@ -179,7 +179,6 @@ func opNumber(op driver.ReduceOp) int {
 // typeNumber returns the number that generic kernels use for a data type.
 func typeNumber(t driver.DataType) int { return int(types[t].number) }
 
-// packed returns the bytes of packed arguments.
 func packed(p cuda.Params) []byte {
 	return reflect.ValueOf(p).FieldByName("packed").Bytes()
 }

@@ -158,5 +158,5 @@ func normParams(l *Launch, t *Transport) cuda.Params {
 	return cuda.ParamsOf(&a)
 }
 
-// Retired lists kernels that are in the collectives' objects but are never launched.
+// Retired lists kernels that are still in the objects of the collectives but are never launched.
 var Retired = []string{"norm_short_bf16", "norm_long_bf16", "add_local_bf16", "rms_local_bf16"}

@@ -161,7 +161,8 @@ func (w *Rows) add(next rowsLaunch) {
 	w.launches = append(w.launches, next)
 }
 
-// parts returns the range that a slice selects in each rank's part of a call's divided buffer.
+// parts returns the range that a slice selects in each rank's part of the buffer that the call
+// divides into parts.
 func (w *Rows) parts(s slice) (p partsArguments) {
 	c, size := s.call, int64(s.call.DataType.Size())
 	for r := range w.launch.Ranks {
@@ -211,7 +212,6 @@ func (w *Rows) arguments(t *Transport) rowsArguments {
 	return a
 }
 
-// gather packs the arguments of a gather.
 func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
 	a := gatherArguments{rowsArguments: w.arguments(t)}
 	a.tensorsOrOp, a.chunksOrDivisor = uint32(len(next.slices)), uint32(next.chunks)
@@ -228,7 +228,6 @@ func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
 	return cuda.ParamsOf(&a)
 }
 
-// scatter packs the arguments of a scatter.
 func (w *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
 	a := scatterArguments{rowsArguments: w.arguments(t), chunks: next.chunks}
 	a.tensorsOrOp, a.chunksOrDivisor = w.launch.op, w.launch.divisor

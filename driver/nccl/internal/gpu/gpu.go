@@ -77,7 +77,8 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether g and other use the primary context of the same GPU.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns the step that makes the context current before a call to another C library.
+// Entry returns a dl.Step that makes the context current, to be run before a call to another C
+// library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
 // Hold adds a reference to the context. Drop removes it. Hold does nothing if the context has

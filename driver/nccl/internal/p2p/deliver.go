@@ -147,7 +147,7 @@ func (in *inbox) released(a *announcement) bool {
 	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
 }
 
-// claim claims a message for a Recv. It returns false if the sender has withdrawn the message. The
+// claim takes a message for a Recv. It returns false if the sender has withdrawn the message. The
 // caller must hold in.mu.
 func (in *inbox) claim(a *announcement) bool {
 	full := &in.own.flags(a.source).full[a.slot]

@@ -18,9 +18,9 @@
 //	closed   the memory is freed (Close)
 //
 // Close stops the messages and frees their memory. If a stream has an unfinished message or a
-// kernel of the process is stuck, the memory stays allocated until the process exits. Before
-// Close, the owner ends the waits of streams (Release). If some streams reach their messages only
-// later, the owner repeats this (ReleaseLate, Device.Late). inbox.mu guards the state stopped,
+// kernel of the process is stuck, the memory stays allocated until the process exits. Before Close,
+// the owner releases the streams that are waiting (Release). If some streams reach their messages
+// only later, the owner repeats this (ReleaseLate, Device.Late). inbox.mu guards the state stopped,
 // and the owner's lock guards the state closed.
 //
 // # States of a message

@@ -221,9 +221,9 @@ func (in *inbox) expect(e *End) {
 	in.deliver()
 }
 
-// unexpect removes a Recv that could not be queued completely. It ends the Recv's wait, which may
-// already have been queued. It does not free the descriptor, because the device may still read
-// it.
+// unexpect removes a Recv that could not be queued completely. It also ends the wait of the Recv,
+// which may already have been queued. It does not free the descriptor, because the device may still
+// read it.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

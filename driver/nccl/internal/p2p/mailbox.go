@@ -71,7 +71,7 @@ type wakeup struct {
 	_      [ringPage - 12]byte
 }
 
-// mailbox is a mailbox mapped into this process.
+// mailbox is this process's mapping of a mailbox.
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int

@@ -22,9 +22,9 @@ type Messages struct {
 	closed bool // guarded by Mu
 	// suspended is set while a Suspender has unmapped the peers' staging memory; guarded by Mu.
 	suspended bool
-	// sends lists the sends that streams have not passed. pruned is the length of sends after the
-	// last call of pruneSends. Both are guarded by inbox.mu, so that Release needs only one lock to
-	// end the waits of both sends and receives.
+	// sends lists the sends that streams have not passed. pruned is the length of sends after the last
+	// call of pruneSends. Both are guarded by inbox.mu, so that Release needs only one lock to release
+	// both sends and receives.
 	sends  []*End
 	pruned int
 	late   bool // whether ReleaseLate was called; only the teardown goroutine uses it
@@ -188,9 +188,9 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release ends the waits of streams for messages that will never arrive. It also ends the waits
-// of captured Sends for peers to copy the previous message. Each launch of a graph waits again,
-// so Release must be called at least once for each queued launch.
+// Release lets streams continue that are waiting for messages that will never arrive. It also
+// releases captured Sends that are waiting for a peer to copy the previous message. Each launch of
+// a graph waits again, so Release must be called at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.counts == nil {
 		return

@@ -21,7 +21,6 @@ type staging struct {
 	bytes    int64 // total size of the segments
 }
 
-// stagingSegment is one allocation of device memory.
 type stagingSegment struct {
 	base  uintptr
 	bytes int64
@@ -31,7 +30,6 @@ type stagingSegment struct {
 	file *os.File
 }
 
-// span is a range of a segment.
 type span struct{ offset, bytes int64 }
 
 // block is the range of staging memory that holds a message.
@@ -109,7 +107,7 @@ func stagingKey(group string, segment int) handoff.Key {
 }
 
 // grow adds a segment that has room for a block of the given size. If there is enough memory, the
-// segment doubles the total size, but adds at most maxGrowth to it.
+// segment doubles the total size, but is no larger than maxGrowth unless the block needs more.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)

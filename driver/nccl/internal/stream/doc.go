@@ -24,11 +24,11 @@
 //
 // # Groups
 //
-// The package uses a group through the interface Group. A stream asks the group of its latest
-// call why a wait may never end. A stream returns the fault of each group only once. A group does
-// not record an event after each call, but only when the event is needed. A stream therefore
-// makes all groups on it record their events when it starts a capture, is closed, or is about to
-// wait for something other than the groups (Stream.RecordGroups). BusyStreams lists the streams
+// The package uses a group through the interface Group. A stream asks the group of its latest call
+// why a wait may never end. A stream returns the fault of each group only once. A group does not
+// record an event after each call, but only when the event is needed. A stream therefore makes all
+// groups on it record their events when it starts a capture, is closed, or is about to wait for
+// something other than calls of these groups (Stream.RecordGroups). BusyStreams lists the streams
 // that may have work of a group. A stream is added before work is queued on it (BusyStreams.Add)
 // and removed once it has become idle (BusyStreams.AllIdle).
 //

@@ -26,8 +26,8 @@ type Graph struct {
 	points    []*Point // nodes of the graph wait for these points
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits is set if the graph may wait for something other than the groups on its stream (see
-	// Stream.RecordGroups).
+	// Waits is set if the graph may wait for something other than calls of the groups on its stream
+	// (see Stream.RecordGroups).
 	Waits    bool
 	finished *Event // marks the end of the last launch
 

@@ -111,9 +111,9 @@ func (s *Stream) Refuse(g Group, err error) error {
 // called before the stream starts a capture or is closed, because events cannot be recorded
 // afterwards.
 //
-// It is also called before work that may wait for something other than the groups, so that the
-// groups' calls on other streams do not wait for that work. All work on an adopted stream is
-// treated this way, because its owner may queue such a wait at any time. The caller must hold
+// It is also called before work that may wait for something other than calls of these groups, so
+// that the groups' calls on other streams do not wait for that work. All work on an adopted stream
+// is treated this way, because its owner may queue such a wait at any time. The caller must hold
 // s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
