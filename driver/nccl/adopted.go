@@ -19,8 +19,8 @@ import (
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
 //
-// It is usable until a call to NCCL times out, and stuck afterwards. The call that timed out keeps
-// its goroutine blocked until the owner aborts the communicator.
+// An adoptedCommunicator is usable until a call to NCCL times out. From then on, it is stuck. The
+// call that timed out keeps its goroutine blocked until the owner aborts the communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm

@@ -51,7 +51,7 @@ type communicator struct {
 	busy    stream.BusyStreams
 	history history
 
-	driver.Decisions // plane
+	driver.Decisions // implemented by plane
 	suspender
 
 	cfg      driver.GroupConfig

@@ -51,7 +51,7 @@ type connector struct {
 	plane    control.Plane
 	separate bool // whether the ranks share no host memory
 	comm     *ncclComm
-	rasID    string        // identifies the communicator in NCCL's RAS
+	rasID    string        // identifies the communicator in NCCL's RAS subsystem
 	result   *communicator // set once NCCL has connected the ranks
 }
 

@@ -80,9 +80,9 @@ type facts struct {
 	// (gpu.GPU.KeepsMemory).
 	closedStreamsBusy bool
 	// captured is set if graphs of other libraries contain calls of the group. Such graphs may be
-	// replayed at any time. capturedPlain and capturedWindows are set if these graphs contain plain
-	// kernels or window kernels of NCCL. If blockedCall is set, this is unknown, and both fields
-	// are false.
+	// replayed at any time. capturedPlain is set if these graphs contain plain kernels of NCCL, and
+	// capturedWindows is set if they contain window kernels of NCCL. If blockedCall is set, the
+	// kernels are unknown, and both fields are false.
 	captured, capturedPlain, capturedWindows bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool

@@ -23,7 +23,7 @@ type faults struct {
 	history  *history
 	messages *p2p.Messages
 	direct   *directPath
-	rasID    string // identifies the communicator in NCCL's RAS
+	rasID    string // identifies the communicator in NCCL's RAS subsystem
 }
 
 // mismatch returns a MismatchError if other ranks have announced a different call for the ticket

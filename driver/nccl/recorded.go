@@ -33,8 +33,8 @@ type recorder struct {
 
 	// The group's lock guards the following fields.
 
-	// plain is set if plain kernels of NCCL have been captured, and windows if window kernels have
-	// been captured.
+	// plain is set if plain kernels of NCCL have been captured. windows is set if window kernels of
+	// NCCL have been captured.
 	plain, windows bool
 	// recordings numbers the captures. current is the recording of the capture to which a call is
 	// being added, or nil.

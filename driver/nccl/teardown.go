@@ -45,7 +45,7 @@ type teardown struct {
 	// err may be read after stages.tornDown is closed.
 	err error
 
-	// Only run's goroutine uses the following fields.
+	// The following fields are used only by the goroutine that executes run.
 
 	progress
 	drainErr      error      // the error of the last drain

@@ -19,8 +19,8 @@ const checkInterval = 2 * time.Millisecond
 // launches themselves detect failed peers.
 const fullCheckEvery = 16
 
-// replayCheckInterval is the time between two checks while no work that symmem has launched is
-// unfinished, but another library may replay calls.
+// replayCheckInterval is the time between two checks when all work that symmem has launched is
+// finished, but another library may replay calls.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for faults while a group has unfinished work.

@@ -42,8 +42,8 @@ func prefersAllReduce(l *Launch) bool {
 		(chunks(row, wideLines) > maxRowWarps || row*int64(l.Ranks-1) > longRow)
 }
 
-// Fewer than fewRows rows count as few. A row is long if a block would send more than longRow bytes
-// of it, or if its chunks need more than maxRowWarps warps.
+// For prefersAllReduce, fewer than fewRows rows are few, and a row is long if a block would send
+// more than longRow bytes of it, or if its chunks need more than maxRowWarps warps.
 const (
 	fewRows = 16
 	longRow = 32 << 10

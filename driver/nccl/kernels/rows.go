@@ -26,7 +26,7 @@ type tensorArguments struct {
 }
 
 // rowsArguments holds the first arguments of all rows kernels. In a gather, tensorsOrOp is the
-// number of tensors and chunksOrDivisor is the number of chunks. In a scatter, these fields are
+// number of tensors and chunksOrDivisor is the number of chunks. In a scatter, these fields hold
 // the reduction and its divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
@@ -62,7 +62,7 @@ type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
 	slices          []slice
-	chunks          int64 // in all slices; only for line kernels
+	chunks          int64 // total of all slices; only for line kernels
 }
 
 // slice selects a range of bytes in each rank's part of a call. The range begins at offset. If

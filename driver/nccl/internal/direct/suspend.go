@@ -16,7 +16,7 @@ import (
 
 // suspension holds the state of a suspended exchange. Exchange.mu guards it.
 type suspension struct {
-	// active is set while the memory of all ranks is unmapped. Its addresses stay reserved.
+	// active is set while the memory of all ranks is unmapped. The addresses stay reserved.
 	active bool
 	// allocated is set if this rank's memory is mapped again but the peers' memory is not, so that
 	// active is still set.

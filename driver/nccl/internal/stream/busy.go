@@ -18,9 +18,9 @@ type BusyStreams struct {
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows is set while an NCCL window kernel may be running, and Plain while another NCCL
-	// kernel may be running. Plain stays set if a stream was closed before its work had completed:
-	// a kernel may still be running on the closed stream, although that stream counts as idle.
+	// Windows is set while an NCCL window kernel may be running. Plain is set while any other NCCL
+	// kernel may be running. Plain stays set if a stream was closed before its work had completed: a
+	// kernel may still be running on the closed stream, although that stream counts as idle.
 	Windows, Plain atomic.Bool
 
 	mu         ranked.Mutex[busyMu]

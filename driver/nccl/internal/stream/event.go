@@ -17,7 +17,7 @@ type Event struct {
 
 	mu     ranked.Mutex[eventMu]
 	point  *Point // the point recorded last, or nil; guarded by mu
-	shared bool   // whether the point must not be recorded again; guarded by mu
+	shared bool   // set if another event refers to point, which must not be recorded again; guarded by mu
 }
 
 // Done reports whether the stream has reached the last recorded point. It also returns true if
