@@ -180,8 +180,8 @@ func (m *testRank) checkOrder(
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in
-// between. After every 100 replays, it also replays a graph with a bulk kernel. It does so only
-// rarely, because bulk kernels are slow on the software GPU.
+// between. After every 100 replays, it also replays a graph with a bulk kernel, but not more often,
+// because bulk kernels are slow on the software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}

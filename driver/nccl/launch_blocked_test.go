@@ -11,9 +11,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and
-// after a collective. The second Send is blocked until rank 1 receives the first message. Rank 1
-// does so only after another collective, so that collective must not wait for the Send.
+// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and after
+// a collective. The second Send is blocked until rank 1 receives the first message. Rank 1 receives
+// it only after another collective, so that collective must not wait for the Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

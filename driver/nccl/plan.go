@@ -221,10 +221,10 @@ func (p *plan) prepareNCCL() error {
 	return nil
 }
 
-// chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and
-// Recv, and nil otherwise. NCCL must do so for AllToAllV, Gather, Scatter and an in-place
-// AllToAll. Versions of NCCL without ncclAlltoAll must do so for every AllToAll. In a group of
-// one rank, an AllGatherV or ReduceScatterV is a copy of one part.
+// chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
+// and nil if not. Such a group is needed for AllToAllV, Gather, Scatter and an in-place AllToAll,
+// and for every AllToAll if NCCL has no ncclAlltoAll. In a group of one rank, an AllGatherV or
+// ReduceScatterV is a copy of one part.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {

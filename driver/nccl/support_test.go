@@ -113,8 +113,8 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestRemarkOnMisalignedBuffers checks for which calls the remark on the direct path mentions
-// misaligned buffers. It must do so only for large calls.
+// TestRemarkOnMisalignedBuffers checks that the remark on the direct path mentions misaligned
+// buffers only for large calls.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

@@ -118,8 +118,8 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	})
 }
 
-// TestTwoLevelsFollowFormula compares outputs bit by bit with the expected sums (twoLevelSum) and
-// gathered elements. It does so for launched calls and for replayed calls.
+// TestTwoLevelsFollowFormula compares the outputs of launched and replayed calls bit by bit with
+// the expected sums (twoLevelSum) and gathered elements.
 func TestTwoLevelsFollowFormula(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	for _, dataType := range []driver.DataType{

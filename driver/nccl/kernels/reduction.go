@@ -61,8 +61,8 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 }
 
 // treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree
-// gives the same results as the order of ranks. With two ranks, this is the case for everything
-// but averages, which a rounded tree rounds differently.
+// gives the same results as the order of ranks. With two ranks, the results differ only for
+// averages, which a rounded tree rounds differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+

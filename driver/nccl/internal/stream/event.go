@@ -15,9 +15,11 @@ import (
 type Event struct {
 	streams *Streams
 
-	mu     ranked.Mutex[eventMu]
-	point  *Point // the point recorded last, or nil; guarded by mu
-	shared bool   // set if another event refers to point, which must not be recorded again; guarded by mu
+	mu    ranked.Mutex[eventMu]
+	point *Point // the point recorded last, or nil; guarded by mu
+	// shared is set once another event refers to point. The point must then not be recorded again.
+	// shared is guarded by mu.
+	shared bool
 }
 
 // Done reports whether the stream has reached the last recorded point. It also returns true if

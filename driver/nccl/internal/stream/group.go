@@ -47,7 +47,7 @@ func (l *launchers) AddGroup(g Group) {
 }
 
 // kernelsEnded reports whether a group can no longer launch kernels. A group that is being closed
-// can still do so, and then records its event on the stream of its previous launch.
+// can still launch kernels, and then records its event on the stream of its previous launch.
 func kernelsEnded(g Group) bool {
 	select {
 	case <-g.KernelsEnded():
