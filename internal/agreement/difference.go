@@ -80,9 +80,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify classifies the difference between the usual variant and the first variant that
-// deviates from it. The notes in events hold the digests of the requests that start with the
-// differing event.
+// classify classifies the difference between the usual variant and the first variant that deviates
+// from it. The notes in events hold the digests of the requests from the differing event on.
 func classify(d *DivergenceError, events variants) Difference {
 	if d.sameFree() {
 		return DifferenceHeld

@@ -73,9 +73,9 @@ type Ledger struct {
 	Pending Pending
 }
 
-// Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks.
-// Group and Names affect only the text of the report. In the other fields, and in the
-// histories, the agreement detects and reports differences.
+// Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks. Group
+// and Names affect only the text of the report. The agreement detects and reports differences in
+// the other fields and in the histories.
 type Config struct {
 	// Rank is this rank's number, from 0 to Ranks-1.
 	Rank, Ranks int

@@ -65,7 +65,7 @@ func TestEventsAfterStartAreIgnored(t *testing.T) {
 	}
 }
 
-// forgetfulLedger knows no digests, as if they had been dropped when the search begins.
+// forgetfulLedger knows no digests, as if they had all been dropped before the search began.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }

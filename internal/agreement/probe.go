@@ -18,7 +18,7 @@ func (a answer) samePosition(o answer) bool {
 type probeResult struct {
 	answer       // the first answer with a known digest, or any answer if there is none
 	differs bool // whether any two known digests differ
-	unknown bool // whether any rank does not know its digest
+	unknown bool // whether at least one rank does not know the digest at this position
 }
 
 func (r *probeResult) add(a answer) {
@@ -48,8 +48,8 @@ func (in interval) probePositions() []uint64 {
 }
 
 // candidates describes the positions after lo, up to and including top, whose digests every rank
-// knows. There are coarse multiples of the stride below the floor, and fine consecutive positions
-// starting at dense.
+// knows. coarse is the number of multiples of the stride below the floor. fine is the number of
+// consecutive positions from dense on.
 func (in interval) candidates() (coarse, dense, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
@@ -67,9 +67,9 @@ func fractionUp(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow narrows the interval according to the result at one position. If a rank no longer
-// knows a digest that it knew when the agreement began, the search ends, because other digests
-// may also be missing in further rounds.
+// narrow narrows the interval according to the result at one position. If a rank no longer knows a
+// digest that it knew when the agreement began, narrow leaves no candidates to probe, because that
+// rank may be dropping other digests too.
 func (in *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:

@@ -2,9 +2,8 @@ package control
 
 // Announcements is an optional interface of a Plane whose ranks are on one machine. A ticket is
 // the number of a collective in its group. Each rank publishes, without waiting, a digest of
-// the calls that it launched under its latest tickets. A mismatch is thus detected even if one
-// rank compares a call on the host before it launches the call while another rank compares it
-// in its kernel.
+// the calls that it launched under its latest tickets. Ranks thus detect a mismatch even if one of
+// them compares a call on the host, before launching it, and another compares it in a kernel.
 type Announcements interface {
 	// Submitted reports whether all ranks have submitted the ticket and none has withdrawn it. It
 	// reads the current state, not a cached copy.

@@ -33,9 +33,9 @@ func EncodeFailure(err error) []byte {
 	return encoded
 }
 
-// DecodeFailures returns the first failure in reports, or nil if no rank has failed. reports[i]
-// is the result of EncodeFailure on world rank ranks[i]. If the failure lists lost ranks, all
-// in ranks, the result is a RankLostError about them.
+// DecodeFailures returns the first failure in reports, or nil if no rank has failed. reports[i] is
+// the result of EncodeFailure on world rank ranks[i]. If the failure lists lost ranks and all of
+// them are in ranks, the result is a RankLostError about them.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

@@ -14,8 +14,8 @@ const Grace = 100 * time.Millisecond
 // use. A GraceTimer is not safe for concurrent use.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns a negative duration if failed is false, and otherwise the time since the
-// first call in which failed was true. Callers poll it and pass whether a peer has failed.
+// Elapsed returns a negative duration if failed is false, and otherwise the time since the first
+// call in which failed was true. Callers poll Elapsed, passing whether a peer has failed.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -29,8 +29,8 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks, which can read it before they
-// exchange reports on the fault lane. The ranks' processes share the numeric values.
+// Reason classifies a rank's failure for the other ranks, which can read it before they exchange
+// reports on the fault lane. The numeric values are shared between processes.
 type Reason uint32
 
 const (

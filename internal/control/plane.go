@@ -1,8 +1,8 @@
 // Package control connects the ranks of a group for everything except the transfer of data.
 //
-// A backend may leave data transfer to a library, as the GPU backend does with NCCL. It still
-// has to agree with the other ranks, compare calls with them, detect lost ranks, and exchange
-// the causes of failures. It uses a Plane for these tasks. Package shm implements planes in
+// A backend may leave data transfer to a library, as the GPU backend does with NCCL. It still has
+// to agree with the other ranks, compare calls with them, detect lost ranks, and exchange the
+// causes of failures. Backends use a Plane for these tasks. Package shm implements planes in
 // shared memory for ranks on one machine, and package tcp implements them for ranks on several
 // machines. Package controltest tests that both satisfy the contract of Plane.
 package control
@@ -52,8 +52,8 @@ type Plane interface {
 	// the work may take long.
 	//
 	// If a peer fails before it submits the ticket, the wait ends immediately. If the peer had
-	// submitted it, the wait continues for Grace: the work can often still complete, because the
-	// peer mostly failed in a later call.
+	// submitted it, the wait continues for Grace, because the peer usually failed in a later call
+	// and the work can then still complete.
 	//
 	// If ctx is done first, Await returns the cause of ctx and the plane stays open.
 	// Any other error makes the plane fail, and is a RankLostError, TimeoutError, DeadlockError or

@@ -10,10 +10,10 @@ import (
 	"symmem/driver"
 )
 
-// CompareSegments checks that all ranks of a group are about to register the same segment with
-// the same size. It does not rely on earlier agreements between the ranks. In the same
-// exchange, each rank sends extra, and CompareSegments returns what the ranks have sent, by
-// group rank. exchange is the plane's Exchange method.
+// CompareSegments checks that all ranks of a group are about to register the same segment with the
+// same size. It does not rely on earlier agreements between the ranks. In the same exchange, each
+// rank also sends extra, and CompareSegments returns every rank's extra by group rank. exchange is
+// the plane's Exchange method.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),

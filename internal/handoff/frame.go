@@ -30,9 +30,8 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the peer rejected this process's token, or that this process rejected
-// the peer. It rejects a peer that belongs to another user or has replaced the expected
-// process.
+// ErrRefused means that the peer rejected this process's token, or that this process rejected the
+// peer because it belongs to another user or is not the expected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (

@@ -15,9 +15,9 @@ import (
 
 // Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// If a request gets no response before its deadline, or fails for another reason, the Peer
-// closes the connection. Otherwise, a late response could be mistaken for the response to the
-// next request. The next request then reconnects.
+// If a request gets no response before its deadline, or fails for another reason, the Peer closes
+// the connection, so that a late response cannot be mistaken for the response to the next request.
+// The next request reconnects.
 type Peer struct {
 	address string
 	token   Token
@@ -154,7 +154,7 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns f if the response is successful. Otherwise it closes f and returns an error.
+// accept returns f if the response reports success. If not, it closes f and returns an error.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {

@@ -27,8 +27,8 @@ type sink struct {
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// If the written text does not end with a newline, unfinished is the output that wrote its
-	// end. Otherwise unfinished is nil. It is guarded by mu.
+	// unfinished is the output that wrote last if its text did not end with a newline, and nil if
+	// it did. It is guarded by mu.
 	unfinished *lines
 }
 
@@ -88,8 +88,8 @@ type lines struct {
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the part of the current line that has not been written. If sink.unfinished is
-	// this output, an earlier part has been written.
+	// pending holds the unwritten part of the current line. An earlier part of the line has been
+	// written if sink.unfinished is this output.
 	pending []byte
 	// progressBar is set if the current line contains a carriage return.
 	progressBar bool
@@ -97,7 +97,7 @@ type lines struct {
 	piece       []byte      // collects the bytes of one write to the sink
 }
 
-// Write implements io.Writer. It writes all lines that b completes in a single write.
+// Write implements io.Writer. It passes all lines that b completes to the sink in one write.
 func (l *lines) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -122,7 +122,6 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writePartial is called when the timer has expired.
 func (l *lines) writePartial() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()

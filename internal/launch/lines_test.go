@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// step is a write of text to an output. Instead of a write, text may be one of the events
-// below.
+// step is a write of text to an output or, if text is one of the constants below, an event.
 type step struct {
 	output int
 	text   string

@@ -233,8 +233,8 @@ func launchWith(descriptors uint64, role string, ranks int) int {
 		fmt.Println(err)
 		return 1
 	}
-	// Otherwise, the ranks would also be launchers, because their environment would contain two
-	// roles.
+	// Keep the role out of the ranks' environment, because the ranks would otherwise become
+	// launchers too.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1

@@ -85,8 +85,8 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	return e
 }
 
-// describe returns the rank's number and process ID, and mentions if the process is stopped,
-// for example by SIGSTOP. A stopped process can neither work nor exit.
+// describe returns the rank's number and process ID, and whether the process is stopped (by
+// SIGSTOP, for example). A stopped process can neither work nor exit.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

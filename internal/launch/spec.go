@@ -23,12 +23,12 @@ type Spec struct {
 	// Stdin is rank 0's standard input. If it is nil, rank 0 has empty input, as the other ranks
 	// always do. If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
-	// Stdout and Stderr receive the ranks' output. If they are nil, it goes to this process's
-	// outputs. Writes are never concurrent. Each write contains one or more complete lines, unless
-	// a line stays unterminated for 100 ms. In that case, its beginning is written separately, and
-	// other ranks' output still begins on a new line.
+	// Stdout and Stderr receive the ranks' output. If they are nil, the output goes to this
+	// process's stdout and stderr. Writes are never concurrent. Each write contains one or more
+	// complete lines, unless a line stays unterminated for 100 ms. The beginning of such a line is
+	// written separately, and the output of other ranks still starts on a new line.
 	Stdout, Stderr io.Writer
-	// Plain forwards lines unchanged. Otherwise, each line gets the prefix "[rank] ".
+	// Plain forwards lines unchanged, without the prefix "[rank] " that they get by default.
 	Plain bool
 	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a port that is currently free.
 	MasterPort int

@@ -54,9 +54,9 @@ const (
 	done
 )
 
-// order instructs Run what to do. If signal is not 0, Run sends it to all ranks. If message is
-// not empty, Run prints it and a list of the running ranks. If wait is positive, Run cancels
-// any earlier wait and calls expired after the new wait.
+// order is an instruction to Run. If signal is not 0, Run sends it to all ranks. If message is not
+// empty, Run prints it with a list of the running ranks. If wait is positive, Run cancels any
+// earlier wait and calls expired after the new one.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration

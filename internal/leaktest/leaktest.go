@@ -1,6 +1,6 @@
-// Package leaktest makes a package's tests fail if they leak file descriptors (of memory,
-// sockets and processes) or mappings of symmem's memory. In builds with the tag invariants, it
-// also detects leaked reservations of addresses, and reports which code made each mapping.
+// Package leaktest makes a package's tests fail if they leak mappings of symmem's memory or file
+// descriptors (of memory, sockets or processes). In builds with the tag invariants, it also
+// detects leaked address reservations and reports the code that made each mapping.
 package leaktest
 
 import (
@@ -89,7 +89,7 @@ func countDescriptors(resources map[string]int) {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil || strings.HasPrefix(target, "/proc/") ||
 			strings.HasPrefix(target, "anon_inode:[event") {
-			continue // This is folder itself, which is closed by now, or the runtime's poller.
+			continue // the descriptor from which ReadDir read, or one of the runtime's poller
 		}
 		resources[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}

@@ -33,8 +33,8 @@ type Ledger struct {
 	digest   uint64
 	// start is the position of the latest Restart. Nothing is known about earlier events.
 	start uint64
-	// ring holds event p in ring[p mod len]. Its length is a power of two, and doubles until it
-	// reaches kept. Small pools thus need little memory.
+	// ring stores event p at index p%len(ring). Its length is a power of two that starts small,
+	// because many pools have few events, and doubles until it reaches kept.
 	ring []entry
 	kept uint64
 
@@ -74,8 +74,8 @@ func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note is like Absorb, but for an event with an unknown call site. Its arguments fit into
-// registers.
+// Note is like Absorb, but for an event with an unknown call site. It takes the fields as separate
+// arguments, which fit into registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -136,8 +136,8 @@ func (l *Ledger) Floor() uint64 {
 	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
 }
 
-// NextStart returns the smallest position at which a restarted history may begin. It is after
-// all events.
+// NextStart returns the smallest position at which a restarted history may begin. It is greater
+// than the position of any event.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
 // Restart replaces the history with an agreed history, of which only the length and digest are
@@ -193,10 +193,10 @@ func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.ring[position&uint64(len(l.ring)-1)].Placement
 }
 
-// Agree records that the first events, up to position, are the same on all ranks that took part
-// in an agreement, so that they need not be compared again. digest is the digest of these
-// events. If it does not match this history, Agree changes nothing and returns false. The
-// agreed position never decreases.
+// Agree records that the events before position are the same on all ranks that took part in an
+// agreement, so that they need not be compared again. digest is the digest of these events. If
+// digest does not match this history, Agree changes nothing and returns false. The agreed position
+// never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false

@@ -8,9 +8,9 @@ const MaxSites = 1 << 16
 
 // Sites interns the call sites of events. Index 0 is the unknown site.
 //
-// The caller obtains a program counter with runtime.Callers, resolves it and calls
-// [Sites.Intern]. After that, [Sites.Index] returns its index without allocating. The owner of
-// a Sites must guard it with a lock.
+// The caller obtains a program counter with runtime.Callers, resolves it and calls [Sites.Intern].
+// From then on, [Sites.Index] returns the index for that program counter without allocating. The
+// owner of a Sites must guard it with a lock.
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
 	byName map[string]uint32 // lets program counters of the same line share an index

@@ -8,7 +8,7 @@ import (
 // Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher claims messages for the receives of one rank. Values of type R represent the
+// Matcher assigns arriving messages to the receives of one rank. Values of type R represent the
 // receives. The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
@@ -20,7 +20,7 @@ type Claim[R any] struct {
 	Receive R
 	// Source is the message's sender.
 	Source int
-	// Number is the message's number among the messages with the same source and tag.
+	// Number counts the messages with the same source and tag, from 1.
 	Number uint64
 }
 

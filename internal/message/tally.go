@@ -13,8 +13,8 @@ type Key struct{ Peer, Tag int }
 
 type record struct {
 	count uint64 // number of calls so far
-	// earlier holds the count after the last call in each segment, that is, between two
-	// collectives. It has no entry for segments without calls.
+	// earlier holds the count at the end of each segment that contains calls. A segment is the
+	// time between two collectives.
 	earlier []earlierCount
 	// limit is the length of earlier at which earlier is pruned.
 	limit int
@@ -25,9 +25,9 @@ type earlierCount struct{ after, count uint64 }
 // minLimit is the smallest value of record.limit.
 const minLimit = 32
 
-// Count counts a call that was made after the given number of collectives, and returns the
-// call's number, starting from 1. done is the number of completed collectives. Before must not
-// be called for these again.
+// Count records a call that was made after the given number of collectives, and returns the number
+// of calls with this key so far. done is the number of completed collectives, for which Before
+// must not be called again.
 func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	r := t.records[k]
 	if r == nil {

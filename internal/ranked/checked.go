@@ -39,9 +39,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with a class. Lock and RLock check the order of acquisition. A
-// second RLock by the same goroutine also panics, because it would deadlock if a writer had
-// begun to wait.
+// RWMutex is a sync.RWMutex with a class. Lock and RLock check the order of acquisition. A second
+// RLock by the same goroutine also panics, because it deadlocks if a writer is waiting.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.

@@ -44,8 +44,7 @@ type holder struct {
 }
 
 // shard lists the goroutines in one shard that hold locks. Its methods are hidden from the race
-// detector. Otherwise, the race detector would assume that the shard's mutex synchronizes
-// unrelated goroutines.
+// detector, which would otherwise assume that the shard's mutex synchronizes unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int

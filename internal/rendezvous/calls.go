@@ -37,8 +37,8 @@ func (c *Client) wrapError(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, suffix, err)
 }
 
-// Set stores value under key. The server does not answer a SET, and the next call may use
-// another connection. Set therefore also sends a PING and waits for its answer.
+// Set stores value under key. The server does not answer a SET, and the next call may use another
+// connection, so Set also sends a PING and waits for its answer.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()

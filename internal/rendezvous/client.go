@@ -129,9 +129,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls. If the connection's last reply is
-// incomplete or enough connections are idle, release closes it instead. It returns err, or
-// ErrClosed if Close caused err.
+// release makes a connection available to other calls, or closes it if its last reply is
+// incomplete or enough connections are idle. It returns err, or ErrClosed if Close caused err.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

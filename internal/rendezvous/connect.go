@@ -104,9 +104,9 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. Unless
-// the host is the loopback address, the server listens on all interfaces. The host name need
-// not resolve to an interface of this machine, for example in Kubernetes. The token keeps other
+// listenAddress returns the address to listen on for clients that connect to address. Unless the
+// host is the loopback address, the server listens on all interfaces, because the host name may
+// not resolve to an interface of this machine (in Kubernetes, for example). The token keeps other
 // clients out.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)

@@ -8,15 +8,14 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It allocates little more memory than the bytes that have
-// arrived need, so that a forged length cannot exhaust memory. It is not safe for concurrent
-// use.
+// decoder reads requests and replies. Its memory use grows only with the bytes that have arrived,
+// so that a forged length cannot exhaust memory. It is not safe for concurrent use.
 type decoder struct {
 	r *bufio.Reader
 	// peer identifies the other side in errors.
 	peer string
-	// budget is the number of bytes that the remaining keys and values of the current request may
-	// have.
+	// budget is the maximum total size in bytes of the keys and values that are still to be read
+	// for the current request.
 	budget int
 }
 
@@ -126,8 +125,8 @@ func (d *decoder) field(name string, limit uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Each field costs eight bytes more than its length, which also bounds the number of empty
-	// fields.
+	// Count eight bytes more than the field's length, so that the number of empty fields is
+	// bounded too.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.errorf("the request is too long")
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// environment reads environment variables and records them for error texts.
+// environment reads environment variables and records them for error messages.
 type environment struct {
 	lookup func(string) (string, bool)
 	source Source
@@ -145,7 +145,8 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 	case count == 0:
 		return World{}, false, nil
 	case f.source == SourceMPICH && slurmStep && local == 0:
-		// srun's PMI sets rank and size, but only Slurm's own variables contain the local ones.
+		// srun's PMI sets rank and size, but the local rank and size are only in Slurm's
+		// variables.
 		return World{}, false, nil
 	case count < len(f.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", f.hint)

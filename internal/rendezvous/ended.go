@@ -200,8 +200,8 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 	}
 }
 
-// guard returns a context that is canceled when a rank has ended for which fatal returns true.
-// The delay between these two events is after.
+// guard returns a context that is canceled once a rank for which fatal returns true has ended and
+// the duration after has passed.
 func (m *Member) guard(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {

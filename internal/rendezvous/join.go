@@ -80,10 +80,10 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return m.addEnd(err)
 }
 
-// join determines the keys of this call and announces this rank. A request to the store that
-// has begun may continue for leaveTimeout after the deadline, because aborting it would close
-// the connection. Rank 0 closes the store as soon as no rank is connected, but this rank still
-// has to look up there which ranks are absent.
+// join determines the keys of this call and announces this rank. A request that is already in
+// progress may continue for leaveTimeout after the deadline. Aborting it would close the
+// connection, and rank 0 closes the store as soon as no rank is connected, so this rank could no
+// longer find out which ranks are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -81,8 +81,8 @@ func (l *link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed the connection at the first query: either it
-// requires a different token, or it is about to close.
+// errClosedEarly means that the server closed the connection at the first query, because it
+// requires a different token or is shutting down.
 var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 

@@ -84,9 +84,9 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 }
 
 // serveUntilLeft removes this member from its service. The last member closes the server when
-// every other rank has announced that it leaves or has disconnected, or when ctx is done. A
-// rank that has left may already be connected again for its next call of Connect. That call
-// then retries.
+// every other rank has announced that it leaves or has disconnected, or when ctx is done. A rank
+// that has left may already have reconnected for its next call of Connect, and that call then
+// retries.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// outboxLimit bounds the pending replies to a client in bytes. While there are more, the server
-// does not read that client's requests. A single reply may be larger.
+// outboxLimit is the number of bytes of pending replies above which the server stops reading a
+// client's requests. A single reply may be larger.
 const outboxLimit = 1 << 20
 
 // outbox buffers the replies to a client, so that a slow client does not delay others.

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// addressInUse finds out which user has taken an address. If it is another user, addressInUse
-// returns an error, because waiting would not help. Otherwise it returns advice for an error
+// addressInUse finds out which user has taken an address. If it was another user, addressInUse
+// returns an error, because waiting would not help. If not, it returns advice for an error
 // message.
 func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := splitAddress(endpoint.Address)

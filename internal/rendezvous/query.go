@@ -9,8 +9,8 @@ import (
 // torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server define the protocol.
 type query byte
 
-// The client sends only queries up to queryPing, without queryAppend, because every server
-// since PyTorch 2.4 supports these.
+// The client sends only the queries up to queryPing, except queryAppend, because these are the
+// ones that every server since PyTorch 2.4 supports.
 const (
 	queryValidate query = iota
 	querySet
@@ -53,9 +53,8 @@ const (
 	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or had already been answered.
 )
 
-// shape describes the fields that follow the query byte. In this order, they are a nonce, the
-// number of keys, each key with its values, and a number. Most queries have only some of these
-// fields.
+// shape describes the fields that follow the query byte: a nonce, the number of keys, each key
+// with its values, and a number, in this order. Most queries have only some of these fields.
 type shape struct {
 	name    string
 	nonce   bool // u32

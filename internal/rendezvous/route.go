@@ -13,7 +13,8 @@ import (
 const (
 	// EnvStore is the variable that holds the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the variable that holds the token of that store, or of the store of rank 0.
+	// EnvToken is the variable that holds the token of that store or, if rank 0 serves the store,
+	// of rank 0's.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
@@ -66,8 +67,8 @@ func serveAt(address string, token Token, w *World) error {
 }
 
 // routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token.
-// All ranks derive the socket's name from the name of their job. MPICH gives jobs no name, so
-// under MPICH the ranks exchange the socket's name by PMI.
+// All ranks derive the socket's name from the name of their job. MPICH does not name jobs, so its
+// ranks exchange the socket's name by PMI instead.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")

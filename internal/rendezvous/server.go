@@ -35,8 +35,8 @@ type Server struct {
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
 	remoteLeft      chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
-	// onAcceptError, if set, is called with the reason when a connection cannot be accepted for
-	// the first time.
+	// onAcceptError, if set, is called with the reason the first time that a connection cannot be
+	// accepted.
 	onAcceptError func(error)
 	// authTimeout bounds how long a remote connection may remain unauthenticated.
 	authTimeout time.Duration
@@ -159,9 +159,9 @@ func (s *Server) endSession(n *session) {
 	}
 }
 
-// endSilentSessions closes the connections to machines that no longer answer. Otherwise, the
-// server would find the clients on such a machine to be lost only one after another: sending
-// the report about one client delays the detection of the next.
+// endSilentSessions closes the connections to machines that no longer answer. If they stayed open,
+// the server would detect the loss of one client after another, because sending the report about
+// each client delays the detection of the next.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,8 +20,8 @@ type service struct {
 
 	// members is guarded by services.mu.
 	members int
-	// left holds a list for each world that all ranks have joined: the keys that the other ranks
-	// set when they leave. left is guarded by services.mu.
+	// left holds, for each world that all ranks have joined, the keys that the other ranks set
+	// when they leave. It is guarded by services.mu.
 	left [][]string
 }
 

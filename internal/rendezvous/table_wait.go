@@ -71,8 +71,8 @@ func (t *table) arrive(from clientID, key string, ranks int64) error {
 	return nil
 }
 
-// leave ends the wait of a client that has canceled it or disconnected. If the client has arrived
-// at a barrier, the arrival still counts.
+// leave ends the wait of a client that has canceled the wait or disconnected. If the client has
+// arrived at a barrier, the arrival still counts.
 func (t *table) leave(client clientID) {
 	w := t.waiting[client]
 	if w == nil {

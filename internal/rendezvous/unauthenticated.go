@@ -55,9 +55,8 @@ func (s *Server) openSession(n *session) error {
 	return n.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets a function that the server calls when it cannot accept a connection for
-// the first time. The call is made on one of the server's goroutines. If OnAcceptError is not
-// called, the server logs a warning.
+// OnAcceptError sets a function that the server calls, on one of its goroutines, the first time
+// that it cannot accept a connection. If no function is set, the server logs a warning.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -167,8 +167,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits until a rank has ended for which fatal returns true, and until that end has been
-// known for the duration after. If ctx is done first, await returns nil.
+// await waits until a rank for which fatal returns true has ended, and until that has been known
+// for the duration after. If ctx is done first, await returns nil.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {

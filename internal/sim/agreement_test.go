@@ -37,7 +37,7 @@ func Repeat(history []event.Event, position int) []event.Event {
 // Stop cuts off the history at position.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
-// Deviation is a difference between some ranks' history and the common history.
+// Deviation describes how the history of some ranks differs from the common history.
 type Deviation struct {
 	// Ranks lists the deviating ranks. They share one ledger.
 	Ranks []int
@@ -98,7 +98,7 @@ func Agreement(s Scenario) (Result, error) {
 	return r, nil
 }
 
-// machines returns the machines by rank, with nil for missing ranks.
+// machines returns the state machine of each rank, or nil for missing ranks.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
 	common := s.ledger(s.History)
 	deviating := make(map[int]*ledger.Ledger)
@@ -147,8 +147,8 @@ type cluster struct {
 	outcome  *agreement.Outcome
 }
 
-// round exchanges the payloads and steps every rank. Either all ranks must continue, or all
-// must reach the same outcome. Otherwise round returns ErrSplit.
+// round exchanges the payloads and steps every rank. It returns ErrSplit if ranks reach different
+// outcomes, or if only some of them reach one.
 func (c *cluster) round() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {

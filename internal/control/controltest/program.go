@@ -17,8 +17,8 @@ import (
 
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program describes what a process does: its rank, and the wait that it repeats until a fault
-// ends it.
+// program describes one test process: its rank, and the wait that the process repeats until a
+// fault occurs.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
@@ -69,12 +69,12 @@ func Main(join Join) {
 	os.Exit(0)
 }
 
-// roundsToRun is the number of rounds that a rank completes before it reports that it is running.
+// roundsToRun is the number of rounds after which a rank reports that it is running.
 const roundsToRun = 10
 
-// run joins the group and repeats the wait until a fault ends it.
+// run joins the group and repeats the wait until a fault occurs.
 func (s program) run(join Join) output {
-	p, _, err := s.join(join) // closed when the process exits
+	p, _, err := s.join(join) // the plane and the store stay open until the process exits
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
@@ -91,7 +91,7 @@ func (s program) run(join Join) output {
 	return s.reportFailure(p, err)
 }
 
-// join joins the group. leave closes the plane and the store.
+// join joins the group. The returned function closes the plane and the store.
 func (s program) join(join Join) (p control.Plane, leave func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -113,8 +113,8 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round performs one wait. It replaces waits for endless work by comparisons until all ranks
-// are running.
+// round performs one wait. If the wait is for work that never completes, round performs a
+// comparison instead until all ranks are running.
 func (s program) round(p control.Plane, round int) error {
 	switch {
 	case s.WaitName == "a wait for work" && round < roundsToRun:
@@ -126,8 +126,8 @@ func (s program) round(p control.Plane, round int) error {
 	}
 }
 
-// idleProgram is the WaitName of a program that polls for a peer's failure instead of waiting for
-// other ranks.
+// idleProgram is the value of WaitName for which a process polls for a peer's failure instead of
+// waiting for other ranks.
 const idleProgram = "idle"
 
 func (s program) runIdle(p control.Plane, round int) error {
@@ -142,8 +142,8 @@ func (s program) runIdle(p control.Plane, round int) error {
 	return p.Fail(err)
 }
 
-// leaveProgram is the WaitName of a program in which rank 1 submits a ticket and leaves. Rank 0
-// waits for work with the same ticket for longWork.
+// leaveProgram is the value of WaitName for which rank 1 submits a ticket and leaves. Rank 0 waits
+// up to longWork for work with that ticket.
 const leaveProgram = "leaving"
 
 func (s program) leave(p control.Plane) output {
@@ -165,12 +165,12 @@ func (s program) leave(p control.Plane) output {
 	return s.close(p, "cancelled")
 }
 
-// leaveEarlyProgram is the WaitName of a program in which rank 1 leaves without submitting the
-// ticket that rank 0 waits for. Rank 0 calls Diagnose for longWork.
+// leaveEarlyProgram is the value of WaitName for which rank 1 leaves without submitting the ticket
+// that rank 0 waits for. Rank 0 calls Diagnose repeatedly until longWork has passed.
 const leaveEarlyProgram = "leaving early"
 
-// diagnoseLeft calls Diagnose for longWork, or until it returns an error other than a
-// DeadlockError.
+// diagnoseLeft calls Diagnose repeatedly, until longWork has passed or Diagnose returns an error
+// other than a DeadlockError.
 func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {

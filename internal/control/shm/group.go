@@ -25,8 +25,8 @@ import (
 // this rank observes or causes. All waits of this rank then end, the peers are woken, and only
 // exchanges on the fault lane still work.
 //
-// The caller runs collectives one at a time, in the order of their tickets, which number them.
-// Only the current collective performs steps.
+// The caller runs collectives one at a time, in the order of their tickets, which are sequence
+// numbers. Only the current collective performs steps.
 //
 // Each embedded part has one task: ranks holds the blocks and processes of the ranks, fault records
 // the cause of a failure, steps performs the steps of collectives, waiter waits for other ranks,

@@ -125,8 +125,8 @@ func (j *joinState) explainWithdrawn(err error) error {
 	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. From each rank's connection on, Join
-// fails if that rank's process exits.
+// connectPeers connects to all other ranks of the group. Once a rank is connected, Join fails if
+// that rank's process exits.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {

@@ -13,9 +13,9 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count assigns a number to a Send or Recv. It counts the collectives called so far as
-// completed, because messages called before the latest ticket either have been compared under
-// it or will never be.
+// Count assigns a number to a Send or Recv. It treats all collectives called so far as completed,
+// because the messages that preceded the latest ticket either have been compared under that ticket
+// or will never be compared.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()

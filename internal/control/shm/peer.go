@@ -44,12 +44,12 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds the time between the moment at which a killed process loses its connections
-// and the moment at which its exit becomes visible.
+// exitDelay bounds the delay with which the exit of a killed process becomes visible after its
+// connections have broken.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the peer's process has exited. Because it is called when the
-// connection to the peer has broken, it waits up to exitDelay for an exit to become visible.
+// hasEnded reports whether the peer's process has exited. It is called when the connection to the
+// peer has broken, and waits up to exitDelay for an exit to become visible.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -59,9 +59,9 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process exits, unless ctx is done first. If the process
-// is already known to have exited, onEnd calls it before it returns, and otherwise on another
-// goroutine.
+// onEnd calls a function when the process exits, unless ctx is done first. If the process is
+// already known to have exited, onEnd makes the call before it returns; if not, another goroutine
+// makes the call.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()

@@ -26,8 +26,8 @@ type plane struct {
 	// checked is the value of the counters at the latest check that found no failed peer; guarded
 	// by Mu.
 	checked eventCounters
-	// lastTicket is the last ticket that all peers that had left the group by that check have
-	// submitted; guarded by Mu.
+	// lastTicket is the last ticket submitted by every peer that had left the group at that check;
+	// guarded by Mu.
 	lastTicket uint64
 }
 

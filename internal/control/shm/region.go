@@ -60,8 +60,8 @@ type status struct {
 	submitted uint64
 	// inCollective is the ticket of the collective in which the rank is waiting, or 0.
 	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane. While the rank is
-	// waiting in that step, inExchange is the same number. Otherwise inExchange is 0.
+	// exchanges is the last step that the rank has posted on the control lane. inExchange has the
+	// same value while the rank is waiting in that step, and is 0 at all other times.
 	exchanges, inExchange uint64
 	// operation is the operation of the collective with ticket inCollective.
 	operation uint64

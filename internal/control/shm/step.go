@@ -136,9 +136,9 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail. That is the case if some line
-// of the current step has another digest than this rank's call, or if this rank's balance is
-// not 0. MayDiffer is small enough for Go to inline.
+// MayDiffer reports whether CompareStep has to compare in detail. That is the case if the digest
+// in some line of the current step differs from that of this rank's call, or if this rank's
+// balance is not 0. MayDiffer is small enough for Go to inline.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {

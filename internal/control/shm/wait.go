@@ -71,7 +71,7 @@ const (
 )
 
 // slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns
-// true, and otherwise when a word of every awaited rank has reached want.
+// true. If not, it ends when a word of every awaited rank has reached want.
 type slowWait struct {
 	// word returns the word in a rank's block. wordOf, if set, replaces it.
 	word   func(*block) *uint64
@@ -96,7 +96,7 @@ type slowWait struct {
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
-	// states holds the result of rankStates, and late that of missing.
+	// states holds the result of rankStates, and late holds the result of missing.
 	states []control.RankState
 	late   []int
 }

@@ -51,7 +51,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// statusDelay bounds the time that it takes until other ranks learn of a submitted ticket.
+// statusDelay bounds the time until other ranks learn of a submitted ticket.
 const statusDelay = 2 * statusInterval
 
 // Diagnose returns the reason why the work of w may never complete, or nil. It does not block.

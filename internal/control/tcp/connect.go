@@ -23,8 +23,8 @@ import (
 const (
 	// handshakeTimeout bounds the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated is how many more connections than the group has ranks may be in their
-	// handshake at the same time.
+	// maxUnauthenticated is the number of connections, in addition to one per rank of the group,
+	// that may be in their handshake at the same time.
 	maxUnauthenticated = 64
 )
 

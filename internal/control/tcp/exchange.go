@@ -54,7 +54,7 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 }
 
 // failAndNotify makes the plane fail and waits until the other ranks have acknowledged the
-// failure. Otherwise, a rank that reaches the failed step later could still see the step
+// failure. Without this wait, a rank that reaches the failed step later could still see the step
 // complete. The caller must hold p.mu, which failAndNotify releases while it waits.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
@@ -62,8 +62,7 @@ func failAndNotify(p *Plane, err error) error {
 	return err
 }
 
-// AwaitNotified waits until the other ranks have acknowledged this rank's fault, but for at
-// most ackTimeout.
+// AwaitNotified waits up to ackTimeout for the other ranks to acknowledge this rank's fault.
 func (p *Plane) AwaitNotified() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

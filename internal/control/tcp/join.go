@@ -32,10 +32,10 @@ type Config struct {
 	Host string
 }
 
-// Join joins a group. All ranks of the group must call it. The deadline of ctx bounds the call
-// or, if ctx has none, the timeout. If ranks do not arrive in time, the error lists them. A
-// rank that cannot join stores its error, which the other ranks then return. After an error,
-// the group's ID cannot be used again.
+// Join joins a group. All ranks of the group must call it. The call is bounded by the deadline of
+// ctx or, if ctx has none, by the timeout. If ranks do not arrive in time, the error lists them. A
+// rank that cannot join stores its error, which the other ranks then return. After an error, the
+// group's ID cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -107,8 +107,9 @@ func (j *joiner) shareToken(ctx context.Context) error {
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
 	// rank is the group rank of the connecting end. target is the group rank that it intends to
-	// reach. It reveals connections to the wrong machine, because several machines may use the
-	// same address, such as that of a container bridge.
+	// reach. With target, the accepting end detects a connection to the wrong machine, which is
+	// possible because several machines may use the same address, such as that of a container
+	// bridge.
 	rank, target int
 	// attempt is the number of handshakes that the connecting end has begun.
 	attempt uint32

@@ -49,7 +49,7 @@ func (f *faultCounts) check(t *testing.T, clusters int) {
 	}
 }
 
-// maxNotJudged is how many clusters there must be for each cluster that is not judged.
+// maxNotJudged limits the clusters that are not judged to one in ten.
 const maxNotJudged = 10
 
 func (f *faultCounts) total() string {

@@ -121,8 +121,8 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 // roundsPerEvent is the number of rounds after which a rank reports eventRounds again.
 const roundsPerEvent = 2
 
-// work runs rounds until one fails or a rank proposes to finish. This rank proposes it when it
-// has read a line from standard input.
+// work runs rounds until one fails or a rank proposes to finish. This rank does so when it has
+// read a line from standard input.
 func (r *machineRank) work(p *Plane) (rounds int, err error) {
 	var finish atomic.Bool
 	go func() {

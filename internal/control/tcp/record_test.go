@@ -47,8 +47,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	}
 }
 
-// checkAccepted checks that a record accepts the first good messages (a count) and rejects the
-// rest.
+// checkAccepted checks that a record accepts messages[:good] and rejects the rest.
 func checkAccepted(t *testing.T, messages []message, good int) {
 	t.Helper()
 	r := rankRecord{}

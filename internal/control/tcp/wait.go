@@ -21,8 +21,8 @@ type waitState struct {
 	remaining int
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step is on the control lane. From exchange and collective, other
-	// ranks detect ranks that wait for each other.
+	// exchange is set if the step is on the control lane. Other ranks use exchange and collective
+	// to detect ranks that wait for each other.
 	exchange bool
 	// collective is the ticket of the waiting collective, or 0.
 	collective uint64
@@ -53,8 +53,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. The deadline of ctx bounds the wait or, if ctx has none,
-// the timeout. The caller must hold s.mu, which wait releases while it waits.
+// wait waits until no rank is missing. It is bounded by the deadline of ctx or, if ctx has none,
+// by the timeout. The caller must hold s.mu, which wait releases while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -133,8 +133,8 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return q
 }
 
-// rankStates returns the states of all ranks for a wait. The activity of other ranks in them
-// may be out of date, but Missing is current. The caller must hold s.mu.
+// rankStates returns the states of all ranks for a wait. Missing is current, but the activity of
+// other ranks may be out of date. The caller must hold s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
