@@ -9,18 +9,18 @@ import (
 )
 
 // Messages is an optional interface of a Plane whose ranks are on one machine. It counts the
-// messages that this rank sends and receives, whose data does not pass through the plane, and
-// diagnoses messages that do not arrive. In strict groups, Compare also compares the message
-// counts of all ranks.
+// messages that this rank sends and receives, and diagnoses messages that do not arrive. The data
+// of the messages does not pass through the plane. In strict groups, Compare also compares the
+// message counts of all ranks.
 type Messages interface {
 	driver.MessageCounts
 	// Count assigns a number to a Send or Recv at the time of its call. Calls of Count with the
 	// same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns a RankLostError, TimeoutError, DeadlockError or PeerError if the
-	// message that this rank is waiting for may never arrive. Otherwise it returns nil. since is
-	// the time at which the wait began, and peer may be AnySource. DiagnoseMessage also warns of
-	// late ranks.
+	// DiagnoseMessage returns nil unless the message that this rank is waiting for may never
+	// arrive. The error is a RankLostError, TimeoutError, DeadlockError or PeerError. since is the
+	// time at which the wait began, and peer may be AnySource. DiagnoseMessage also warns of late
+	// ranks.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
 	// CalledMore reports whether the peer has called more than the given number of collectives.
 	// For AnySource, every other rank must have done so. If CalledMore returns true, all messages

@@ -19,10 +19,10 @@ import (
 // It fails with the first fault that this rank observes or causes. On a failed plane, only
 // Decide, Departed and exchanges on LaneFault still work.
 //
-// A ticket identifies a collective: on every rank, the n-th collective launched has ticket n.
-// The collectives' data does not pass through the plane. The plane records which tickets each
-// rank has submitted and which ticket it waits for. From these it finds out which ranks are
-// missing and which are deadlocked.
+// A ticket identifies a collective: on every rank, the n-th collective launched has ticket n. The
+// collectives' data does not pass through the plane. The plane records which tickets each rank has
+// submitted and which ticket it waits for, and thereby determines which ranks are missing and
+// which are deadlocked.
 //
 // Methods are safe for concurrent use unless they state otherwise.
 type Plane interface {

@@ -102,7 +102,7 @@ type WaitStatus struct {
 	Warned time.Duration
 }
 
-// Verdict is the decision of Judge. A wait whose verdict has no error continues.
+// Verdict is the decision of Judge. A wait continues if its verdict contains no error.
 type Verdict struct {
 	// Err is the error with which the wait ends, or nil. It is WaitStatus.Cause, or a
 	// RankLostError, PeerError, DeadlockError or TimeoutError of package driver.

@@ -29,8 +29,8 @@ type rank struct {
 
 // start starts the process.
 //
-// The calling goroutine must be locked to a thread, and the thread must outlive the process,
-// because the kernel sends SIGKILL to the process when the thread exits.
+// The calling goroutine must be locked to a thread that outlives the process, because the kernel
+// sends SIGKILL to the process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.WaitDelay = orphanWait

@@ -108,8 +108,8 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	}
 }
 
-// TestStoppedRankIsNamedAndTerminated checks that a stopped rank gets SIGCONT after SIGTERM.
-// Otherwise it would not exit before SIGKILL is due.
+// TestStoppedRankIsNamedAndTerminated checks that a stopped rank gets SIGCONT after SIGTERM,
+// because without SIGCONT it would not exit before SIGKILL is due.
 func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 2, out)

@@ -43,8 +43,7 @@ func (w *watchedTests) Run() int {
 const (
 	// patience bounds the time until all resources are closed. Some are closed only after the
 	// tests, for example when a server notices that a connection was closed.
-	patience = 10 * time.Second
-	// pollInterval is the time between two checks.
+	patience     = 10 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 

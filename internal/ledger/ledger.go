@@ -33,8 +33,8 @@ type Ledger struct {
 	digest   uint64
 	// start is the position of the latest Restart. Nothing is known about earlier events.
 	start uint64
-	// ring stores event p at index p%len(ring). Its length is a power of two that starts small,
-	// because many pools have few events, and doubles until it reaches kept.
+	// ring stores event p at index p%len(ring). So that small pools need little memory, its
+	// length, a power of two, starts small and doubles until it reaches kept.
 	ring []entry
 	kept uint64
 

@@ -44,7 +44,6 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
 }
 
-// hostName returns the name of this machine, or "" if it is unknown.
 func hostName() string {
 	name, _ := os.Hostname()
 	return name

@@ -8,10 +8,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is new until it receives VALIDATE. If a token
-// is required, it is then unauthenticated until it receives the token. After that, it is open.
-// A query that is not allowed in the current state ends the session. A session has two
-// goroutines: run reads requests, and out.drain writes replies.
+// session serves one connection of a Server. Its state is new until it receives VALIDATE, then
+// unauthenticated until it receives the token (if the server requires one), and then open. A query
+// that is not allowed in the current state ends the session. A session has two goroutines: run
+// reads requests, and out.drain writes replies.
 type session struct {
 	server *Server
 	id     clientID

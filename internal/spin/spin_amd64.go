@@ -4,7 +4,7 @@ package spin
 
 import "unsafe"
 
-// StoreRelease64 stores v. A thread that loads v with acquire order sees all earlier stores.
+// StoreRelease64 stores v in *p. A thread that loads v with acquire order sees all earlier stores.
 //
 //go:noescape
 func StoreRelease64(p *uint64, v uint64)
@@ -27,14 +27,14 @@ func LoadAcquire32(p *uint32) uint32
 // Pause executes n PAUSE instructions. Each takes 40 to 140 cycles on current processors.
 func Pause(n uint32)
 
-// Until64 polls p until it holds want. It first polls up to tight times without a pause, and
-// then up to paused times with a PAUSE after each poll. It returns false if no poll finds want.
-// The load that finds want has acquire order.
+// Until64 polls until *p is want: first up to tight times without a pause, and then up to paused
+// times with a PAUSE after each poll. It returns false if no poll finds want. The load that finds
+// want has acquire order.
 //
 //go:noescape
 func Until64(p *uint64, want uint64, tight, paused uint32) bool
 
-// UntilAtLeast64 polls like Until64, but until the value is at least want (as an unsigned number).
+// UntilAtLeast64 is like Until64, but polls until *p is at least want.
 //
 //go:noescape
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// StoreRelease64 stores v. A thread that loads v with acquire order sees all earlier stores.
+// StoreRelease64 stores v in *p. A thread that loads v with acquire order sees all earlier stores.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreRelease32 is the 32-bit version of StoreRelease64.
@@ -28,9 +28,9 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls p until it holds want. It first polls up to tight times without a pause, and
-// then up to paused times with a pause after each poll. It returns false if no poll finds want.
-// The load that finds want has acquire order.
+// Until64 polls until *p is want: first up to tight times without a pause, and then up to paused
+// times with a pause after each poll. It returns false if no poll finds want. The load that finds
+// want has acquire order.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -46,7 +46,7 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// UntilAtLeast64 polls like Until64, but until the value is at least want (as an unsigned number).
+// UntilAtLeast64 is like Until64, but polls until *p is at least want.
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) >= want {

@@ -83,8 +83,9 @@ func testEnded(t *testing.T, _ Join) {
 // may receive before it detects the victim's loss itself. The ranks must have received each
 // other's reports, and none from the victim.
 //
-// A victim may be stopped after it has sent messages for up to two steps to only one of the
-// other ranks. That rank is then one step ahead and waits for the third rank or for both.
+// A victim may be stopped after it has sent messages for up to two steps to only one of the other
+// ranks. That rank is then one step ahead of the third rank, and may report that rank as late in
+// Barrier.
 func (c processes) checkReported(kind string, victim int) {
 	reports := 0
 	for _, a := range c {

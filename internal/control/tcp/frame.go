@@ -103,7 +103,6 @@ func (m *message) fits(size int) bool {
 	return ok && minSize <= size && size <= maxSize
 }
 
-// encode returns the frame of a message.
 func (m *message) encode() []byte {
 	b := make([]byte, 0, headerBytes+len(m.track)+len(m.payload))
 	b = append(b, byte(m.kind), byte(len(m.track)), 0, 0)

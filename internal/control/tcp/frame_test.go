@@ -13,7 +13,6 @@ import (
 	"symmem/driver"
 )
 
-// frame returns a frame with the payload "here".
 func frame(k kind, t track) []byte {
 	m := message{kind: k, track: t, step: 3, payload: []byte("here")}
 	return m.encode()

@@ -63,7 +63,6 @@ func runMachineRank() {
 	os.Exit(0)
 }
 
-// run runs the rank and returns its last event.
 func (r *machineRank) run() machineEvent {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Timeout)
 	defer cancel()
@@ -143,7 +142,6 @@ func (r *machineRank) work(p *Plane) (rounds int, err error) {
 	}
 }
 
-// roundMessage is the payload of a rank in one round.
 type roundMessage struct {
 	Rank, Round int
 	Finish      bool

@@ -86,7 +86,6 @@ func (r *rankRecord) lookup(t track) steps {
 	return steps{}
 }
 
-// apply updates the record with a message from the rank.
 func (r *rankRecord) apply(m message, now time.Time) error {
 	switch m.kind {
 	case kindPost:

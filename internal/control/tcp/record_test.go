@@ -14,7 +14,6 @@ func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
 
-// value returns the track of a named value.
 func value(name string) track { return valuePrefix + track(name) }
 
 func TestOnlyStepsInOrderAreAccepted(t *testing.T) {

@@ -128,10 +128,9 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changed
 }
 
-// tick calls the stall detector. When this process has caught up on messages after a stall,
-// tick wakes the waits, so that those whose timeout has passed end before the process can be
-// stopped again. It also wakes them if statuses have arrived, because statuses may reveal a
-// deadlock.
+// tick calls the stall detector. When this process has caught up on messages after a stall, tick
+// wakes the waits, so that those that have timed out return before the process can be stopped
+// again. It also wakes them if statuses have arrived, because statuses may reveal a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +175,8 @@ func unacknowledged(s *groupState) bool {
 	return false
 }
 
-// unreported lists the ranks whose next report may still arrive but has not. It marks ranks
-// that can no longer send a report as absent.
+// unreported lists the ranks whose next report has not arrived but may still arrive. It marks
+// ranks that can no longer send a report as absent.
 func (s *groupState) unreported() []int {
 	var ranks []int
 	for r := range s.records {
