@@ -17,8 +17,8 @@ const (
 	partialDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After the first error, it discards
-// all output, so that the ranks do not fail, too.
+// sink writes the output of all ranks to one destination. After the first error, it discards all
+// output, so that the error does not make the ranks fail as well.
 type sink struct {
 	// The sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
@@ -54,9 +54,9 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// finishLine is called before writer writes next. If another output has an unfinished line,
-// finishLine terminates that line with a newline. If both outputs are progress bars, no newline
-// is needed, because next begins with \r. The caller must hold s.mu.
+// finishLine must be called before writer writes the bytes in next. If another output has an
+// unfinished line, finishLine terminates that line with a newline. If both outputs are progress
+// bars, no newline is needed, because next begins with \r. The caller must hold s.mu.
 func (s *sink) finishLine(writer *lines, next []byte) {
 	last := s.unfinished
 	if last == nil || last == writer {

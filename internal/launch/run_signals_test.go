@@ -19,7 +19,7 @@ import (
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("patient", 3, out)
-	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended
+	signals := make(chan os.Signal, 2) // buffered, because Run stops reading when the job has ended
 	spec.Signals = signals
 	done := startRun(testContext(t), spec)
 	out.await(t, 3, "ready")
@@ -49,7 +49,7 @@ func TestRunHandlesProcessSignals(t *testing.T) {
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("stubborn", 2, out)
-	signals := make(chan os.Signal, 2) // Run does not read it after the job has ended
+	signals := make(chan os.Signal, 2) // buffered, because Run stops reading when the job has ended
 	spec.Signals = signals
 	done := startRun(testContext(t), spec)
 	out.await(t, 2, "ready")

@@ -45,15 +45,15 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry stores an event and the digest before it in 48 bytes. The digest after it is in the next
-// entry or, for the last event, the current digest.
+// entry stores an event and the digest before it in 48 bytes. The digest after the event is in the
+// next entry or, for the last event, in Ledger.digest.
 type entry struct {
 	event.Placement
 	before uint64
 }
 
 // New returns an empty ledger that keeps the given number of events, rounded up to a power of two.
-// If kept is 0, it is DefaultKept.
+// If kept is 0, the ledger keeps DefaultKept events.
 func New(kept int) *Ledger {
 	if kept <= 0 {
 		kept = DefaultKept

@@ -34,8 +34,8 @@ func (m *Member) open(ctx context.Context) (err error) {
 	return err
 }
 
-// joinAll joins the world and waits for the other ranks. If ctx is done first, the error
-// lists the absent ranks. On rank 0, joinAll finally publishes the result for the other ranks.
+// joinAll joins the world and waits for the other ranks. If ctx is done first, the error lists the
+// absent ranks. On rank 0, joinAll also publishes the result for the other ranks.
 func (m *Member) joinAll(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {

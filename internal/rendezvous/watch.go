@@ -26,7 +26,7 @@ type endWatcher struct {
 
 	mu      sync.Mutex
 	ends    map[int]*knownEnd // by rank; guarded by mu
-	lost    bool              // whether the connection has ended; guarded by mu
+	lost    bool              // whether the connection was lost; guarded by mu
 	closing bool              // whether the store is closing normally; guarded by mu
 	changed chan struct{}     // closed and replaced when ends or lost change; guarded by mu
 }

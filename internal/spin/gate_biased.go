@@ -12,9 +12,9 @@ import (
 // zero Gate is open.
 //
 // A Gate is biased like a Lock. Its owner is the goroutine that enters most often. The owner
-// counts its calls with plain stores in a word that only the owner writes. Other goroutines
-// count in an atomic word. Close withdraws the bias and makes every processor execute a memory
-// barrier. After the barrier, either the owner has seen the withdrawal or its count is visible.
+// counts its calls with plain stores in a word that only the owner writes. Other goroutines count
+// in an atomic word. Close withdraws the bias and makes every processor execute a memory barrier.
+// After the barrier, either the owner has seen the withdrawal or Close sees the owner's count.
 //
 // A Gate must not be copied after first use.
 type Gate struct {

@@ -30,10 +30,10 @@ import (
 // goroutine sees busy. A TryLock that sees busy restores the bias before it clears held. Each
 // bias is a new record, so that a former owner cannot interfere with the next owner.
 //
-// If membarrier(2) is not available, the Lock stays plain. Waiters yield and then sleep briefly,
-// so that Unlock need not wake them. If one goroutine keeps acquiring the Lock while others wait,
-// the Lock becomes biased after a few hundred acquisitions. This leaves held free, so that a
-// waiter can set it.
+// Waiters yield and then sleep briefly, so that Unlock need not wake them. If one goroutine keeps
+// acquiring the Lock while others wait, the Lock becomes biased after a few hundred acquisitions,
+// which leaves held free for a waiter. If membarrier(2) is not available, the Lock always stays
+// plain.
 //
 // The zero Lock is unlocked. A Lock must not be copied after first use, and its holder must not
 // acquire it again.

@@ -127,7 +127,7 @@ func testLeftAfterwards(t *testing.T, join Join) {
 	wait := endlessWork(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	polls := 0
-	// During 5000 polls, Await checks for faults several times.
+	// Await checks for faults several times during 5000 polls.
 	wait.Done = func() bool {
 		if polls++; polls == 5000 {
 			cancel()

@@ -32,7 +32,8 @@ func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 		if i == 0 {
 			return cause(p)
 		}
-		// The ranks wait in different calls, so they may report that deadlock before the fault.
+		// The ranks wait in different calls, which is a deadlock that they may report before the
+		// fault.
 		err := waits[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)

@@ -174,7 +174,7 @@ func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // Another goroutine of this rank may have decided. Its proposal must not change.
+		return // Another goroutine of this rank has decided, and its proposal must not change.
 	}
 	own := &g.me.decision
 	copy(own.data[:], proposal)

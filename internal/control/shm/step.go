@@ -24,7 +24,7 @@ type steps struct {
 	// balance is this rank's message balance at the time the collective was called, or 0 if
 	// balances are not compared.
 	balance uint64
-	// postedBalances holds the balances that are in the two lines.
+	// postedBalances holds the balances that this rank's two lines contain.
 	postedBalances [2]uint64
 }
 
@@ -126,9 +126,8 @@ func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step before any data is written. Every rank
-// sees all lines. If any two calls differ, every rank therefore finds a call that differs from
-// that rank's call.
+// CompareStep compares the calls of the current step before any data is written. Every rank sees
+// all lines, so if any two calls differ, every rank finds a call that differs from its own.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -170,10 +169,9 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits until the rank of the first of the given blocks has posted the current
-// step, and reports whether it has. It gives up after briefTime or budget.briefYields yields.
-// Before each yield, it polls if poll is set and the missing ranks can all be running (see
-// budget.parallel).
+// awaitBriefly waits until the owner of blocks[0] has posted the current step, and reports whether
+// it has. It gives up after briefTime or budget.briefYields yields. Before each yield, it polls if
+// poll is set and the missing ranks can all be running (see budget.parallel).
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

@@ -48,7 +48,7 @@ const (
 
 func (e machineEvent) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
-// runMachineRank runs a rank and exits if this process was started by a test as a rank.
+// runMachineRank runs a rank and exits, if a test started this process as a rank.
 func runMachineRank() {
 	text := os.Getenv(machineRankVariable)
 	if text == "" {

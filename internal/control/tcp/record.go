@@ -40,7 +40,7 @@ type rankRecord struct {
 
 	failed     control.Reason // why the rank has failed, if it has
 	left, lost bool
-	// failAcked reports whether the rank has acknowledged this rank's fault.
+	// failAcked is set if the rank has acknowledged this rank's fault.
 	failAcked bool
 }
 
