@@ -30,7 +30,7 @@ const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
 	// pmiNeededBytes is the length that the process manager must allow for keys and values. Every
-	// process manager does.
+	// process manager allows at least that.
 	pmiNeededBytes = 60
 )
 

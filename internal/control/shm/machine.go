@@ -191,8 +191,8 @@ func (m *Machine) yield() {
 }
 
 // checkInterrupt calls Options.Interrupted and returns its error, which ends the wait. The calling
-// goroutine may hold locks, so a panic of Options.Interrupted is returned as an error that contains
-// the stack.
+// goroutine may hold locks, so a panic in Options.Interrupted is returned as an error that
+// contains the stack.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

@@ -44,8 +44,8 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds the delay with which the exit of a killed process becomes visible after its
-// connections have broken.
+// exitDelay bounds how long it takes for the exit of a killed process to become visible after the
+// connections of that process have broken.
 const exitDelay = 200 * time.Millisecond
 
 // hasEnded reports whether the peer's process has exited. It is called when the connection to the
@@ -60,8 +60,8 @@ func (p *peer) hasEnded() bool {
 }
 
 // onEnd calls a function when the process exits, unless ctx is done first. If the process is
-// already known to have exited, onEnd makes the call before it returns; if not, another goroutine
-// makes the call.
+// already known to have exited, the call is made before onEnd returns. Otherwise, the call is made
+// on another goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()

@@ -87,8 +87,8 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describe(d.rank), addresses, err, advice)
 }
 
-// describe returns a description of a group rank. The description includes the name of the
-// rank's machine if that name is in the store.
+// describe describes a group rank, including the name of the rank's machine if the name is in the
+// store.
 func (j *joiner) describe(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {

@@ -21,8 +21,8 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete is sent before kindFail. Its step is the last step of the frame's track that
-	// the sender has seen complete.
+	// kindComplete is sent before kindFail. It contains the last step of a track that the sender
+	// has seen complete.
 	kindComplete
 	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
@@ -156,7 +156,7 @@ type status struct {
 	inCollective uint64
 	// operation is the operation of that collective.
 	operation driver.Operation
-	// inExchange is the number of the control lane's step that the rank is waiting in, or 0.
+	// inExchange is the step of the control lane in which the rank is waiting, or 0.
 	inExchange uint64
 	// since is the time at which the wait began, on the local clock.
 	since time.Time
