@@ -36,10 +36,10 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an
 // AbsentError that lists the ranks that did not join.
 //
-// All ranks must make the same number of calls, one after another, because each rank numbers
-// its calls. A rank need not close one connection before it opens the next. A call that fails
-// before it reaches the store does not count, so all ranks should leave and start again after
-// an error.
+// All ranks must make the same number of calls, one after another, because each rank numbers its
+// calls and calls with the same number belong together. A rank need not close one connection
+// before it opens the next. A call that fails before it reaches the store is not counted, so the
+// ranks' numbers may differ after an error. All ranks should then leave and start again.
 //
 // Every call of Connect uses different keys, which also differ from those of other jobs and of
 // earlier attempts of this job. Attempts have different keys only if the launcher counts its
@@ -61,9 +61,9 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps bounds the retries after a store closed a new connection immediately. A store that
-// is shutting down does so only once, but a store that requires a different token does so every
-// time.
+// maxHangUps bounds the retries after a store has closed a new connection immediately. A store
+// that is shutting down does so only once, but a store that requires a different token does so
+// every time.
 const maxHangUps = 3
 
 // connect implements Connect. It retries if the store is lost, because the lost store may have

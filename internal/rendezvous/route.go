@@ -13,8 +13,8 @@ import (
 const (
 	// EnvStore is the variable that holds the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the variable that holds the token of that store or, if rank 0 serves the store,
-	// of rank 0's.
+	// EnvToken is the variable that holds the token of the store, which the launcher or rank 0
+	// serves.
 	EnvToken = "SYMMEM_TOKEN"
 )
 

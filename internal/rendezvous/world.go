@@ -16,7 +16,7 @@ type World struct {
 	// Source names the origin of Rank and the other numbers, for use in messages.
 	Source Source
 	// RunID is the launcher's name for the job, or "". Restart is the number of times that the
-	// launcher has restarted the ranks. Both are in the keys that Connect uses, so that the keys
+	// launcher has restarted the ranks. The keys that Connect uses contain both, so that the keys
 	// of different jobs and attempts differ.
 	RunID   string
 	Restart int
@@ -56,8 +56,8 @@ type Route struct {
 	Kind RouteKind
 	// Endpoint is the store's endpoint. It is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is a descriptor that is connected to MPICH's process manager. It is set for RoutePMI, and
-	// never closed.
+	// FD is a descriptor that is connected to MPICH's process manager. It is set for RoutePMI.
+	// This package does not close it.
 	FD int
 }
 
