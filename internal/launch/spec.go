@@ -40,9 +40,9 @@ type Spec struct {
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
 	TermWait time.Duration
-	// When the launcher receives SIGTERM, it forwards the signal immediately and sends SIGKILL
-	// after KillAfter, because a batch system may send no second signal. 0 means 10 s, and a
-	// negative value means no SIGKILL.
+	// KillAfter is the time from a SIGTERM that the launcher receives, and immediately forwards,
+	// to SIGKILL. SIGKILL is needed because a batch system may send no second signal. 0 means 10
+	// s, and a negative value means no SIGKILL.
 	KillAfter time.Duration
 	// Signals delivers the signals that Run forwards to all ranks. If it is nil, Run handles this
 	// process's SIGINT, SIGTERM, SIGHUP and SIGQUIT.

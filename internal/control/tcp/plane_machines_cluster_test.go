@@ -22,7 +22,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// lanLink simulates a link in a data center, and wanLink a bad one.
+// lanLink simulates a link in a data center, and wanLink simulates a slow and lossy link.
 var (
 	lanLink = netlab.Link{MinDelay: 100 * time.Microsecond, MaxDelay: 200 * time.Microsecond}
 	wanLink = netlab.Link{
@@ -30,16 +30,16 @@ var (
 	}
 )
 
-// detectionLimit bounds the time from a network fault until all survivors have agreed on the
-// cause and left. After a machine has been found to be silent, this may take another 10 s.
+// detectionLimit bounds the time from a network fault until all survivors have agreed on the cause
+// and left. Once a silent machine has been detected, the survivors may need another 10 s.
 const detectionLimit = sys.SilenceLimit + 10*time.Second
 
-// longestStall is the longest time for which the simulated network may stand still in a test.
-// If it stalls for longer, the test is skipped instead of failed.
+// longestStall is the longest time for which the simulated network may stall in a test. After a
+// longer stall, the test is skipped instead of failed.
 const longestStall = time.Second
 
-// clusterTest wraps a test. When the test fails, clusterTest skips it instead if the simulated
-// network has stalled.
+// clusterTest wraps a test. It skips the test instead of making it fail if the simulated network
+// has stalled.
 type clusterTest struct {
 	testing.TB
 	lab *netlab.Lab
@@ -213,8 +213,8 @@ func (c *cluster) awaitAll(match func(machineEvent) bool) {
 	}
 }
 
-// awaitRounds waits until every rank has completed more rounds than the fastest rank has
-// completed now.
+// awaitRounds waits until every rank has completed more rounds than the fastest rank had completed
+// when awaitRounds was called.
 func (c *cluster) awaitRounds() {
 	c.t.Helper()
 	reached := 0
@@ -265,8 +265,8 @@ func (c *cluster) checkLost(machine int, begin time.Time, lost ...int) {
 }
 
 // checkReport checks that within detectionLimit after begin, a rank reports at least one lost
-// rank, and only ranks on the lost machines. The report must contain the names of their
-// machines.
+// rank, and only ranks on the lost machines. The report must contain the names of the machines of
+// the ranks that it lists.
 func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEvent, ok bool) {
 	c.t.Helper()
 	p := c.ranks[r]
