@@ -10,9 +10,9 @@ import (
 // maxCallName limits the length of each name in an encoded Call, in bytes.
 const maxCallName = 32
 
-// Call describes a call to a collective, Send or Recv by the properties that must be the same on
-// all ranks. Properties that may differ in this call, such as the place of a buffer on the plain
-// path, are left at zero. A Call must not be changed once an Event refers to it.
+// Call holds the properties of a call to a collective, Send or Recv that must be the same on all
+// ranks. Properties that may differ between ranks, such as a buffer's position on the plain path,
+// are zero. A Call must not be changed once an Event refers to it.
 type Call struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp
 	// are empty if the operation has none.
@@ -25,7 +25,8 @@ type Call struct {
 	Count uint64
 	// Counts lists the sizes of the ranks' parts if they may differ; see [CountsText].
 	Counts string
-	// List describes all calls of a list of calls that runs as one. It is empty for a single call.
+	// List describes all calls of a list that is executed as one collective. It is empty for a
+	// single call.
 	List string
 	// SendPool and RecvPool are the ids of the pools that contain the buffers. SendSegment and
 	// RecvSegment are ordinals of segments in these pools, or -1 for memory outside windows.
@@ -33,10 +34,10 @@ type Call struct {
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
+	// Ticket is the call's sequence number in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall is the number of
-	// the call in that capture. Both are counted from 1. They are 0 outside captures.
+	// Capture is the sequence number of the capture that contains the call, and CaptureCall is the
+	// call's sequence number in that capture. Both are counted from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
 	// Bytes is the size of the larger of the two buffers. It is neither encoded nor printed.
 	Bytes int64
@@ -44,13 +45,13 @@ type Call struct {
 	Digest uint64
 }
 
-// Names determines how texts refer to pools and ranks. With the zero value, they contain pool
-// ids and plain rank numbers.
+// Names determines how AppendText refers to pools and ranks. The zero value selects pool ids and
+// plain rank numbers.
 type Names struct {
 	// Pool names a pool by its id, such as "pool 1".
 	Pool func(id uint64) string
-	// Renumbered is set if the group numbers its ranks differently from the world. Texts then mark
-	// ranks as those of the group.
+	// Renumbered is set if the group numbers its ranks differently from the world. Rank numbers are
+	// then followed by "of the group".
 	Renumbered bool
 }
 
@@ -64,8 +65,7 @@ func (n Names) appendPool(dst []byte, id uint64) []byte {
 // String describes the call, omitting empty fields.
 func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
 
-// AppendText appends a description of the call to dst, using the given names. It omits empty
-// fields.
+// AppendText appends a description of the call to dst, omitting empty fields.
 func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(dst, c.Operation...)
 	if c.ReduceOp != "" {
@@ -108,9 +108,9 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call to dst. Ranks compare this encoding or a digest of
-// it. It contains all fields except Bytes and Digest, with names cut to 32 bytes, and Counts and
-// List cut to 1024 bytes.
+// AppendCall appends the encoding of a call to dst. Ranks compare these encodings, or digests of
+// them. The encoding contains all fields except Bytes and Digest; names are cut to 32 bytes, and
+// Counts and List to 1024 bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -188,7 +188,6 @@ func (r *callReader) word() uint64 {
 	return word
 }
 
-// text decodes a text of at most maxBytes bytes.
 func (r *callReader) text(maxBytes int) string {
 	n := r.word()
 	if n > uint64(min(maxBytes, len(r.rest))) {

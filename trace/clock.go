@@ -21,14 +21,15 @@ type clock struct {
 	limit uint64
 }
 
-// reading holds the processor's tick count and the time by the system's clock at the same
-// moment. elapsed is in nanoseconds since the start of the trace.
+// reading holds the processor's tick count and the system clock's time at the same moment. elapsed
+// is in nanoseconds since the start of the trace.
 type reading struct{ ticks, elapsed uint64 }
 
 const (
-	// maxTicking limits the time between two readings of the system's clock.
+	// maxTicking is the time after which the system's clock must be read again.
 	maxTicking = uint64(time.Millisecond)
-	// minMeasured is the minimum time between the readings that determine the length of a tick.
+	// minMeasured is the minimum time between the two readings from which the length of a tick is
+	// computed.
 	minMeasured = uint64(5 * time.Millisecond)
 	// maxTicksApart is the maximum number of ticks that may pass during a precise reading. It keeps
 	// the relative error of the length of a tick below 1 in 1,000, and the error of the time below
@@ -46,7 +47,6 @@ func (c *clock) now() uint64 {
 	return c.latest.elapsed + c.length(past)
 }
 
-// length converts a number of ticks to nanoseconds.
 func (c *clock) length(ticks uint64) uint64 {
 	high, low := bits.Mul64(ticks, c.tick)
 	return high<<32 | low>>32
@@ -62,17 +62,17 @@ func (c *clock) read() uint64 {
 	return r.elapsed
 }
 
-// takeReading takes a reading. precise is false if taking it took too long because the thread
-// was interrupted.
+// takeReading takes a reading. precise is false if the thread was interrupted between reading the
+// two clocks.
 func (c *clock) takeReading() (r reading, precise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
 	return r, spin.Ticks()-r.ticks < maxTicksApart
 }
 
-// measure updates the length of a tick with a new reading. If the number of ticks since the
-// latest reading does not match the elapsed time, the length of ticks has changed, so measure
-// starts again with r as the first reading.
+// measure updates the length of a tick with a new reading. If the number of ticks since the latest
+// reading does not match the elapsed time, the processor's tick rate has changed, so measure starts
+// over with r as the first reading.
 func (c *clock) measure(r reading) {
 	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
 	if c.limit > 0 && absDiff(c.length(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {

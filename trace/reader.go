@@ -25,13 +25,13 @@ type Log struct {
 	Start time.Time
 	// Records lists the events, oldest first.
 	Records []Record
-	// Missing is the number of records at the beginning of the trace that newer ones have replaced.
-	// Each event takes one or two records.
+	// Missing is the number of older records that newer ones have overwritten. Each event takes one
+	// or two records.
 	Missing uint64
-	// Torn is the number of records that were incomplete when the process exited or, if it was
-	// still running, when the file was read.
+	// Torn is the number of records that were incomplete when the process exited, or when the file
+	// was read while the process was still running.
 	Torn int
-	// LostTexts is how often a text was omitted because the file had no room for it.
+	// LostTexts is the number of times that a text was omitted because the file had no room for it.
 	LostTexts uint64
 }
 
@@ -92,8 +92,8 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
-// readError returns an error for a read that failed with err. If err is nil or reports the end
-// of the file, the error is about the contents and consists of text.
+// readError returns the error of a failed read. If err is nil or reports the end of the file, the
+// contents are wrong, and text says how.
 func readError(err error, text string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("reading a trace: %w", err)
@@ -178,14 +178,14 @@ type decoder struct {
 	capacity uint64
 	texts    []string
 	event    Record
-	// The pool and group of the source latest, kept because the next event often has the same
+	// The pool and group of the source latest are kept because the next event often has the same
 	// source.
 	latest uint64
 	pool   uint64
 	group  string
 }
 
-// place is the number of an event's first record and the key by which events are sorted.
+// place holds the number of an event's first record and the key by which events are sorted.
 type place struct{ order, number uint64 }
 
 // run decodes the events of a file in which next records have been written so far, and calls
@@ -217,8 +217,8 @@ func (d *decoder) order(next uint64) []place {
 				d.log.Missing++ // the event's first record has been replaced
 			}
 		case uint8(head>>kindShift) != 0:
-			// The key is the number of records that had been claimed when the record was written. For a
-			// record outside a batch, that is its number.
+			// order is the number of records that had been claimed when this record was written.
+			// For a record that does not belong to a batch, that is the record's number.
 			order := n + 1 + head>>ageShift
 			i := len(places)
 			places = append(places, place{})

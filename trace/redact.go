@@ -9,9 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the name of the machine, call sites, file paths and stacks from the trace in b.
-// It keeps the names of groups and values, and all other text without paths. If Redact returns
-// an error, which wraps ErrFormat, b may be partly redacted.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace in b. It
+// keeps the names of groups and values, and all other text except paths. If Redact returns an
+// error, which wraps ErrFormat, b may be partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)

@@ -17,18 +17,18 @@ type Source struct {
 	mask  uint64         // copied from w
 	first unsafe.Pointer // the first record
 	clock clock
-	// The records from at to end-1, counted from 0, are claimed by the source but not used yet.
+	// The source has claimed the records from at to end-1, counted from 0, but not used them yet.
 	at, end uint64
 
-	// The fields up to siteBits describe the source and the call site of the latest event. They are
-	// kept because the next event usually has the same ones.
+	// The fields up to siteBits describe the source and the call site of the latest event, which
+	// are usually those of the next event too.
 	known      bool
 	group      string
 	pool       uint64
 	ofGroup    bool
-	sourceBits uint64 // number of the text that names the source, shifted to its position in a head
+	sourceBits uint64 // number of the text that names the source, shifted as in a head
 	site       string
-	siteBits   uint64 // number of the text of the site, shifted to its position in a payload
+	siteBits   uint64 // number of the text of the site, shifted as in a payload
 
 	call     *event.Call // the call of the latest collective
 	callText uint32
@@ -59,8 +59,7 @@ func (s *Source) Record(e *event.Event) {
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site that later calls to Placement record. It takes them
-// from e.
+// Describe sets the pool and the call site that later calls to Placement record to those of e.
 func (s *Source) Describe(e *event.Event) {
 	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
 		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -84,7 +83,8 @@ func identical(a, b string) bool {
 // Placement records an unnamed event of a pool. It is faster than Record. Call Describe first to
 // set the pool and the call site.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// Call claim before loading the fields of p, because a call would force them out of registers.
+	// Call claim before loading the fields of p, because a later call would force them out of
+	// registers.
 	at := s.at
 	age := s.next.Load() - at - 1
 	if age > maxAge || at == s.end {
@@ -121,9 +121,9 @@ func (s *Source) claim() uint64 {
 	for n := first + 1; n <= s.end; n++ {
 		s.record(n).head = n & (1<<32 - 1)
 	}
-	// The next batch probably follows this one directly, so prefetch its cache lines. If it starts
-	// in the middle of a cache line, it also needs part of one more line, which the batch after it
-	// prefetches.
+	// The next batch probably follows this one directly, so prefetch its cache lines. If that batch
+	// starts in the middle of a cache line, the last line that it uses is prefetched only with the
+	// batch after it.
 	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
 		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
 	}
@@ -177,9 +177,8 @@ func (s *Source) recordOfGroup(e *event.Event) {
 	s.groupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records that a group submits the call c on a stream. number is the number of this
-// event in the group. Collective does the same as Record, but the caller need not create an
-// Event.
+// Collective records that a group submits the call c on a stream. number is the Number of the
+// event. Unlike with Record, the caller need not create an Event.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {
@@ -196,7 +195,7 @@ func (s *Source) describeGroup(group, site string) {
 	s.describeSite(site)
 }
 
-// groupEvent records an event, with the current time, of the group that describeGroup has set.
+// groupEvent records an event of the group that describeGroup has set, with the current time.
 func (s *Source) groupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {

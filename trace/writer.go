@@ -27,7 +27,7 @@ type Options struct {
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// textShare is the size of the records divided by the size of the space for texts.
+	// textShare is the ratio of the space for records to the space for texts.
 	textShare = 16
 	minTexts  = 64 << 10
 )
@@ -54,9 +54,9 @@ type Writer struct {
 
 // Create creates the trace of a rank in a folder, which it creates if necessary. A trace that an
 // earlier process left there gets the suffix ".old". If another process is still writing that
-// trace, Create returns an error. If this process itself created it, for a rank of another
-// world, the new file gets a different name instead. Files have mode 0600. Neither the folder
-// nor a file in it may be a symbolic link.
+// trace, Create returns an error. If this process has already created a trace under the same name,
+// for a rank of another world, the new file gets a different name. Files have mode 0600. Neither
+// the folder nor a file in it may be a symbolic link.
 //
 // Create allocates all disk blocks of the file, so that a full disk causes an error here rather
 // than a SIGBUS later. If the filesystem cannot allocate blocks in advance, Create returns an
@@ -131,7 +131,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeHeader writes the fields of the header that do not change. It writes the magic last.
+// writeHeader writes the constant fields of the header, and finally the magic.
 func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put := binary.LittleEndian
 	put.PutUint32(w.bytes[offsetVersion:], version)
@@ -149,8 +149,8 @@ func (w *Writer) writeHeader(o Options, records, texts uint64) {
 }
 
 const (
-	// chunkRecords is the number of records in a chunk. A chunk is the unit in which the pages of
-	// the file are populated (made writable) before records reach them.
+	// chunkRecords is the number of records in a chunk. The pages of the file are populated (made
+	// writable) in chunks, before records are written to them.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
 	// populateAhead is the number of chunks to populate after the current one.
@@ -160,8 +160,8 @@ const (
 	populateStep = 64 << 10
 )
 
-// requestPopulate makes the populating goroutine prepare the chunks after the current one.
-// Without it, the first record on each page would wait for a page fault, which takes
+// requestPopulate makes the goroutine in populate prepare the chunks after the current one.
+// Otherwise, writing the first record on each page would cause a page fault, which takes
 // microseconds.
 func (w *Writer) requestPopulate() {
 	select {
@@ -170,7 +170,7 @@ func (w *Writer) requestPopulate() {
 	}
 }
 
-// populate makes pages writable before records reach them.
+// populate makes pages writable before records are written to them.
 func (w *Writer) populate() {
 	defer close(w.done)
 	for range w.wake {
@@ -213,7 +213,7 @@ func (w *Writer) text(s string) uint32 {
 
 const maxTextBytes = 4096
 
-// sourceBits returns the bits of a record's head that identify the source with the given name.
+// sourceBits returns the bits that identify the source with the given name in a record's head.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.text(text), lostSource)) << sourceShift
 }

@@ -11,14 +11,14 @@ type Growth struct {
 	reserved bool   // whether only the requesting stream may use the memory
 }
 
-// Alloc places a block of size bytes for a stream. If it returns a Growth, nothing has been
-// placed: the caller maps a segment, calls AddSegment and repeats the Alloc. If no segment can
-// be mapped, the caller calls GrowFailed.
+// Alloc places a block of size bytes for a stream. If the returned Growth is not empty, no block
+// has been placed: the caller must map a segment, call AddSegment and repeat the Alloc, or call
+// GrowFailed if no segment can be mapped.
 //
 // Before Alloc grows or fails, it frees the stream's deferred blocks, oldest first, until the
-// request fits. If it still does not fit, Alloc uses clean memory of other streams, that is,
-// free memory that no queued work uses. The caller must handle Waits and Returned even if Alloc
-// grows or fails.
+// request fits. If the request still does not fit, Alloc uses clean memory of other streams, that
+// is, free memory that no queued work uses. The caller must handle Waits and Returned even if Alloc
+// returns a Growth or an error.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -108,11 +108,11 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	return c.outOfMemory(size, c.homeFor(stream, roundUp(size, Unit)))
 }
 
-// Reserve returns the Growth after which a stream can allocate blocks of the given total size
-// without further growth. The Growth is empty if the stream already has a free block of that
-// size. Other streams cannot use reserved memory. Under Stepped sizing, reserved memory serves
-// only requests above 1 MiB. If Capacity leaves no room for a segment, Reserve uses clean memory
-// of other streams.
+// Reserve returns the Growth that lets a stream allocate blocks of the given total size without
+// further growth. The Growth is empty if the stream already has a free block of that size. Other
+// streams cannot use reserved memory. Under Stepped sizing, reserved memory serves only requests
+// above 1 MiB. If Capacity leaves no room for a segment, Reserve uses clean memory of other
+// streams.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -157,8 +157,8 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 // memory. Reserved memory is never moved.
 //
 // Before the move, Seize calls wait once for each stream that loses memory. wait must make the
-// requesting stream wait, on the device, for the work that is queued on the other stream. The
-// requesting stream must do so before it uses the block of its next Alloc. If wait fails, Seize
+// requesting stream wait, on the device, for the work that is queued on that stream. This wait must
+// precede the requesting stream's use of the next block that it allocates. If wait fails, Seize
 // changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,

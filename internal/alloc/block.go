@@ -1,12 +1,13 @@
 package alloc
 
-// Stream is the caller's name for a stream. A block can be used only by the stream for which it
-// was allocated, unless Use names others. Ranks may name their streams differently, but
-// Core.Number is the same on all ranks.
+// Stream is the caller's identifier of a stream. A block can be used only by the stream for which
+// it was allocated and by those passed to Use. Ranks may use different identifiers for the same
+// stream; Core.Number maps an identifier to a number that is the same on all ranks.
 type Stream int32
 
-// Handle identifies a block within its Core, from its Alloc to its Free. The zero Handle is
-// never issued. A Handle is not reused until its block record has been reused 1<<32 times.
+// Handle identifies a block of a Core from the Alloc that returned it until the block is freed. The
+// zero Handle is never issued. A Handle is reused only after its block record has been reused 1<<32
+// times.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
@@ -55,17 +56,18 @@ const (
 // Positions are below maxPosition, because they share a word with a region number.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is the record of one block in a Core's slab. It fills half a cache line. A small record
-// matters because reading one is nearly always a cache miss: blocks that are adjacent in memory
-// are far apart in the slab. It has no pointers, so the garbage collector never scans it.
+// block is the record of one block in a Core's slab. A record fills half a cache line. Its size
+// matters because reading a record is nearly always a cache miss: blocks that are adjacent in
+// memory are far apart in the slab. A record has no pointers, so the garbage collector never scans
+// it.
 type block struct {
 	place      uint64 // position in the arena in units, see segment.base; low bits: the region
 	span       uint64 // size in units; low bits: the previous block in the region, see region.ring
 	next       uint32 // next block in the region, or next vacant record
 	generation uint32 // incremented on every free
-	// packed holds the state in its lowest bits and, above them, the hasSide bit. The other bits
-	// hold the key's slot in the bag if the block is free, and otherwise the requested number of
-	// bytes.
+	// packed holds the state in its lowest bits and, above them, the hasSide bit. The other bits of
+	// a free block hold the index of its key in its bag (see bag.go). Those of any other block hold
+	// the requested number of bytes.
 	packed uint64
 }
 
@@ -79,9 +81,9 @@ const (
 // side holds the fields that only a few blocks need. It has the same number as its block.
 type side struct {
 	pins          int32  // number of Pins without an Unpin
-	uses          uint32 // first use on another stream
+	uses          uint32 // head of the list of uses on other streams
 	before, after uint32 // neighbors in the queue of deferred blocks
-	kept          bool   // whether the block must not become free before the next Rebuild
+	kept          bool   // whether the block stays allocated until the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.place >> idBits }
@@ -122,8 +124,8 @@ func (s *slab) grab() uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// drop makes a record vacant. The record keeps its generation, so that outdated handles are
-// still detected.
+// drop makes a record vacant. The record keeps its generation, so that stale handles are still
+// detected.
 func (s *slab) drop(b *block, id uint32) {
 	b.packed = uint64(vacant)
 	b.next = s.vacant

@@ -7,11 +7,11 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of
-// Unit. PyTorch's allocator has the same unit, so kernels that rely on its alignment keep
-// working. Unit is a multiple of every vector width, of the GPU's 128-byte cache lines and of
-// the 256-byte alignment of cuMemAlloc. The bookkeeping of 52 bytes per block is about a tenth
-// of the smallest block.
+// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of Unit.
+// PyTorch's allocator has the same unit, so kernels that rely on its alignment keep working. Unit
+// is a multiple of every vector width, of the GPU's 128-byte cache lines and of the 256-byte
+// alignment of cuMemAlloc. The records of a block take 52 bytes, about a tenth of the smallest
+// block.
 const Unit = 512
 
 const unitShift = 9
@@ -55,10 +55,10 @@ const (
 
 // Sizes under Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
 const (
-	smallLimit   = 1 * mib  // largest request of the small pool, and smallest large remainder
+	smallLimit   = 1 * mib  // largest request of the small pool; a larger remainder is split off
 	smallSegment = 2 * mib  // segment of the small pool
 	largeSegment = 20 * mib // segment of requests below largeLimit
-	largeLimit   = 10 * mib // requests of this size and above get a segment each
+	largeLimit   = 10 * mib // each request of this size and above gets a segment
 	largeStep    = 2 * mib  // granularity of those segments
 )
 
@@ -72,8 +72,8 @@ type Config struct {
 	// Capacity limits the bytes that are mapped at once; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB, with
-	// which a pool of 4 GiB needs at most eight segments.
+	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB, so
+	// that a pool of 4 GiB needs at most eight segments.
 	First int64
 	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing.
 	// 0 means 2 MiB, the page size of a GPU's memory.
@@ -105,9 +105,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that the capacity still permits,
-// given the number of mapped bytes. It returns 0 if that segment could not hold the rounded
-// request, and always under Stepped sizing, which has fixed sizes.
+// remainingSegment returns the size of the largest segment that the capacity still permits, given
+// the number of mapped bytes. It returns 0 if that segment could not hold the rounded request, or
+// under Stepped sizing, where segments have fixed sizes.
 func (c *Config) remainingSegment(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {

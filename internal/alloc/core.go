@@ -8,12 +8,12 @@ import (
 // Core decides where the blocks of one arena are placed. It has no lock and does no I/O: the caller
 // serializes calls, maps segments and records events.
 //
-// Every call that changes a Core belongs to its history. Under the Creation policy, Cores with the
-// same Config and the same history place every block identically, even if their segment addresses
+// The calls that change a Core form its history. Under the Creation policy, Cores with the same
+// Config and the same history place every block identically, even if their segment addresses
 // differ.
 type Core struct {
 	lifetimes
-	keeps bool // whether some freed blocks are kept until the next Rebuild; see Keeps
+	keeps bool // see Keeps
 	// cutBlocks maps the number of a parked block to its full range, if a rebuild has shortened the
 	// block's record.
 	cutBlocks map[uint32]Range
@@ -114,8 +114,8 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block whose address is a part of a captured graph, and returns the block. If a
-// pinned block is freed, it stays allocated until every Pin has been matched by an Unpin.
+// Pin marks a block whose address a captured graph contains, and returns the block. If a pinned
+// block is freed, it stays allocated until every Pin has been matched by an Unpin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -134,9 +134,9 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.view(id), nil
 }
 
-// Unpin undoes one Pin and returns the block with its state. The state changes only if the block
-// is parked and this is its last Unpin. The block then becomes Free (see Returned) or Deferred
-// (see EventsToRecord).
+// Unpin undoes one Pin and returns the block with its state. The last Unpin of a parked block makes
+// the block Free (see Returned) or Deferred (see EventsToRecord). In all other cases, the state
+// does not change.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -187,8 +187,8 @@ func (c *Core) Use(h Handle, on Stream) error {
 	return nil
 }
 
-// UseAgain renews a live block's use on a stream, so that Marks from before the call no longer
-// cover the use. It does nothing if the block has been freed or has no use on that stream.
+// UseAgain renews a live block's use on a stream: a Mark taken before the call no longer covers the
+// use. It does nothing if the block has been freed or has no use on that stream.
 func (c *Core) UseAgain(h Handle, on Stream) {
 	id, err := c.live(h)
 	n, known := c.records[on]
@@ -197,7 +197,7 @@ func (c *Core) UseAgain(h Handle, on Stream) {
 	}
 }
 
-// Mark identifies a point in the history of a Core.
+// Mark is a point in the history of a Core.
 type Mark struct{ uses, deferrals, frees uint64 }
 
 // Covers reports whether the event of a deferred block was recorded before the mark.
@@ -206,15 +206,14 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 // Mark returns the current point in the history.
 func (c *Core) Mark() Mark { return Mark{c.recorded, c.deferrals, c.frees} }
 
-// QuietSince reports whether no block has become free and no use has been recorded since the
-// mark. If so, a caller that has waited for the work queued before the mark need not wait for
-// any later work.
+// QuietSince reports whether no block has become free and no use has been recorded since the mark.
+// If so, a caller that has waited for the work queued before the mark need not wait again.
 func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
 
-// Synced records that the host has waited for all work that a stream had queued before the mark.
-// It has the same effect as Idle, and it also frees the deferred blocks that no stream uses any
-// more. These are freed in the order of their owner stream's number and then of their deferral
-// (see Returned). Synced takes time proportional to the number of deferred blocks.
+// Synced records that the host has waited for all work that a stream had queued before the mark. It
+// has the same effect as Idle, and it also frees the deferred blocks that no stream uses any more
+// (see Returned), ordered by the number of the stream that owns them and then by deferral. Synced
+// takes time proportional to the number of deferred blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()

@@ -30,8 +30,8 @@ type Held struct {
 	Range
 	Live   bool // whether the block is live rather than parked
 	Pinned bool // whether a graph pins the block
-	// Stream is the number of a live block's stream. Stream 0 has the number 0. The other streams
-	// are numbered from 1 in the order of their first live blocks, sorted by segment and offset.
+	// Stream is the number of a live block's stream. Stream 0 has number 0, and the other streams
+	// are numbered from 1 in the order in which their first live blocks appear in the segments.
 	Stream uint32
 }
 
@@ -45,16 +45,15 @@ type Inventory struct {
 type Arrangement struct {
 	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
 	Segments []Extent
-	// Kept lists, by segment and offset, the ranges that do not become free before the next
-	// Rebuild. These are freed blocks that a graph pins, and live blocks that graphs pin only on
-	// some ranks.
+	// Kept lists, by segment and offset, the ranges that stay allocated until the next Rebuild:
+	// freed blocks that a graph pins, and live blocks that graphs pin only on some ranks.
 	Kept []Range
 }
 
-// Conflict describes a live block that is not the same on all ranks or whose segment is not.
+// Conflict describes a live block that, or whose segment, is not the same on all ranks.
 type Conflict struct {
 	Range
-	// Has describes, for each rank, the live block at this range and its segment.
+	// Has describes, for each rank, the segment and the live block at this range.
 	Has []string
 }
 

@@ -10,12 +10,12 @@ type placer struct {
 	tail      uint64 // first unused arena position, in units
 	mapped    int64  // bytes of the segments
 	counts    counts
-	frees     uint64 // number of times that a block has become free
+	frees     uint64 // how many times a block has become free
 	owner     uint32 // see Core.Owner
 
 	// The latest Alloc and the hot block; see hot.go.
 
-	lastAlloc  uint32    // block of the latest call if that was an Alloc; otherwise 0
+	lastAlloc  uint32    // block that the latest call allocated, or 0 if that call was not an Alloc
 	lastUnits  uint64    // size of the latest Alloc in units
 	lastHome   uint32    // index from which the latest Alloc was served
 	hot        uint32    // hot block, or 0
@@ -44,11 +44,11 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	return v
 }
 
-// fit returns the free block of an index that serves a request, and the block's size in units.
-// If no block fits, it returns 0, 0. It also merges the hot block. If the hot block belongs to
-// the same index, fit searches before it merges, so that the processor overlaps the two. In the
-// rare case that the merge changed the block found, or created one that fits at least as well,
-// fit searches again.
+// fit returns the free block of an index that serves a request, and the block's size in units. If
+// no block fits, it returns 0, 0. It also merges the hot block. If the hot block belongs to the
+// same index, fit searches first and merges afterwards, so that the processor can overlap the two.
+// Rarely, the merge changes the block that was found, or creates one that fits at least as well;
+// fit then searches again.
 func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
 	if p.hot != 0 && p.hotHome != home {
 		p.cool(p.homes[p.hotHome])
@@ -101,7 +101,6 @@ func (p *placer) reserve(units uint64, home uint32) bool {
 	return true
 }
 
-// outOfMemory returns an OutOfMemoryError with the free memory of the request's stream.
 func (p *placer) outOfMemory(size int64, home uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
 	for _, h := range [2]uint32{home &^ 1, home | 1} {

@@ -2,8 +2,7 @@ package alloc
 
 import "slices"
 
-// rebuilder changes the layout of a Core's segments without moving the blocks that are live or
-// pinned.
+// rebuilder changes the layout of a Core's segments without moving live or pinned blocks.
 type rebuilder struct {
 	placer  *placer
 	streams *streamTable
@@ -15,7 +14,7 @@ type rebuilder struct {
 
 type heldBlock struct {
 	id     uint32
-	stream uint32 // record index of its stream
+	stream uint32 // index of its stream's record
 	live   bool
 	Range
 }
@@ -33,7 +32,7 @@ func extentOf(b Block, cutBlocks map[uint32]Range) Range {
 type fate uint8
 
 const (
-	absent  fate = iota // the Core has no such segment
+	absent  fate = iota // the Core does not have the segment
 	usable              // its free memory can be allocated
 	retired             // it holds blocks, but nothing is allocated from it
 	unused              // it is retired and holds no blocks
@@ -128,9 +127,8 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns, for each span of a segment, the record index of the stream that owns the
-// span. If a span has no live block, its owner is stream 0. ownersOf also numbers the streams of
-// live blocks.
+// ownersOf returns, for each span of a segment, the record index of the stream that owns the span,
+// which is stream 0 if the span has no live block. It also numbers the streams of live blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {

@@ -1,8 +1,8 @@
 package alloc
 
-// StreamPoint identifies an event for a deferred block: the event marks the end of the block's
-// use on one stream. The caller records the event when the block is deferred. The owner stream
-// may have to wait for it later.
+// StreamPoint identifies an event that marks the end of a deferred block's use on one stream. The
+// caller records the event when the block is deferred. The stream that owns the block may have to
+// wait for the event later.
 type StreamPoint struct {
 	// Deferral is the number of the deferral. A Core numbers its deferred blocks from 1 in the
 	// order in which they were freed.
@@ -45,5 +45,6 @@ func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
 // Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or
-// Unpin, in that order. The slice is valid until the next call that changes the Core.
+// Unpin, in the order in which they did. The slice is valid until the next call that changes the
+// Core.
 func (r *reports) Returned() []Return { return r.returned }

@@ -7,7 +7,7 @@ import (
 
 // Segment describes one physical allocation of the arena.
 type Segment struct {
-	Ordinal int32  // number in order of creation, from 0; never reused
+	Ordinal int32  // number of segments added earlier; never reused
 	Bytes   int64  // size
 	Address uint64 // address passed by the caller
 	Stream  Stream // stream for which it was mapped
@@ -23,8 +23,8 @@ type segment struct {
 	retired bool   // see Rebuild
 }
 
-// AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which is
-// the number of segments added before it. Only the Address policy uses the address.
+// AddSegment adds a segment of growth.Bytes, which the caller has mapped at the given address, and
+// returns its ordinal. Only the Address policy uses the address.
 //
 // Errors: ErrSize if growth.Bytes is 0 or not a multiple of Unit, ErrAddress, *OutOfMemoryError if
 // Capacity would be exceeded, ErrExhausted.
@@ -100,8 +100,8 @@ func (c *Core) Trim(keep int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Held returns the segments, and the blocks that are live or pinned. It omits blocks that this
-// rank keeps only because of other ranks. Error: ErrDeferred.
+// Held lists the segments, and the blocks that are live or pinned. It omits blocks that this rank
+// keeps only because they are pinned on other ranks. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) {
 	c.mergeHot()
 	var all Inventory
@@ -136,9 +136,9 @@ func (c *Core) Held() (Inventory, error) {
 }
 
 // Rebuild changes the layout of a Core to an Arrangement that Union has computed from the
-// inventories of this Core and others. Live and pinned blocks keep their places and handles. The
-// spans of live blocks belong to the streams of these blocks. All other memory is clean and
-// belongs to stream 0. The streams of live blocks are numbered as in [Held], and other streams
+// inventories of this Core and others. Live and pinned blocks keep their positions and handles. The
+// spans that contain live blocks belong to the streams of those blocks; all other memory is clean
+// and belongs to stream 0. The streams of live blocks are numbered as in [Held], and other streams
 // get their numbers at their next request. Cores that have been rebuilt to the same Arrangement
 // return the same results for the same calls.
 //

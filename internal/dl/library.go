@@ -25,9 +25,9 @@ type Library struct {
 	path   string
 }
 
-// Open opens the first of the named shared objects that can be loaded. The system's loader
-// searches for names without a slash. If the process has already loaded a library under one of
-// the names, Open returns that library instead of loading a second copy. The error contains the
+// Open opens the first of the named shared objects that can be loaded. The system's loader searches
+// its path for names without a slash. If the process has already loaded a library under one of the
+// names, Open returns that library instead of loading a second copy. The error contains the
 // loader's message for each name.
 func Open(names ...string) (*Library, error) {
 	var errs []error

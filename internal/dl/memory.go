@@ -8,8 +8,8 @@ import (
 
 const slotBytes = 128
 
-// slot is reusable heap memory for the arguments of calls. It consists of words, so it is
-// aligned for all types.
+// slot is reusable heap memory for the arguments of calls. Its elements are words, so it is aligned
+// for all types.
 type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
@@ -45,8 +45,8 @@ func (c Cell[T]) Take() T {
 	return value
 }
 
-// never is always false, but the compiler must assume that it may be true, so that sink may be
-// assigned. This makes arguments of AddressOf escape to the heap.
+// never is always false, but because the compiler cannot know this, the assignment to sink in
+// AddressOf makes the argument escape to the heap.
 var (
 	never bool
 	sink  unsafe.Pointer
@@ -70,8 +70,6 @@ func CString(s string) *byte {
 	return &b[0]
 }
 
-// pointer converts an address that C returned to a pointer. The address must not be in Go's
-// heap.
 func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }

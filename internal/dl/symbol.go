@@ -13,8 +13,8 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// lists holds argument lists for reuse. Without reuse, each call would allocate one, because
-// they escape to the heap when passed to purego.
+// lists holds argument lists for reuse. Without reuse, each call would allocate a list, because
+// lists that are passed to purego escape to the heap.
 var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 // Call calls the function with the C calling convention and returns the result register. If the
@@ -44,8 +44,8 @@ func general(s Symbol, args []uintptr) uintptr {
 }
 
 // Step describes a call that must precede another call, for example to make a context current on
-// the thread. The function of a Step takes one argument and returns a status, which is 0 on
-// success. The zero value describes no call.
+// the thread. Function takes one argument and returns a status, which is 0 on success. The zero
+// Step does nothing.
 type Step struct {
 	Function Symbol
 	Argument uintptr

@@ -6,13 +6,13 @@ import (
 	"unsafe"
 )
 
-// division describes the final step between accumulation and rounding. There is either no such
-// step, or the sum is multiplied or divided to give the average. Kernels depend on the layout of
-// division.
+// division describes how the sum is multiplied or divided to give an average, after accumulation
+// and before rounding. If mode is finalNone, there is no division. Kernels depend on the layout of
+// this struct.
 type division struct {
 	value uint64 // bits of the divisor or factor, from operand
-	// stopped is set by a kernel to the byte offset of the first block that has an infinite or NaN
-	// sum. The kernel returns before it stores any byte of this block.
+	// stopped is the byte offset of the first block that has an infinite or NaN sum. A kernel that
+	// encounters such a block sets stopped and returns before it stores any byte of the block.
 	stopped int
 	mode    finalMode
 }
@@ -43,7 +43,7 @@ func newDivision(t DataType, terms *terms) division {
 	return division{mode: mode, value: operand(t, f)}
 }
 
-// operand returns the bits of f in the type in which elements of type t are combined.
+// operand returns the bits of f, converted to the type in which elements of type t are combined.
 func operand(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
@@ -113,7 +113,7 @@ func value[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	}
 }
 
-// rounded returns v rounded to t if t is a 16-bit type, and otherwise v.
+// rounded rounds v to t if t is a 16-bit type.
 func rounded[T float32 | float64](t DataType, v T) T {
 	switch t {
 	case Float16:
@@ -125,8 +125,8 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers computes the average piece by piece. A piece fits into the L1 cache, so its
-// sums are still in the cache when they are divided.
+// averageIntegers computes the average in pieces that fit into the L1 cache, so that the sums of a
+// piece are still in the cache when they are divided.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
 	dsts := j.dsts

@@ -76,7 +76,7 @@ func Float8Bits(f float32) uint8 {
 		return 0x7F
 	case magnitude >= largest:
 		return sign | 0x7E
-	case magnitude < smallest: // in units of 2^-9
+	case magnitude < smallest: // subnormal: a multiple of 2^-9
 		return sign | uint8(math.RoundToEven(math.Abs(float64(f))*512))
 	}
 	return sign | uint8((magnitude+0x7FFFF+magnitude>>20&1)>>20-rebias)

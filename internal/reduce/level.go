@@ -34,11 +34,11 @@ func (j *job) reduceRange(from, to int, stream bool) {
 	}
 }
 
-// resumeBytes limits how many bytes of a destination the portable code computes after a kernel has
-// stopped.
+// resumeBytes limits how many bytes of each destination the portable code computes after a kernel
+// has stopped.
 const resumeBytes = 512
 
-// resume computes the block at which a kernel has stopped. It returns the offset at which the
+// resume computes the block at which a kernel has stopped, and returns the offset at which the
 // kernel can continue.
 func (j *job) resume(to int) int {
 	end := min(j.div.stopped+resumeBytes, to)

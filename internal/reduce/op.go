@@ -10,7 +10,7 @@ const (
 	Prod
 	Min
 	Max
-	// BAnd, BOr and BXor are bitwise and only for integers. They must follow all other operations.
+	// BAnd, BOr and BXor are bitwise and only for integers. Accepts relies on their being last.
 	BAnd
 	BOr
 	BXor
@@ -25,14 +25,15 @@ func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
 
-// Number lists the types in which elements are combined. 16-bit floats are combined as float32.
+// Number is the constraint for types in which elements are combined. 16-bit floats are combined as
+// float32.
 type Number interface {
 	integer | ~float32 | ~float64
 }
 
-// Combine combines two elements. It relies on the built-in functions min and max, which order
-// zeros and propagate NaNs as IEEE 754-2019 specifies. Where the package comment requires a
-// particular NaN, Combine may return any NaN.
+// Combine combines two elements. It relies on the built-in functions min and max, which order zeros
+// and propagate NaNs as IEEE 754-2019 specifies. Combine may return any NaN where the package
+// comment requires a particular one.
 func Combine[T Number](op Op, a, b T) T {
 	switch op {
 	case Sum:

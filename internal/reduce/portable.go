@@ -10,8 +10,8 @@ import (
 // source.
 const batch = 64
 
-// canonical32 and canonical64 replace every NaN in a result. When canonical32 is rounded to a
-// 16-bit type, it gives the canonical NaN of that type.
+// canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
+// gives the canonical NaN of that type.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -21,8 +21,8 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable reduces the bytes in [from, to) without vector instructions. Kernels must give the same
-// results.
+// portable reduces the bytes in [from, to) without vector instructions. The kernels must produce
+// the same results.
 func portable(j *job, from, to int) {
 	switch j.t {
 	case Float32:
@@ -78,7 +78,7 @@ func foldIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine combines each element of acc, as the left operand, with that of src.
+// combine sets each acc[i] to acc[i] op src[i].
 func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)]
 	if op == Sum { // avoids a switch for each element
@@ -92,8 +92,8 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is like combine, for floats. In a scaled sum, it multiplies the elements of src
-// by the factor.
+// combineFloats is like combine, but if the operation is a scaled sum, it first multiplies the
+// elements of src by the factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -173,8 +173,8 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// finish applies the division and makes every NaN canonical. first is the index, within the job,
-// of the first element of acc.
+// finish divides the sums if necessary, and makes every NaN canonical. first is the index, within
+// the job, of the first element of acc.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
 		if j.div.mode != finalNone {

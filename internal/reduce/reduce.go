@@ -14,7 +14,7 @@ const (
 	// 64 sources that are not in the cache.
 	stride = 256 << 10
 
-	lineBytes = 64 // a cache line, which is the unit of streamed stores
+	lineBytes = 64 // size of a cache line, the unit of streamed stores
 )
 
 // Hint describes how the destinations will be used. It never changes a value.
@@ -133,8 +133,8 @@ type job struct {
 	terms terms // of an average
 }
 
-// run reduces size bytes. Even if it streams, it stores the bytes before the destinations' first
-// line boundary and after their last one through the caches.
+// run reduces size bytes. With streamed stores, it still uses ordinary stores for the bytes before
+// the first and after the last line boundary of each destination.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)
@@ -148,7 +148,7 @@ func (j *job) run(size int, hint Hint) {
 	j.walk(head+body, size, false)
 }
 
-// canStream reports whether all destinations reach a line boundary at the same element and have
+// canStream reports whether all destinations reach a line boundary at the same element and contain
 // at least one whole line.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])

@@ -3,13 +3,13 @@ package reduce
 import "unsafe"
 
 // Tree combines sources as a binary tree: it combines each half of the sources recursively, and
-// then combines the two results. For integers, minimum and maximum, the order does not matter,
-// so callers can use the functions Reduce and Average, which are faster.
+// then combines the two results. The order does not affect the results for integers, or for Min and
+// Max of any type, so callers can use the functions Reduce and Average instead, which are faster.
 type Tree struct {
 	Op Op
 	T  DataType
-	// Rounded means that every intermediate result of 16-bit floats is rounded to their type.
-	// Otherwise, intermediate results are float32, and only the final result is rounded.
+	// Rounded applies to 16-bit floats. If it is set, every intermediate result is rounded to T. If
+	// not, intermediate results are float32, and only the final result is rounded.
 	Rounded bool
 	// Scaled means that every element is multiplied by Factor before the sum, as in the function
 	// ScaledSum. Op must be Sum. If Rounded is also set, the products are rounded too.
@@ -20,15 +20,15 @@ type Tree struct {
 	Average bool
 }
 
-// treeBlock is the number of bytes of each source that a Tree combines at a time. It is so small
-// that intermediate results stay in the L1 cache.
+// treeBlock is the number of bytes of each source that a Tree combines at a time. It is small
+// enough that intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
 type scratch [2 * treeBlock]byte
 
 // Reduce combines the sources and stores the result in every destination. The number of sources
-// must be a power of two. The other preconditions are those of the function Reduce. The package
-// comment specifies the arithmetic.
+// must be a power of two. The function Reduce lists the other preconditions. The package comment
+// specifies the arithmetic.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || (tr.Average || tr.Scaled) && tr.Op != Sum {
@@ -56,8 +56,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 
 func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator returns the type in which elements are combined. It also returns the size in that
-// type of the given number of bytes of a source.
+// accumulator returns the type in which elements are combined. Given a number of bytes of a source,
+// it also returns how many bytes their elements occupy in that type.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	if tr.wide() {
 		return Float32, 2 * bytes
@@ -79,8 +79,8 @@ func (tr *Tree) combine(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int)
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// load stores the elements of one source in the accumulator's type. If there is a factor, load
-// multiplies them by it.
+// load copies the elements of one source to acc, converts them to the accumulator type and, in a
+// scaled sum, multiplies them by the factor.
 func (tr *Tree) load(acc, src unsafe.Pointer, size int) {
 	t, bytes := tr.accumulator(size)
 	if tr.wide() {

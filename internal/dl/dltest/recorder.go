@@ -55,10 +55,10 @@ void *recorder_last_call(void) { return &last_call; }
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C source of a recorder. prelude contains the types that the declarations
-// use, and any extra C functions that the test needs. declarations contains function
-// declarations copied from the header. Each of these functions returns an int. Each declaration
-// starts on a new line and may be wrapped after a comma.
+// Source returns the C source of a recorder. prelude contains the types that the declarations use,
+// and any extra C functions that the test needs. declarations contains function declarations copied
+// from the C header of the library. All functions must return int. Each declaration starts on a new
+// line and may be wrapped after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -97,8 +97,8 @@ func wordExpressions(params string) string {
 	return strings.Join(all, ", ")
 }
 
-// Recorder accesses a shared object that was built from a Source. It is not safe for concurrent
-// use.
+// Recorder accesses a shared object that was built from the C code that Source returns. It is not
+// safe for concurrent use.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
@@ -111,7 +111,7 @@ type lastCall struct {
 	seen  [16][256]byte
 }
 
-// Call describes a recorded call.
+// Call is a recorded call.
 type Call struct {
 	// Name is the name of the function.
 	Name string
@@ -142,7 +142,7 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// Reset clears the last call and all results.
+// Reset clears the last call, and the effects of Result, Output and Input.
 func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 
 // Result sets the value that all functions return.
