@@ -15,9 +15,8 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Offer reports, for each path, whether and how a communicator can carry out one call. Refusal
-// computes the details of a path, and Take reuses them, so that they are computed only once. An
-// Offer is not safe for concurrent use.
+// Offer reports, for each path, whether and how a communicator can carry out one call. Take reuses
+// what Refusal has computed for a path. An Offer is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the call can use the path, and otherwise an error that matches
 	// ErrUnsupported. A path is refused if its result could differ from the bits that the group's
@@ -59,11 +58,11 @@ type Call struct {
 	// AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
-	// Send with a tag from one rank to another matches the k-th Recv with that tag. Each rank
-	// counts its calls in the order in which it makes them, on any stream.
+	// Send with a tag from one rank to another matches the k-th Recv with that tag, where each rank
+	// counts its calls in the order in which it makes them, on all streams.
 	Tag int
-	// Count is the number of elements. It must not be negative. It is 0 for AllToAllV. For
-	// AllGatherV and ReduceScatterV it is this rank's count.
+	// Count is the number of elements, which must not be negative. It is 0 for AllToAllV, and this
+	// rank's count for AllGatherV and ReduceScatterV.
 	Count int64
 	// Splits holds the counts and offsets of AllToAllV, AllGatherV and ReduceScatterV; nil for other
 	// operations.
@@ -72,18 +71,17 @@ type Call struct {
 	// It must return quickly, because later work on the stream waits for it, and it must not call
 	// the backend. If it panics, the group fails.
 	Arrived func(source int) `json:"-"`
-	// Send and Recv are the addresses of this rank's buffers. They may be the same or overlap where
-	// NCCL permits in-place operation.
+	// Send and Recv are the addresses of this rank's buffers, which may overlap only where NCCL
+	// permits in-place operation.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil if either
-	// buffer is outside all windows, and in plans of PathPlain. An AllToAllV may set SendWindow
-	// alone to let peers read the send buffer directly; each rank may decide this for itself.
-	// AllGatherV and ReduceScatterV set only the window of the buffer that is divided among the
-	// ranks.
+	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil in plans of
+	// PathPlain, or if either buffer is outside all windows. An AllToAllV may set SendWindow alone
+	// to let peers read the send buffer directly; each rank may decide this for itself. AllGatherV
+	// and ReduceScatterV set only the window of the buffer that is divided among the ranks.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
-	// List describes the whole list if this call stands for a list of calls; see ListOf.
+	// List describes all calls of the list if this call represents a list of calls; see ListOf.
 	List string
 	// Recorded holds the call's position in a capture; see RecordedAs.
 	Recorded Recorded
@@ -138,9 +136,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes the minimum or maximum of floats. Its result
-// is NaN if the element of any rank is NaN. NCCL, in contrast, ignores a NaN if another rank has
-// a number.
+// ComparesFloats reports whether the call computes a minimum or maximum of floats. If any rank's
+// element is NaN, the result is NaN, whereas NCCL ignores a NaN if another rank has a number.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }

@@ -8,17 +8,17 @@ import (
 const (
 	// sampleEvery is the number of calls between two timed calls. It must be a power of two.
 	sampleEvery = 128
-	// Calls of at least alwaysTimed bytes are all timed, because reading the clock twice takes less
-	// than a hundredth of the time of such a call.
+	// Every call of at least alwaysTimed bytes is timed, because reading the clock twice takes less
+	// than 1% of the time of such a call.
 	alwaysTimed = 1 << 20
 	// recentSamples is the number of samples in the moving averages.
 	recentSamples = 16
 )
 
-// Clock counts calls of one kind and measures the time of some of them: the first call, every
-// 128th call after it, and each call of at least 1 MiB. Calls report to it through a [Meter]. A
-// Clock has no lock and is safe for concurrent use, but simultaneous samples may overwrite each
-// other's recent values.
+// Clock counts calls of one kind and times some of them: the first call, every 128th call after it,
+// and each call of at least 1 MiB. Calls report to a Clock through a [Meter]. A Clock is safe for
+// concurrent use, but because it has no lock, simultaneous samples may overwrite each other's
+// contribution to the moving averages.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64
@@ -30,7 +30,7 @@ type Clock struct {
 // epoch is the zero of the times that Begin returns.
 var epoch = time.Now()
 
-// Meter reports calls of one size to a Clock. The zero Meter ignores them. A Meter may be copied.
+// Meter reports calls of one size to a Clock. The zero Meter does nothing. A Meter may be copied.
 type Meter struct {
 	clock *Clock
 	bytes int64
@@ -40,7 +40,8 @@ type Meter struct {
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *Clock) Meter(bytes int64) Meter { return Meter{clock: c, bytes: bytes, sums: true} }
 
-// MeterWithoutSum is like Meter, but its Meter is faster because it does not count bytes.
+// MeterWithoutSum is like Meter, but calls do not add to ClockReading.Bytes, which makes the Meter
+// faster.
 func (c *Clock) MeterWithoutSum(bytes int64) Meter { return Meter{clock: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -50,7 +51,7 @@ func (m *Meter) Count() {
 	}
 }
 
-// count adds a call and returns its number, from 1.
+// count counts a call and returns the number of calls so far.
 func (m *Meter) count() uint64 {
 	if m.sums {
 		m.clock.bytes.Add(uint64(m.bytes))
@@ -97,7 +98,7 @@ func average(recent *atomic.Uint64, value uint64, first bool) {
 	recent.Store(old - old/recentSamples + value)
 }
 
-// ClockReading contains the values of a Clock at a point in time.
+// ClockReading holds the values of a Clock at a point in time.
 type ClockReading struct {
 	// Calls counts all calls, and Bytes is their total size.
 	Calls, Bytes uint64

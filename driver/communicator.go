@@ -21,15 +21,15 @@ type GroupConfig struct {
 	// Check makes the communicator compare the Digest of every call across ranks before the result
 	// of the call is used. SetCheck can change this later.
 	Check bool
-	// Strict requires a message to be sent and received after the same number of collectives;
-	// otherwise the group fails with a MessageError. If calls are compared, the ranks also compare,
-	// at each collective, how many messages they have sent and received. Strict must be the same on
-	// every rank.
+	// Strict makes the group fail with a MessageError if a message is not sent and received after
+	// the same number of collectives. If calls are compared, the ranks also compare, at each
+	// collective, how many messages they have sent and received. Strict must be the same on every
+	// rank.
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
-	// Timeout bounds each wait for a peer if the wait has no deadline of its own. If it is nil,
-	// Config.Timeout applies.
+	// Timeout bounds each wait for a peer that has no other deadline. If it is nil, Config.Timeout
+	// applies.
 	Timeout *Limit
 	// Machines holds the host name of each rank in group order, for error texts. A name is "" if it
 	// is unknown. Machines is nil if all ranks share a machine.
@@ -57,8 +57,8 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's ID for error texts. It strips the leading slashes and the leading
-// space, whose only purpose is to keep IDs made by Split distinct from those made by Join.
+// Name returns the group's ID for error texts, without the leading slashes and space, which only
+// keep IDs made by Split distinct from those made by Join.
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
@@ -110,20 +110,20 @@ const (
 	LaneControl Lane = iota
 	// LaneBackground carries agreements that no caller is waiting for.
 	LaneBackground
-	// LaneCalls carries, in call order, the data other than digests that ranks compare for each
-	// call.
+	// LaneCalls carries the data, other than digests, that ranks compare for each call, in call
+	// order.
 	LaneCalls
-	// LaneFault carries reports about the cause of a failure. An exchange on this lane fails the
-	// communicator, so that all waits in the communicator end with ErrFault on every rank. The
-	// exchange does not wait for absent ranks.
+	// LaneFault carries reports about the cause of a failure. An exchange on this lane makes the
+	// communicator fail, so that all its waits end with ErrFault on every rank. The exchange does
+	// not wait for absent ranks.
 	LaneFault
 	// Lanes is the number of lanes.
 	Lanes
 )
 
-// Communicator connects the ranks of a group. It is open at first, fails at the first fault, and
-// is finally closed. A failed communicator supports only Decide, Departed and exchanges on
-// LaneFault. It never recovers, so the ranks must connect a new group.
+// Communicator connects the ranks of a group. It fails at the first fault and never recovers, so
+// the ranks must then connect a new group. A failed communicator supports only Decide, Departed,
+// exchanges on LaneFault, and Close.
 //
 // The ranks must make the collective calls of a communicator in the same order.
 type Communicator interface {

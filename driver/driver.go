@@ -18,18 +18,18 @@ type Backend interface {
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies the rank that uses a device and how ranks find each other.
+// Config specifies which rank uses a device and how ranks find each other.
 type Config struct {
 	// Rank is this rank's number. Size is the number of ranks in the world.
 	Rank, Size int
 	// LocalRank is this rank's number among the ranks of its machine.
 	LocalRank int
-	// Device selects the device to open: the visible device with ordinal Device-1, or, if Device is
-	// 0, the one that LocalRank selects.
+	// Device selects the device to open. If it is positive, this is the visible device with ordinal
+	// Device-1; if it is 0, LocalRank selects the device.
 	Device int
 	// Store is shared by all ranks. They use it to connect, but never on a hot path.
 	Store Store
-	// Timeout bounds each wait for a peer if the wait has no deadline of its own. It is positive.
+	// Timeout bounds each wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	// Late configures warnings about late ranks, which do not end the wait.
 	Late Late
@@ -67,7 +67,7 @@ type Info struct {
 	// Addressable reports whether the processor can read and write device memory directly.
 	Addressable bool
 	// CheckIsFree reports whether comparing every collective across ranks costs nothing, because
-	// the digests fit into words that ranks exchange in any case.
+	// the digests fit into words that ranks exchange anyway.
 	CheckIsFree bool
 }
 
@@ -100,9 +100,9 @@ type Arena interface {
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep shrinks the arena to its first bytes and releases as many of the other addresses as
-	// possible; nothing may be mapped there. After Keep, the device may be closed before the arena
-	// is closed and its segments are unmapped.
+	// Keep shrinks the arena to the given number of bytes and releases as many of the other
+	// addresses as possible; nothing may be mapped there. After Keep, the device may be closed
+	// while the arena is still open and its segments are still mapped.
 	Keep(bytes int64) error
 	// Close releases the addresses.
 	//
@@ -116,8 +116,8 @@ type Segment interface {
 	Address() uintptr
 	// Bytes returns the segment's size.
 	Bytes() int64
-	// Keep ends the peers' access to the segment, which must have no windows. Keep releases
-	// everything except the segment's memory, which stays mapped until Unmap.
+	// Keep ends the peers' access to the segment and releases everything except its memory, which
+	// stays mapped until Unmap. The segment must have no windows.
 	Keep() error
 	// Unmap releases the memory.
 	//
@@ -130,8 +130,8 @@ type Event interface {
 	// Done reports whether the last recorded point has been reached. An event that was never
 	// recorded is done.
 	Done() bool
-	// Synchronize waits until the last recorded point has been reached. If the stream had failed at
-	// that point, every call returns the stream's error.
+	// Synchronize waits until the last recorded point has been reached. If the stream had failed by
+	// then, every call returns the stream's error.
 	Synchronize(ctx context.Context) error
 }
 
@@ -156,11 +156,12 @@ type Stream interface {
 	// before that point has failed, this stream fails with the same error. The wait has no
 	// deadline, because it waits only for this rank's work.
 	Wait(Event) error
-	// WaitOnly is like Wait, but if the earlier work has failed, this stream does not fail. It is
-	// for work that, for example, reuses the memory of the earlier work but not its results.
+	// WaitOnly is like Wait, but this stream does not fail if the earlier work has failed. It is
+	// meant for later work that does not use the results of the earlier work, but, for example,
+	// reuses its memory.
 	WaitOnly(Event) error
-	// Fail makes the stream fail, in stream order, with an error that the caller has already
-	// received. Synchronize returns this error once, but Close does not.
+	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
+	// Synchronize returns this error once, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle. It returns the first error of the stream's work,
 	// and returns each error only once.

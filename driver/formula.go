@@ -14,12 +14,12 @@ type Formula uint8
 const (
 	// AnyFormula leaves the order to the path of each call.
 	AnyFormula Formula = iota
-	// RankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats are accumulated
-	// in float32, and the result is rounded once. Elements of other types are accumulated in the
-	// type of the elements.
+	// RankOrder combines the elements from left to right: ((x0 + x1) + x2) + x3. 16-bit floats are
+	// accumulated in float32, and the result is rounded once. Elements of other types are
+	// accumulated in the type of the elements.
 	RankOrder
-	// Tree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of ranks
-	// must be a power of two. Elements are accumulated in the same types as with RankOrder.
+	// Tree combines neighboring ranks, then neighboring pairs: (x0 + x1) + (x2 + x3). The number of
+	// ranks must be a power of two. Elements are accumulated in the same types as with RankOrder.
 	Tree
 	// RoundedTree combines in the same order as Tree, but rounds every partial sum of 16-bit floats
 	// back to 16 bits.

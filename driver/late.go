@@ -46,10 +46,9 @@ type Late struct {
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning: 0 if the warning is due, and a negative
-// value if warnings are disabled. waited is how long the wait has lasted. since is the time
-// since the group's last warning, or negative if there was none. Next ignores warnings that were
-// given before the wait began.
+// Next returns the time until a wait's next warning: 0 if the warning is due, and a negative value
+// if warnings are disabled. waited is the duration of the wait so far. since is the time since the
+// group's last warning, or negative if there was none; a warning from before the wait is ignored.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// AnySource as the Root of a Recv makes it match the first message with the same tag from any
+// AnySource, as the Root of a Recv, lets the Recv match the first message with its tag from any
 // rank.
 const AnySource = -1
 
@@ -20,13 +20,13 @@ const (
 	// MessagesUnmatched means that a Send has no matching Recv, or a Recv no matching Send. Sent
 	// and Received count calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep means that a collective lies between the Send and the Recv of a message.
-	// Sent and Received count the collectives before each of them.
+	// MessagesOutOfStep means that a message was sent before a collective and received after it, or
+	// vice versa. Sent and Received count the collectives before the Send and the Recv.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer means that the ends of a message have different sizes. Sent and Received are
-	// the sizes in bytes.
+	// MessagesDiffer means that a Send and its Recv have different sizes. Sent and Received are the
+	// sizes in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer means that the ends of a message have different data types, which ranks
+	// MessageTypesDiffer means that a Send and its Recv have different data types, which ranks
 	// detect only if they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
 	// SplitsDiffer means that, in an AllToAllV, a rank sends more or fewer elements than the
@@ -41,8 +41,8 @@ type MessageError struct {
 	Fault MessageFault
 	// Group is the group's ID.
 	Group string
-	// Number is the number, from 1, of the collective that detected the mismatch, or 0 if the
-	// mismatch was not detected by a collective.
+	// Number is the ticket of the collective that detected the mismatch, or 0 if the mismatch was
+	// not detected by a collective.
 	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
@@ -57,11 +57,11 @@ type MessageEnds struct {
 	To   int `json:"to"`
 	// Tag is the messages' tag.
 	Tag int `json:"tag"`
-	// Number is the message's number, from 1, among the messages with this tag between these two
-	// ranks. It is 0 if this entry stands for all of them.
+	// Number is the message's number, from 1, among the messages with this tag from From to To, or
+	// 0 if this entry describes all of them.
 	Number uint64 `json:"number,omitempty"`
-	// Sent and Received are what the sender and the receiver recorded. MessageFault documents their
-	// units.
+	// Sent and Received are the values that the sender and the receiver recorded. Their meaning
+	// depends on MessageError.Fault.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }

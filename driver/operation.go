@@ -154,13 +154,13 @@ func (o Operation) Rooted() bool { return o.traits().rooted }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
-// Tuned reports whether tuning tables have rules that choose the operation's path by size. A
-// norm has none, because it follows the rules of AllReduce.
+// Tuned reports whether tuning tables contain rules that choose the operation's path by size. They
+// contain none for AllReduceRMSNorm, which follows the rules of AllReduce.
 func (o Operation) Tuned() bool {
 	return o.traits().windows && len(o.traits().paths) > 1 && o.Numbered()
 }
 
-// Together reports whether no rank can complete the operation before all have started it.
+// Together reports whether no rank can complete the operation before all ranks have started it.
 func (o Operation) Together() bool { return o.traits().together }
 
 // Numbered reports whether symmem.h and Python have a number for the operation.
@@ -169,7 +169,7 @@ func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 // Note describes restrictions on the use of the operation's number in symmem.h, or returns "".
 func (o Operation) Note() string { return o.traits().note }
 
-// HasSplits reports whether a call has Splits.
+// HasSplits reports whether a call of the operation needs Splits.
 func (o Operation) HasSplits() bool {
 	send, recv := o.Extents()
 	return send == BySplits || recv == BySplits
@@ -186,8 +186,8 @@ func (o Operation) Uneven() bool {
 // Extents returns the extents of a call's two buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
-// HasInPlace reports whether NCCL permits the operation in place. Both buffers may then be the
-// same, or the smaller buffer may be the rank's own part of the larger one.
+// HasInPlace reports whether NCCL permits the operation in place: both buffers may be the same, or
+// the smaller buffer may be the rank's own part of the larger one.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
 	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart

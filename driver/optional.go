@@ -48,7 +48,7 @@ type Numbered interface {
 	Ordinal() int
 }
 
-// Versioned is implemented by a Device whose collectives another library runs.
+// Versioned is implemented by a Device whose collectives are run by another library.
 type Versioned interface {
 	// Library returns the library's name and version, such as "NCCL 2.28.9".
 	Library() string

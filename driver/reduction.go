@@ -117,7 +117,7 @@ func (op ReduceOp) String() string { return op.row().name }
 // Alias returns PyTorch's name of the reduction if it differs from String, and otherwise "".
 func (op ReduceOp) Alias() string { return op.row().alias }
 
-// Note describes the reduction in a few words, or returns "" if the name is enough.
+// Note describes the reduction in a few words, or returns "" if the name is self-explanatory.
 func (op ReduceOp) Note() string { return op.row().note }
 
 // Accepts reports whether the reduction is defined for a type.
@@ -135,8 +135,8 @@ func (op ReduceOp) Divides() bool { return op.row().divides }
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) Scales() bool { return op.row().scales }
 
-// Selects reports whether the result is always one of the inputs, as for a minimum, so that the
-// order of ranks does not matter.
+// Selects reports whether the result is always one of the inputs, as it is for a minimum, so that
+// the order of ranks does not matter.
 func (op ReduceOp) Selects() bool { return op.row().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
@@ -159,9 +159,9 @@ func (op ReduceOp) Everywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
 }
 
-// ComparesUnsigned reports whether t is an unsigned type for which the reduction gives different
-// bits than for the signed type of the same size. This applies to comparisons and divisions, but
-// not to sums, products and bitwise reductions.
+// ComparesUnsigned reports whether t is an unsigned type whose reduction gives different bits than
+// that of the signed type of the same size. This is the case for comparisons and divisions, but not
+// for sums, products and bitwise reductions.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }

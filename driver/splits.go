@@ -67,8 +67,8 @@ func (s *Splits) Contiguous(o Operation) bool {
 	return o.Uneven() && slices.Equal(offsets, contiguous(counts))
 }
 
-// OwnCount returns the Call.Count of a rank that the splits of an operation imply. It may be
-// called before Validate.
+// OwnCount returns the Call.Count that the splits imply for a rank. It may be called before
+// Validate.
 func (s *Splits) OwnCount(o Operation, rank int) int64 {
 	if counts, _ := s.list(o); o.Uneven() && rank < len(counts) {
 		return counts[rank]
@@ -76,8 +76,7 @@ func (s *Splits) OwnCount(o Operation, rank int) int64 {
 	return 0
 }
 
-// extent returns the number of elements from the start of a buffer to the end of the part that
-// reaches furthest.
+// extent returns the number of elements from the start of a buffer to the end of the last part.
 func extent(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {
@@ -87,10 +86,9 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error if the lists that are set are not exactly those that the operation
-// uses. It also returns an error if a list does not have one entry per rank, or if a count or an
-// offset is negative or exceeds MaxCount. Call.Validate calls it, so other code needs to call it
-// only if it adds up counts before it has a Call.
+// Validate returns an error unless exactly those lists are set that the operation uses, every list
+// has one entry per rank, and all counts and offsets are between 0 and MaxCount. Call.Validate
+// calls it, so callers need it only if they add up counts before they have a Call.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, half := range [...]struct {

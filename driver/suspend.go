@@ -8,8 +8,8 @@ import "context"
 // A segment is either mapped or suspended. Unmap and Keep work in both states.
 type SuspendableSegment interface {
 	// PrepareSuspend returns an error if the memory cannot be released now. If save is set,
-	// PrepareSuspend copies the contents to host memory, and the contents must then not change
-	// until Suspend or Resume.
+	// PrepareSuspend copies the contents to host memory, and they must not change until Suspend or
+	// Resume.
 	PrepareSuspend(save bool) error
 	// Suspend releases the memory. If a peer still maps the memory, it stays allocated until the
 	// peer unmaps it. Until Resume, accessing the addresses is an error, which on GPUs destroys the
@@ -20,8 +20,8 @@ type SuspendableSegment interface {
 	Suspend() error
 	// Resume maps new memory at the same addresses and fills it with the contents that
 	// PrepareSuspend saved, or with zeros. If the device has too little memory, Resume returns an
-	// OutOfMemoryError and the segment stays suspended. If the segment has not been suspended,
-	// Resume only discards the saved contents.
+	// OutOfMemoryError and the segment stays suspended. On a segment that is not suspended, Resume
+	// only discards the saved contents.
 	Resume() error
 }
 

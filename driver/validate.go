@@ -6,9 +6,10 @@ import (
 )
 
 const (
-	// MaxCount is the maximum count of a call. It keeps the total bytes of all ranks below 2^63.
+	// MaxCount is the maximum count of a call. It keeps the total size on all ranks below 2^63
+	// bytes.
 	MaxCount = 1 << 48
-	// MaxTag limits the tag of a message.
+	// MaxTag is the largest tag of a message.
 	MaxTag = 1<<31 - 1
 )
 
@@ -84,7 +85,7 @@ func validFactor(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
-// validateSplits checks the splits, and that Count is the count that they imply for rank.
+// validateSplits checks the splits, and that Count is the count that the splits imply for rank.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err

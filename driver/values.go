@@ -9,16 +9,16 @@ import (
 // Values is implemented by a Communicator whose ranks can gather named numbers on the host,
 // independently of streams, lanes and collectives.
 type Values interface {
-	// Named returns this rank's endpoint for a name, through which it exchanges numbers. Calls with
-	// the same name return the same endpoint. Named does not communicate, so ranks may call it for
-	// different names in any order. It returns ErrInvalid if the name is empty or longer than
-	// MaxValueName bytes, or if the group already has MaxValueNames names. It is safe for
-	// concurrent use.
+	// Named returns this rank's endpoint for a name, through which the rank exchanges numbers.
+	// Calls with the same name return the same endpoint. Named does not communicate, so each rank
+	// may call it for different names in any order. It returns ErrInvalid if the name is empty or
+	// longer than MaxValueName bytes, or if the group already has MaxValueNames names. It is safe
+	// for concurrent use.
 	//
 	// If ordered is set, a rank that waits in Gather promises not to launch collectives in the
-	// meantime. If another rank is in a collective that the waiting ranks have not launched, it can
-	// therefore never arrive, and the wait fails immediately with a DeadlockError. ordered must be
-	// the same on all ranks, and only the first call for a name uses it.
+	// meantime. A rank that is in a collective that the waiting ranks have not launched can
+	// therefore never reach the Gather, so the wait fails immediately with a DeadlockError. ordered
+	// must be the same on all ranks, and only the first call for a name uses it.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives returns the number of collectives that this rank has launched, including replays.
 	Collectives() uint64
@@ -45,7 +45,7 @@ const (
 	MaxValueNames = 256
 )
 
-// ValueText formats a name for error texts. Names with a leading space are used internally.
+// ValueText formats a name for error texts. A leading space marks a name for internal use.
 func ValueText(name string) string {
 	if internal, ok := strings.CutPrefix(name, " "); ok {
 		return internal
@@ -53,8 +53,8 @@ func ValueText(name string) string {
 	return fmt.Sprintf("value %q", name)
 }
 
-// CheckValueName returns an error if the name is invalid, or if the group already has too many
-// names. names is the number of names that it has.
+// CheckValueName returns an error if the name is invalid, or if the number of names that the group
+// already has is at the limit.
 func CheckValueName(name string, names int) error {
 	switch {
 	case name == "" || len(name) > MaxValueName:

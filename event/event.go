@@ -3,8 +3,8 @@ package event
 // Event describes one action of a rank. Kind determines which fields apply; the others are zero.
 type Event struct {
 	// Number orders the events of a pool or a group. In a pool, it is the event's position in the
-	// history, counted from 0. An event that is not part of the history has the number of the next
-	// event that is.
+	// history, counted from 0; an event that is not part of the history has the number of the next
+	// event in the history.
 	Number uint64
 	// Group is the id of the group. If the event belongs to a pool, it is the id of the pool's
 	// domain, or "" if the pool has none.
@@ -46,8 +46,8 @@ type Event struct {
 	Kind Kind
 }
 
-// Same reports whether e and o describe the same event on two ranks. They do if they differ in
-// no field other than Rank and Site.
+// Same reports whether e and o describe the same event on two ranks, that is, whether they differ
+// at most in Rank and Site.
 func (e Event) Same(o Event) bool {
 	if (e.Call == nil) != (o.Call == nil) || e.Call != nil && *e.Call != *o.Call {
 		return false
@@ -63,7 +63,8 @@ func (e *Event) SameFree(o *Event) bool {
 		e.Offset == o.Offset && e.Size == o.Size
 }
 
-// SameRequest reports whether e and o are the same request. Their results may differ.
+// SameRequest reports whether e and o result from the same request, even if it was satisfied
+// differently.
 func (e *Event) SameRequest(o *Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size

@@ -19,8 +19,8 @@ const (
 	KindReturn
 	// KindPark reports that a block was freed while a captured graph still used it.
 	KindPark
-	// KindDefer reports that a block was freed while other streams may still be using it. It was
-	// freed by the caller, or after a KindPark because the last graph that used it has released it.
+	// KindDefer reports that a block was freed while other streams may still be using it, either by
+	// the caller or, after a KindPark, because the last graph that used the block has released it.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
@@ -40,9 +40,9 @@ const (
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
-	// KindRestart reports that the ranks gave the pool the same state again after a fault. Its
-	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
-	// segment that was removed.
+	// KindRestart reports that, after a fault, the ranks have brought the pool back to the same
+	// state. Its history continues at Number, and live blocks remain allocated. A KindRelease
+	// follows for each segment that was removed.
 	KindRestart
 	// KindRegister reports that a segment was registered with the group that Name identifies. The
 	// registration created a window.
@@ -52,7 +52,8 @@ const (
 	// KindScopeBegin reports that a scope begins. Name identifies the scope's group, and is empty
 	// for a disabled scope.
 	KindScopeBegin
-	// KindScopeEnd reports that a scope ends. The registrations that it makes follow.
+	// KindScopeEnd reports that a scope ends. The events of the registrations that this causes
+	// follow.
 	KindScopeEnd
 	// KindScopeAbandon reports that a scope ends without registering.
 	KindScopeAbandon
@@ -66,11 +67,11 @@ const (
 	KindCollective Kind = iota + kindsOfPools
 	// KindInteger reports that the ranks compared or combined an integer on the host.
 	KindInteger
-	// KindFlag is KindInteger for a Boolean.
+	// KindFlag is like KindInteger, for a Boolean.
 	KindFlag
-	// KindFloat is KindInteger for a floating-point number.
+	// KindFloat is like KindInteger, for a floating-point number.
 	KindFloat
-	// KindText is KindInteger for a text.
+	// KindText is like KindInteger, for a text.
 	KindText
 	// KindStep reports that a step of the program begins.
 	KindStep

@@ -46,7 +46,7 @@ func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
-// appendValue appends the text of a step, or that of a value with its name if it has one.
+// appendValue appends the text of a step or of a value.
 func (e *Event) appendValue(dst []byte) []byte {
 	if e.Kind == KindStep {
 		if e.Name != "" {

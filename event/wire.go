@@ -26,7 +26,7 @@ const (
 )
 
 // Append encodes e, which must be an event in a pool's history, and appends the encoding to dst.
-// It contains the fields that ranks compare, and the call site.
+// The encoding consists of the fields that ranks compare, followed by the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)

@@ -15,8 +15,8 @@ import (
 // FileName returns the name of a rank's trace within a folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// claimedPaths holds the paths of the traces that this process has created. With it, several
-// worlds in the process choose different paths.
+// claimedPaths holds the paths of the traces that this process has created, so that several worlds
+// in the process choose different paths.
 var claimedPaths sync.Map
 
 // claim creates the folder of traces and returns a path for a new trace in it.
@@ -51,9 +51,9 @@ func temporaryName(path string) string {
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
 }
 
-// publish renames temporary, a file that this process has locked, to path. A file that is
-// already at path gets the suffix ".old". If another process has locked that file, publish
-// returns an error.
+// publish renames temporary, a file that this process has locked, to path. A file that already
+// exists at path gets the suffix ".old", unless another process has locked it, in which case
+// publish returns an error.
 func publish(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)

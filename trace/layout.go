@@ -26,14 +26,13 @@ const (
 	offsetLost     = 200 // uint64: number of texts that did not fit
 )
 
-// maxHost is the maximum length of the machine's name in bytes, which is that of Linux host
-// names.
+// maxHost is the maximum length of the machine's name in bytes. Linux has the same limit.
 const maxHost = 64
 
-// lostText replaces the number of a text that did not fit into the file.
+// lostText is the number of every text that did not fit into the file.
 const lostText = 1<<32 - 1
 
-// lostSource replaces the number of a source that does not fit into 16 bits.
+// lostSource stands for every source whose number does not fit into 16 bits.
 const lostSource = 1<<16 - 1
 
 // record is one record of the file: four little-endian words of 64 bits. An event takes one
@@ -76,8 +75,8 @@ const (
 
 	batchRecords = 16
 	maxAge       = 63
-	// minRecords is the minimum capacity of the ring of records. It is large enough for a batch to
-	// be complete before the ring wraps around to it.
+	// minRecords is the minimum capacity of the ring of records. It is large enough that a batch is
+	// complete before the ring wraps around to it.
 	minRecords = 2 * (maxAge + 1)
 )
 

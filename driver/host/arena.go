@@ -53,7 +53,7 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile creates the memory of a segment. It uses huge pages if the system has free ones,
+// segmentFile creates the memory of a segment. It uses huge pages if the system has any left,
 // because touching a new segment of 64 MiB then causes 32 page faults instead of 16,384.
 //
 // It rejects sizes above the machine's memory. Shared files are sparse, so the system would
@@ -103,7 +103,7 @@ func (s *segment) export(key handoff.Key) {
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep withdraws the segment from the hand-off and closes its file. The memory stays mapped.
+// Keep makes the segment's file unavailable to peers and closes it. The memory stays mapped.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

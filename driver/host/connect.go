@@ -33,9 +33,9 @@ func (d *Device) Connect(
 	return c, nil
 }
 
-// Close leaves the group after the peers have received or stored all messages from this rank. If
-// earlier work of this rank blocks a collective and does not complete, Close returns a timeout
-// error, and the group's memory stays mapped until that work completes.
+// Close leaves the group after the peers have received or stored all messages from this rank. If a
+// collective is blocked by earlier work of this rank that does not complete, Close returns a
+// timeout error, and the group's memory stays mapped until that work completes.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -102,8 +102,8 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend frees the pages of this rank's staging buffers and frames. The kernel allocates new
-// pages at the next access.
+// Suspend frees the pages of this rank's staging buffers and frames. The system allocates new pages
+// at the next access.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {

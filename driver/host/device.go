@@ -17,10 +17,10 @@ import (
 // granularity is the size of a huge page and the unit of segment sizes.
 const granularity = sys.PageSize
 
-// Device provides the memory and streams of one rank.
+// Device provides the memory, streams and communicators of one rank.
 //
-// A Device is open or closed. As in CUDA's global capture mode, no segment can be registered while
-// any of the Device's streams is being captured.
+// As in CUDA's global capture mode, no segment can be registered while any of the Device's streams
+// is being captured.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
@@ -29,7 +29,7 @@ type Device struct {
 
 	capturing atomic.Int32 // number of streams that are being captured
 	abandoned abandonedWork
-	limits    sync.Map // set of the open groups' timeouts, as *driver.Limit
+	limits    sync.Map // timeouts of the open groups; the keys are *driver.Limit
 }
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {

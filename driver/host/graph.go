@@ -8,9 +8,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. Collectives get their tickets, which determine their order, when
-// the graph is launched, so that replays and eager calls of a communicator run in the order of
-// their launches.
+// graph holds recorded work. Its collectives get their tickets, which determine their order, only
+// when the graph is launched, so that replayed and eager calls of a communicator run in launch
+// order.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []step // guarded by the stream's mu during the capture, and by mu afterwards
@@ -19,7 +19,7 @@ type graph struct {
 	latestCalls map[*communicator]driver.Recorded
 }
 
-// step queues recorded work on the stream on which the graph is launched.
+// step queues one recorded piece of work on the stream on which the graph is launched.
 type step func(on *stream) error
 
 // record records a call. For a collective, it also records the call's position in the capture,
@@ -106,8 +106,8 @@ func (g *graph) Launch(on driver.Stream) error {
 }
 
 // replayAll queues recorded steps and returns the first error. If the group of a collective has
-// failed, the stream fails too. The remaining steps are queued even then, so that the failed
-// stream skips their work, their events carry the error, and their groups fail.
+// failed, the stream fails too. Even then, the remaining steps are queued, because the failed
+// stream does not run their work but marks their events with the error and makes their groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {

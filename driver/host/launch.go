@@ -15,7 +15,7 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 // Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
 
-// LaunchInline is like Launch, but leaves waits for peers to the next Synchronize of the stream.
+// LaunchInline is like Launch, but leaves waiting for peers to the next Synchronize of the stream.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 	return c.launch(s, p, true)
 }
@@ -33,8 +33,8 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 	return refuse(c, st)
 }
 
-// List returns a plan that runs several plans with one ticket. The ranks compare the digest of the
-// whole list in the first step.
+// List returns a plan that runs several plans with one ticket. In the first step, the ranks compare
+// the digest of the whole list.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -70,8 +70,7 @@ type pendingCall struct {
 }
 
 // issue returns a collective's ticket, which determines when it may run, and other fields of its
-// pendingCall. They are separate results so that they stay in registers. The caller must hold
-// c.Mu.
+// pendingCall. It returns them separately to keep them in registers. The caller must hold c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -91,8 +90,8 @@ func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 }
 
 // attempt runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. Otherwise it returns work for the caller to queue. It does not hold c.Mu while it
-// waits, because Close and Abort must be able to end the wait.
+// arrive soon. In all other cases, attempt returns work for the caller to queue. It does not hold
+// c.Mu while it waits, because Close and Abort must be able to end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -123,8 +122,8 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	return nil, err
 }
 
-// failWith fails the communicator with the error of a call. It returns the communicator's first
-// fault, which another call may have caused.
+// failWith makes the communicator fail with the error of a call, and returns its first fault, which
+// another call may have caused.
 func (c *communicator) failWith(err error) error {
 	c.Fail(err)
 	return c.Cause()
@@ -139,9 +138,9 @@ func (i *pendingCall) run() error {
 	return c.complete(i)
 }
 
-// skip fails the group, because the other ranks would otherwise use input that this rank has
-// never computed. It waits for the collective's turn, so that it does not affect collectives
-// with earlier tickets.
+// skip makes the group fail, because the other ranks would otherwise use input that this rank has
+// never computed. It waits for the collective's turn, so that collectives with earlier tickets are
+// not affected.
 func (i *pendingCall) skip(cause error) {
 	c := i.plan.c
 	c.turns.await(i.ticket)
@@ -185,8 +184,8 @@ func (c *communicator) begin(call *plan) {
 	c.mover.contribute(call, 0)
 }
 
-// finish completes a collective after the first lines of all ranks, which carry the digests,
-// have arrived. It then runs the other calls of a list.
+// finish completes a collective after the first lines of all ranks, which carry the digests, have
+// arrived. If the plan is a list, finish then runs the other calls of the list.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	err := c.finishOne(call, ticket)
 	for _, next := range call.more {

@@ -12,10 +12,10 @@ import (
 
 // messages transfers a communicator's messages and matches Sends with Recvs.
 //
-// Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver
-// does not read the frames of a Send, the sender copies the rest of the message to its own heap,
-// and a goroutine of the group sends it from there. Therefore, no stream waits for a Recv that
-// is queued behind other work.
+// Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver does
+// not read the frames of a Send, the sender copies the rest of the message to the sender's heap,
+// from which a goroutine of the group sends it. Therefore, no stream waits for a Recv that is
+// queued behind other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
@@ -53,7 +53,7 @@ func (p *plan) transfer() (transfer, error) {
 	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
 		// The count is published before the next collective, so that a receiver that sees the
-		// collective knows how many messages were sent before it.
+		// collective knows how many messages preceded it.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}
@@ -99,8 +99,8 @@ func assign(claims []message.Claim[*receive]) {
 }
 
 // errUnmatched returns an error if a message had no Recv, if a Recv had no message, or if a peer
-// left before it had read its messages. It is called after this rank has left the group. Peers
-// that send to this rank later detect that it has left, and report those messages themselves.
+// left before it had read its messages. It is called after this rank has left the group, so a peer
+// that sends to this rank later notices this and reports its message itself.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -125,10 +125,9 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.Unmatched(&c.cfg, unclaimed, awaited, unread)
 }
 
-// flush waits until all messages on the heap have been sent. If a receiver reads nothing, the
-// goroutine that sends them gives up after one more timeout, or after two if it is already
-// waiting. If the group fails in the meantime, some data has not been delivered, and flush
-// returns the fault.
+// flush waits until all messages on the sender's heap have been sent. If a receiver reads nothing,
+// the goroutine that sends the messages gives up after one more timeout, or after two if it is
+// already waiting. If the group fails before the data has been delivered, flush returns the fault.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false
@@ -148,8 +147,8 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip fails the group because earlier work on the stream has failed. The peer would otherwise
-// receive data that was never computed.
+// skip makes the group fail because earlier work on the stream has failed. Otherwise, the peer
+// would receive data that was never computed.
 func (l *messageCall) skip(cause error) {
 	if l.c.BeginUse() != nil {
 		return
@@ -160,7 +159,7 @@ func (l *messageCall) skip(cause error) {
 	})
 }
 
-// failIfErr fails the group with err and returns the group's fault, or nil if err is nil.
+// failIfErr makes the group fail unless err is nil, and returns the group's fault.
 func (l *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes the steps of an AllReduceRMSNorm that follow the all-reduce. Its results
-// are bit-identical to those of package formula. Only the collective whose turn it is uses the
-// normalizer.
+// normalizer computes the steps of an AllReduceRMSNorm that follow the all-reduce. Its results are
+// bit-identical to those of package formula. It needs no lock, because collectives run one at a
+// time.
 type normalizer struct {
 	// row, addend and weights hold the values of one row; their length is the row's length.
 	row, addend, weights []float32
@@ -55,7 +55,6 @@ func (z *normalizer) finish(call *plan) {
 	}
 }
 
-// rowOf returns a row of a matrix in device memory.
 func rowOf[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	var one T
 	bytes := hidden * int(unsafe.Sizeof(one))
@@ -131,7 +130,7 @@ func (z *normalizer) quantize(n *driver.Norm, row int) {
 	}
 }
 
-// scaleOf returns the scale of the elements in part, which share one scale.
+// scaleOf returns the common scale of the elements in part.
 func scaleOf(part []float32) float32 {
 	largest := float32(driver.MinMagnitude)
 	for _, v := range part {

@@ -28,7 +28,7 @@ var _ [reduce.MaxSources - maxRanks]struct{}
 // pair is the pipe from one rank to another. The receiver writes only the field read, and the
 // sender writes all other fields.
 type pair struct {
-	// posted is the number of times that Send was called.
+	// posted counts the calls to Send.
 	posted uint64
 	_      [lineStride - 8]byte
 	// read is the number of the last frame that the receiver has read.
@@ -53,15 +53,15 @@ type frameHeader struct {
 	tag, number, total uint64
 	// offset is the position of the frame's data in the message, in bytes.
 	offset uint64
-	// digest identifies the arguments of the sender's call. after is the number of collectives that
-	// the sender called before it.
+	// digest identifies the arguments of the Send. after is the number of collectives that the
+	// sender called before the Send.
 	digest, after uint64
 	dataType      uint64
 }
 
 const (
-	// pairFrames is the number of frames in a pipe. There are several, so that both ends can work
-	// at the same time.
+	// pairFrames is the number of frames in a pipe. With several frames, the sender and the
+	// receiver can work at the same time.
 	pairFrames = 4
 	// frameBytes is the size of a frame's data. Several frames fit into the second-level cache.
 	frameBytes       = 32 << 10

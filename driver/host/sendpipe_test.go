@@ -11,9 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, so that their
-// buffers may change. The messages must arrive unchanged later, and their memory must then be
-// freed.
+// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, that the
+// messages later arrive unchanged although the buffers have been overwritten, and that the memory
+// of the messages is then freed.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

@@ -24,8 +24,8 @@ type splitTable struct {
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow describes what a rank exchanges with one peer: the numbers of elements that it sends
-// to the peer and expects from it, and the offset, in elements, of the sent part in its send
+// splitRow describes what a rank exchanges with one peer: how many elements it sends to the peer
+// and expects from it, and the offset, in elements, at which the sent part begins in the send
 // buffer.
 type splitRow struct{ send, recv, sendOffset uint64 }
 

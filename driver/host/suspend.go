@@ -35,7 +35,7 @@ func (s *segment) PrepareSuspend(save bool) error {
 }
 
 // Suspend frees the pages of the file and prevents access to the mapping. Peers may keep their
-// own mappings, because these no longer hold any pages.
+// mappings of the file, which then hold no pages.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

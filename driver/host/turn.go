@@ -8,8 +8,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// turns runs the collectives of a communicator one at a time, in the order of their tickets,
-// which are the numbers that Launch assigns to them.
+// turns makes the collectives of a communicator run one at a time, in the order of their tickets,
+// that is, the numbers that Launch assigns to them.
 type turns struct {
 	waiters   atomic.Int32
 	completed atomic.Uint64 // last completed ticket; written by the collective whose turn it is
@@ -21,9 +21,9 @@ type turns struct {
 
 func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
 
-// pass ends a ticket's turn. It uses a plain store, because a locked instruction would stall
-// until this rank's last post has reached the other ranks. Therefore a waiter may miss the
-// store, in which case it notices the change up to turnSlice later.
+// pass ends a ticket's turn. It uses a plain store, because a locked instruction would stall until
+// this rank's last post has reached the other ranks. As a result, a waiter may not be woken, and
+// then notices the change up to turnSlice later.
 func (t *turns) pass(ticket uint64) {
 	spin.Publish64(&t.completed, ticket)
 	if t.waiters.Load() != 0 {

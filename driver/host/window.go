@@ -91,8 +91,8 @@ func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all ranks. If it fails, it also returns an incomplete window.
-// The caller must unmap that window after it has informed the other ranks.
+// mapWindow maps the segments of all ranks. If it fails, it also returns an incomplete window,
+// which the caller must unmap after it has informed the other ranks.
 func (g *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, own *segment,
 ) (*window, error) {
@@ -129,8 +129,9 @@ func (g *registry) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// commit exchanges with the other ranks whether mapping succeeded. If any rank has failed, every
-// rank gets an error, so the operation takes effect on all ranks or on none.
+// commit reports to the other ranks whether mapping succeeded on this rank. If it failed on any
+// rank, commit returns an error on every rank, so that the operation takes effect on all ranks or
+// on none.
 func (g *registry) commit(ctx context.Context, doing string, mapErr error) error {
 	all, err := g.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
@@ -178,9 +179,8 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// addressOn returns the address of rank r's buffer: the base of that rank's segment plus the
-// offset of this rank's own buffer. As in NCCL, if the buffer has a different offset on rank r,
-// the result is therefore wrong.
+// addressOn returns the address of rank r's buffer, assuming that its offset in the segment is the
+// same as that of this rank's buffer. As in NCCL, the result is wrong if the offsets differ.
 func (w *window) addressOn(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

@@ -7,7 +7,7 @@ type freeBlocks struct {
 	slab
 	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
 	spareKeys [32]uint32 // first unused array in keys, indexed by log2 of its capacity
-	credit    int        // number of tail keys that searches may still visit; see creditStep
+	credit    int        // how many tail keys searches may still visit; see creditStep
 	classes   []class    // by number; index 0 is reserved and means no class
 	unused    uint32     // first unused class
 }
@@ -18,9 +18,9 @@ type freeBlocks struct {
 // the slot, so that only one other block's record changes.
 //
 // The first keys form a heap. The remaining keys, called the tail, are unordered. New keys are
-// appended to the tail. Only a search for the lowest block compares keys: it reads the root of
-// the heap and the whole tail. If the tail is too long, the search first moves it into the heap.
-// A block that is merged soon after its Free is therefore never compared.
+// appended to the tail. Only a search for the lowest block compares keys: it reads the root of the
+// heap and the whole tail. If the tail is too long, the search first moves it into the heap. The
+// key of a block that merges soon after its Free is therefore never compared.
 //
 // Unused slots contain noKey, which is above all keys. Most bags have the smallest capacity. A
 // search in such a bag reads all slots, because a branch on the number of blocks would be
@@ -69,8 +69,8 @@ func (f *freeBlocks) removeKey(g *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeKeySlowly is removeKey for bags of any capacity. The caller must have decremented
-// g.count.
+// removeKeySlowly handles the cases in which removeKey must change the heap or shrink the bag. The
+// caller must have decremented g.count.
 func (f *freeBlocks) removeKeySlowly(g *bag, slot uint32) {
 	if slot < g.heaped {
 		f.removeHeaped(g, slot)
@@ -114,7 +114,7 @@ func (f *freeBlocks) first(g *bag) uint32 {
 	return f.lowest(g)
 }
 
-// lowest is first for bags of any capacity.
+// lowest is like first, but works for bags of any capacity.
 func (f *freeBlocks) lowest(g *bag) uint32 {
 	tail := int(g.count - g.heaped)
 	f.credit = min(f.credit, maxCredit) - tail

@@ -21,8 +21,7 @@ func (p *placer) mergeHot() {
 	}
 }
 
-// cool merges the hot block and adds the resulting block to its index x. It returns that block's
-// size in units.
+// cool merges the hot block, adds the result to index x, and returns its size in units.
 func (p *placer) cool(x *index) uint64 {
 	id := p.hot
 	p.hot = 0
@@ -51,8 +50,8 @@ func (p *placer) servedByHot(units uint64, home uint32) bool {
 	return p.blocks[p.hot].units() == units && p.hotIsOnly(home, units)
 }
 
-// hotIsOnly reports whether the hot block, which has the given size, belongs to index home, does
-// not merge with a neighbor, and would be the only block of its class.
+// hotIsOnly reports whether the hot block, whose size is units, belongs to index home, does not
+// merge with a neighbor, and would be the only block of its class.
 func (p *placer) hotIsOnly(home uint32, units uint64) bool {
 	return units <= exactBins && p.hotHome == home && p.homes[home].bags[units-1].count == 0 &&
 		p.neighbors == neighbors{}

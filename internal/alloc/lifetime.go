@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a freed block can be allocated again. This may be immediately, once
-// other streams no longer use the block, or once no graph pins it.
+// lifetimes decides when a freed block can be allocated again: immediately, once other streams no
+// longer use the block, or once no graph pins it.
 type lifetimes struct {
 	placer
 	streamTable
@@ -30,7 +30,6 @@ func (l *lifetimes) selectStream(name Stream) {
 	l.recent, l.current = name, n*2
 }
 
-// record returns the index of a stream's record, creating the record if necessary.
 func (l *lifetimes) record(name Stream) uint32 {
 	n, known := l.records[name]
 	if !known {
@@ -86,8 +85,8 @@ func (l *lifetimes) deferringStreams() []uint32 {
 	return l.owners
 }
 
-// deferFree appends a block to its stream's queue of deferred blocks and reports the events to
-// record.
+// deferFree appends a block to its stream's queue of deferred blocks and reports the events that
+// the caller must record.
 func (l *lifetimes) deferFree(id uint32) {
 	l.deferrals++
 	l.reports.filled = true
@@ -136,8 +135,8 @@ func (l *lifetimes) unqueue(id uint32) {
 	l.makeFree(b, id)
 }
 
-// freeEarly frees a deferred block before its uses are known to be complete, and reports the events
-// that the block's stream must wait for.
+// freeEarly frees a deferred block whose uses may not be complete yet, and reports the events for
+// which the block's stream must wait.
 func (l *lifetimes) freeEarly(id uint32) {
 	h := &l.sides[id]
 	for u := h.uses; u != 0; u = l.uses[u].next {

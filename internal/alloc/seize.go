@@ -5,9 +5,10 @@ type gap struct {
 	start, end uint64 // positions
 }
 
-// bestGap returns the end of the smallest gap that holds a request. Among gaps of the same size,
-// it chooses the first by segment and offset. It considers only memory of indexes for which
-// mayLose returns true. If there is no such gap, the result has region 0.
+// bestGap finds the smallest gap that is large enough for a request, and returns the part at its
+// end that is to be used. Among gaps of the same size, it chooses the first by segment and offset.
+// It considers only memory of indexes for which mayLose returns true. If there is no such gap, the
+// result has region 0.
 func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	best, bestSize := gap{}, ^uint64(0)
 	for i := range l.segments {

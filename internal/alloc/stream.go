@@ -3,7 +3,7 @@ package alloc
 type stream struct {
 	name   Stream
 	number uint32 // see Number
-	synced uint64 // number of its latest completed use; see useTable.recorded
+	synced uint64 // latest use known to be complete; see useTable.recorded
 	first  uint32 // oldest deferred block, linked to the others by side records
 	last   uint32 // newest deferred block
 }
@@ -13,7 +13,7 @@ type streamTable struct {
 	records  map[Stream]uint32 // index of each stream in streams
 	numbered uint32            // number of streams other than 0 that have requested memory
 	recent   Stream            // stream of the latest request
-	current  uint32            // number of the large index of the stream recent
+	current  uint32            // number of the index for large requests of the stream recent
 }
 
 // Number returns a stream's number. Stream 0 and streams that have made no request have the
@@ -42,7 +42,7 @@ func (t *streamTable) ensureNumber(n uint32) {
 	}
 }
 
-// renumber drops all numbers, so that the next stream that needs one gets number 1.
+// renumber drops all numbers, so that numbering restarts at 1.
 func (t *streamTable) renumber() {
 	for i := range t.streams {
 		t.streams[i].number = 0

@@ -2,8 +2,8 @@ package alloc
 
 // use records a block's use on a stream other than its own.
 type use struct {
-	// seq is the deferral number if the block is deferred. Otherwise it is the value of
-	// useTable.recorded at the time when the use was recorded or renewed.
+	// seq is the block's deferral number if the block is deferred. If not, it is the value of
+	// useTable.recorded when the use was last recorded or renewed.
 	seq    uint64
 	stream uint32 // record index of the stream
 	next   uint32 // next use of the block, or next spare record

@@ -10,8 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C code that records the last call and holds the values that the next call will
-// return.
+// recorder is the C code that records the last call and holds the results of the next call.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
