@@ -2,11 +2,11 @@ package driver
 
 import "context"
 
-// AdoptedStream is a stream that belongs to another library, its owner, which may capture it at
-// any time. On GPUs, the owner can wait for the stream without calling symmem.
-// Communicator.Launch therefore returns the error of a refused call immediately, even if earlier
-// work is still queued on the stream. If a call fails after Launch has returned, the next Launch
-// or Synchronize returns the error.
+// AdoptedStream is a stream that belongs to another library, its owner, which may capture the
+// stream at any time. On GPUs, the owner can wait for the stream without calling symmem, so
+// Communicator.Launch returns the error of a refused call immediately, even if earlier work is
+// still queued on the stream. If a call fails later, the next Launch or Synchronize returns the
+// error.
 type AdoptedStream interface {
 	Stream
 	// Captured reports whether the stream is being captured, by the owner or by symmem. During a

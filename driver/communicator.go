@@ -144,8 +144,8 @@ type Communicator interface {
 	//
 	// Postconditions: if Register fails, this rank has no window. If sizes differ between ranks,
 	// all ranks return an error and the key can be used again. Registering a key twice returns an
-	// error and has no other effect. While a stream is being captured, Register does nothing but
-	// return ErrCapturing.
+	// error and has no other effect. While a stream is being captured, Register only returns
+	// ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer reports which paths can execute a call, and how. It is cheap, does not wait and has no
 	// side effects.
@@ -153,9 +153,9 @@ type Communicator interface {
 	// Preconditions: Call.Validate returns nil, and the windows that the call names contain its
 	// buffers. A backend does not check these again.
 	Offer(call Call) Offer
-	// Launch queues a prepared collective on a stream. Launch returns the collective's error if the
-	// collective has run before Launch returns; otherwise Synchronize returns it (but see
-	// AdoptedStream).
+	// Launch queues a prepared collective on a stream. If the collective runs before Launch
+	// returns, Launch returns its error. If it runs later, Stream.Synchronize returns its error
+	// (but see AdoptedStream).
 	Launch(stream Stream, plan Plan) error
 	// Launched returns the number of launched calls on each path, including calls replayed by
 	// graphs.
@@ -165,31 +165,32 @@ type Communicator interface {
 	// Failed returns a channel that is closed when the communicator fails. Cause then returns why.
 	Failed() <-chan struct{}
 	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
-	// group's owner. If it makes a stream fail, the stream's error names the same owner.
+	// group's owner, and so is the error of a stream that it makes fail.
 	Cause() error
-	// CheckPeers fails the communicator if a peer has failed or is lost. Without CheckPeers, this
-	// rank would notice that only in its next call. CheckPeers does not wait.
+	// CheckPeers makes the communicator fail if a peer has failed or is lost, which this rank would
+	// otherwise notice only in its next call. CheckPeers does not wait.
 	CheckPeers()
-	// Abort fails the communicator on all its ranks. Waits on this rank end with the given cause,
-	// or ErrAborted if it is nil. Waits on other ranks end with ErrFault.
+	// Abort makes the communicator fail on all ranks. Waits on this rank end with the given cause,
+	// or with ErrAborted if cause is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
 	// Close cancels this rank's queued collectives, waits for the running one, and leaves the group
-	// without waiting for other ranks. It also deregisters the remaining windows; deregistering one
-	// of them again has no effect.
+	// without waiting for other ranks. It also deregisters the remaining windows; a later
+	// Deregister of one of them has no effect.
 	Close() error
 }
 
 // Decisions lets the ranks of a failed group agree on one cause of the failure, even if some
 // ranks detect the failure much later than others.
 type Decisions interface {
-	// Decide proposes a cause for the group's failure, in encoded form and of at most MaxPayload
-	// bytes, and returns the cause on which the ranks agreed. The first proposal of any rank
-	// becomes the decision, which never changes and outlives that rank. If proposal is nil, Decide
-	// returns the decision, or nil if there is none. If the decision cannot be stored or read,
-	// Decide returns the proposal. Decide does not wait for other ranks.
+	// Decide proposes a cause for the group's failure, encoded in at most MaxPayload bytes, and
+	// returns the cause on which the ranks have agreed. The first proposal of any rank becomes the
+	// decision, which never changes and outlives that rank. If proposal is nil, Decide returns the
+	// decision, or nil if there is none. If the decision cannot be stored or read, Decide returns
+	// the proposal. Decide does not wait for other ranks.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more reports. A rank is lost if its
-	// process or connection ended before it left or aborted the group. Departed does not wait.
+	// process exits or its connection breaks before it has left or aborted the group. Departed does
+	// not wait.
 	Departed() (lost, left []int)
 }
 

@@ -11,10 +11,10 @@
 // windows of the call contain its buffers. A backend does not repeat these checks, but it
 // refuses calls that it does not support (see Offer).
 //
-// All backends treat misplaced buffers in the same way. A rank computes the address of a buffer
-// on a peer from the base of the peer's window and from its own offset. If the buffer has a
-// different offset on the peer, the result is wrong, and the mistake is detected only if calls
-// are compared. The host backend computes addresses exactly as a GPU does.
+// All backends treat misplaced buffers in the same way. A rank computes the address of a buffer on
+// a peer from the base of the peer's window and from its own offset. If the buffer has a different
+// offset on the peer, the result is wrong, and the mistake is detected only if calls are compared.
+// The host backend computes addresses in the same way as GPU backends do.
 //
 // Methods are safe for concurrent use unless documented otherwise. Every wait for a peer has a
 // deadline: that of the method's context, or Config.Timeout for methods without a context.

@@ -6,17 +6,17 @@ import (
 )
 
 // Guard calls a user's function on another goroutine and waits for it. If the function panics or
-// calls runtime.Goexit, as testing.T.FailNow does, Guard returns an error that contains name,
-// which identifies the function, and the stack of a panic. The caller may hold locks, because
-// its own stack is not unwound.
+// calls runtime.Goexit, as testing.T.FailNow does, Guard returns an error that contains name, which
+// identifies the function, and the stack of a panic. The caller may hold locks, because its stack
+// is not unwound.
 func Guard(name string, f func()) error {
 	result := make(chan error)
 	go GuardHere(name, f, func(err error) { result <- err })
 	return <-result
 }
 
-// PanicError returns an error with the value and the stack of a panic in the user's function
-// name. It must be called in the deferred function that recovers the value.
+// PanicError returns an error with the value and the stack of a panic in the user's function that
+// is called name. It must be called in the deferred function that recovers the value.
 func PanicError(name string, value any) error {
 	return fmt.Errorf("%s panicked: %v\n\n%s", name, value, debug.Stack())
 }

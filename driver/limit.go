@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Limit is a duration that can be changed at any time. A change affects only waits that begin
+// Limit is a timeout that can be changed at any time. A change affects only waits that begin
 // afterwards. A Limit is safe for concurrent use.
 type Limit struct{ duration atomic.Int64 }
 

@@ -11,8 +11,8 @@ type Lister interface {
 	List(plans []Plan) (Plan, error)
 }
 
-// ListOf returns the call that stands for several prepared calls in comparisons and
-// descriptions. It is a copy of the first call, except that its Digest and List cover all calls.
+// ListOf returns a call that represents several prepared calls in comparisons and descriptions: a
+// copy of the first call whose Digest and List cover all calls.
 func ListOf(plans []Plan) Call {
 	call := *plans[0].Prepared()
 	texts := make([]string, len(plans))

@@ -41,8 +41,8 @@ type MessageError struct {
 	Fault MessageFault
 	// Group is the group's ID.
 	Group string
-	// Number is the ticket of the collective that detected the mismatch, or 0 if the mismatch was
-	// not detected by a collective.
+	// Number is the sequence number, from 1, of the collective that detected the mismatch, or 0 if
+	// the mismatch was not detected by a collective.
 	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds

@@ -2,15 +2,15 @@ package driver
 
 import "fmt"
 
-// Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation
-// adds the sum of all ranks' input rows to the residual, and every rank stores the new residual.
-// The output is the new residual with each element multiplied by its weight and divided by the
-// root mean square of its row. It may also be quantized. Package formula defines the bits of all
+// Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
+// the sum of all ranks' input rows to the residual, and every rank stores the new residual. The
+// output is the new residual with each element multiplied by its weight and divided by the root
+// mean square of its row; it may also be quantized. Package formula defines the bits of all
 // results.
 //
-// The Call has Count Rows*Hidden, DataType BFloat16 or Float16, and ReduceOp Sum. Send is the
-// input and Recv is the output; they may be the same memory. On the direct path, both must be in
-// windows if the rows do not fit into exchange memory, because the all-reduce then reads the
+// In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send is
+// the input and Recv is the output; they may be the same memory. On the direct path, both must be
+// in windows if the rows do not fit into exchange memory, because the all-reduce then reads the
 // peers' buffers.
 //
 // On the direct path, a rank whose call has failed fills its outputs with poison. On other
@@ -29,17 +29,18 @@ type Norm struct {
 	// Residual has Rows*Hidden elements, which are read and overwritten. Weight has Hidden
 	// elements, which are only read.
 	Residual, Weight uintptr
-	// Quant says whether the output is quantized, and with which scales.
+	// Quant selects whether the output is quantized, and with which scales.
 	Quant Quant
 	// OnlyQuantized means that the caller needs only the quantized output. The call may still
 	// overwrite Recv.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values. For
-	// QuantStatic, there is one scale, which the call reads. Otherwise there are all the scales
-	// that the call computes and writes.
+	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values: the
+	// single scale that the call reads, for QuantStatic, or all the scales that the call computes
+	// and writes, for QuantPerRow and QuantPerGroup.
 	Quantized, Scales uintptr
-	// ScaleStrides are the distances, in elements, between the computed scales of neighboring rows
-	// and between those of neighboring groups in a row. Both are 0 if the call computes no scales.
+	// ScaleStrides holds the distance, in elements, between the computed scales of neighboring
+	// rows, and that between the scales of neighboring groups in a row. Both are 0 if the call
+	// computes no scales.
 	ScaleStrides [2]int64
 }
 
@@ -67,7 +68,7 @@ func (q Quant) String() string {
 	return [...]string{"none", "static", "per row", "per group"}[q]
 }
 
-// Computes reports whether calls of this kind compute scales.
+// Computes reports whether calls with this kind of quantization compute scales.
 func (q Quant) Computes() bool { return q == QuantPerRow || q == QuantPerGroup }
 
 // NormAlign is the alignment of a Norm's buffers in bytes. The number of elements in a row is a
@@ -78,7 +79,7 @@ const (
 	MaxHidden = 1 << 14
 )
 
-// QuantGroup is the number of elements that share a scale with QuantPerGroup. MaxE4M3 is the
+// QuantGroup is the number of elements that share a scale under QuantPerGroup. MaxE4M3 is the
 // largest finite e4m3 value. Scales are computed as if the largest magnitude were at least
 // MinMagnitude.
 const (
@@ -179,8 +180,8 @@ func (n *Norm) validateQuant() error {
 	return nil
 }
 
-// disjoint reports whether no two elements of a matrix have the same address. It returns false
-// if both the rows and the columns are interleaved.
+// disjoint reports whether no two elements of a matrix have the same address. It rejects layouts in
+// which both the rows and the columns are interleaved.
 func disjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false

@@ -27,19 +27,19 @@ const (
 	// ReduceScatterV generalizes ReduceScatter: each rank has its own count. Call.Splits has the
 	// same send counts on every rank.
 	ReduceScatterV
-	// Gather is an AllGather whose result only the root gets, so other ranks need no receive
+	// Gather is like AllGather, but only the root gets the result, so other ranks need no receive
 	// buffer.
 	Gather
 	// Scatter sends a part of the root's buffer to each rank, so other ranks need no send buffer.
 	Scatter
 	// AllReduceRMSNorm combines an AllReduce, a residual addition and a norm in one call; see Norm.
-	// In symmem.h it has a function instead of a number.
+	// In symmem.h, it has a separate function and no number.
 	AllReduceRMSNorm
 	// Operations counts the operations.
 	Operations = iota
 )
 
-// Extent says how the number of elements in a buffer follows from the call.
+// Extent describes how the number of elements in a buffer is derived from the call.
 type Extent uint8
 
 // The extents of buffers.
@@ -62,12 +62,12 @@ type traits struct {
 	name string
 	// send and recv are the extents of the buffers.
 	send, recv Extent
-	// reduces is set if Call.ReduceOp applies. rooted is set if Call.Root is the root, and pair if
-	// Call.Root is the peer.
+	// reduces is set if the operation uses Call.ReduceOp. rooted is set if Call.Root is the root of
+	// the operation, and pair is set if Call.Root is the peer of a message.
 	reduces, rooted, pair bool
 	// windows reports whether the call registers its buffers and uses their windows.
 	windows bool
-	// together reports whether no rank can complete the operation before all have started it.
+	// together reports whether no rank can complete the operation before all ranks have started it.
 	together bool
 	// note describes restrictions on the use of the operation's number in symmem.h.
 	note  string

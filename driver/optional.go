@@ -81,8 +81,8 @@ type Recorder interface {
 	// compared nor counted, because the owner does not report them.
 	//
 	// Everything that the call uses, including windows and segments, stays mapped until the graph
-	// and its executables are destroyed. This is so even if some of it is freed or closed earlier,
-	// but later replays then produce no result.
+	// and its executables are destroyed, even if it is freed or closed earlier. After that,
+	// however, replays produce no result.
 	Record(stream Stream, plan Plan) error
 }
 
@@ -90,9 +90,9 @@ type Recorder interface {
 // for the call.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, for a caller that calls Synchronize on the same stream next. If
-	// the call has to wait for peers, Synchronize runs it on the calling thread, so that no other
-	// thread has to be woken up. During that part, Synchronize ignores its context; the group's
-	// timeout and Config.Interrupted limit the wait instead.
+	// the collective has to wait for peers, Synchronize runs it on the calling thread, so that no
+	// other thread has to be woken up. While it does so, Synchronize ignores its context; the wait
+	// is limited by the group's timeout and Config.Interrupted instead.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
@@ -101,8 +101,8 @@ type InlineLauncher interface {
 type LazyWindows interface {
 	// UseWindows creates the library's windows over all segments that are registered now or later,
 	// so that calls can use the window path. It is collective. A second call does nothing. While a
-	// stream is being captured, UseWindows does nothing but return ErrCapturing. Any other error
-	// fails the communicator.
+	// stream is being captured, UseWindows only returns ErrCapturing. Any other error makes the
+	// communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
@@ -111,8 +111,8 @@ type LazyWindows interface {
 type TwoLevels interface {
 	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group cannot run
 	// calls on two levels, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
-	// call does nothing. While a stream is being captured, UseTwoLevels does nothing but return
-	// ErrCapturing. Any other error fails the communicator.
+	// call does nothing. While a stream is being captured, UseTwoLevels only returns ErrCapturing.
+	// Any other error makes the communicator fail.
 	UseTwoLevels(ctx context.Context) error
 }
 
@@ -127,21 +127,22 @@ type PeerMapper interface {
 // MessageCounts is implemented by a Communicator that counts the messages of its rank.
 type MessageCounts interface {
 	// MessagesBefore returns how many messages this rank had sent and received when it called the
-	// collective with the given number, counted from 1. That collective must not be done yet. The
-	// list has one entry for each peer, direction and tag; only this rank's end of each entry is
-	// filled in.
+	// collective with the given number, counted from 1. That collective must not have completed
+	// yet. The list has one entry for each peer, direction and tag, in which only this rank's value
+	// (Sent or Received) is set.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe how its call runs on a path.
 type Remarker interface {
-	// Remark describes how the call would run on a path that does not refuse it. It may return "".
+	// Remark describes how the call would run on a path for which Refusal returns nil. It may
+	// return "".
 	Remark(path Path) string
 }
 
-// EndObserver is implemented by a Communicator that detects when its ranks' processes end.
+// EndObserver is implemented by a Communicator that detects when the process of a rank exits.
 type EndObserver interface {
-	// EndedRanks lists the world ranks whose processes ended before they left the group. It does
+	// EndedRanks lists the world ranks whose processes exited before they left the group. It does
 	// not wait.
 	EndedRanks() []int
 }

@@ -4,9 +4,8 @@ import "fmt"
 
 // Recorded is a call's position in a capture. The zero value means that the call was not captured.
 type Recorded struct {
-	// Capture is the capture's number among those that contain calls of the group. Call is the
-	// call's number among the group's calls in this capture. Both start at 1 and are the same on
-	// all ranks.
+	// Capture numbers the captures that contain calls of the group, and Call numbers the group's
+	// calls in this capture. Both start at 1 and are the same on all ranks.
 	Capture, Call uint64
 }
 
@@ -19,8 +18,8 @@ func (r Recorded) String() string {
 }
 
 // RecordedAs returns a copy of the call with the given position in a capture. The copy's Digest
-// covers the position. Ranks can therefore detect that they replay different captures, or that
-// only some of them make the call in a capture.
+// covers the position, so that ranks can detect that they replay different captures, or that only
+// some of them make the call in a capture.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position
 	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)

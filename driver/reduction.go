@@ -42,7 +42,7 @@ type reduction struct {
 	name string
 	// alias is PyTorch's name if it differs from name.
 	alias string
-	// note describes the reduction in symmem.h if the name alone does not.
+	// note describes the reduction in symmem.h if the name is not self-explanatory.
 	note string
 	// combine applies the reduction to two elements.
 	combine reduce.Op
@@ -57,7 +57,7 @@ type reduction struct {
 	logical Code
 	// nccl is the value of ncclRedOp_t.
 	nccl Code
-	// kernel is the number in enum Op of driver/nccl/kernels/src/call.h.
+	// kernel is the value in enum Op of driver/nccl/kernels/src/call.h.
 	kernel Code
 }
 

@@ -86,7 +86,7 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error unless exactly those lists are set that the operation uses, every list
+// Validate returns an error unless exactly the lists that the operation uses are set, each of them
 // has one entry per rank, and all counts and offsets are between 0 and MaxCount. Call.Validate
 // calls it, so callers need it only if they add up counts before they have a Call.
 func (s *Splits) Validate(o Operation, ranks int) error {

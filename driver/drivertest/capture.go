@@ -117,8 +117,8 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays replays a graph that sums the ranks' values. Between replays, it makes the same
-// call eagerly on another path.
+// testReplays replays a graph that sums the ranks' values and, between replays, makes the same call
+// eagerly on another path.
 func testReplays(t *testing.T, h Harness) {
 	b := newFixture(t, h, 3, 1<<20, options{check: true})
 	b.each(func(r *rank) { replay(b, r) })

@@ -54,7 +54,7 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 	})
 }
 
-// waitingCalls holds calls that wait for other ranks. The registration uses buffer b.
+// waitingCalls holds calls that wait for other ranks. Only the registration uses b.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
@@ -102,8 +102,8 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testCloseAnytime closes and aborts groups at arbitrary times while the ranks repeat various
-// calls. Each of the calls must eventually return an error.
+// testCloseAnytime closes and aborts groups at arbitrary times while the ranks repeat various calls
+// until these return an error.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})

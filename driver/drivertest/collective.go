@@ -25,8 +25,8 @@ var collectiveClauses = []clause{
 	{"the first path moves every type and supports the listed reductions", testReductions},
 }
 
-// counts lists element counts on both sides of the sizes at which a backend may change its
-// algorithm: no data, one cache line, one slice, one small message, and several steps.
+// counts lists element counts below and above the sizes at which a backend may change its
+// algorithm, such as those of a cache line, a slice, a small message, and a step.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 var dataTypes = reduce.DataTypes()
@@ -73,9 +73,9 @@ func (b *fixture) tryVariants(c trial) {
 	}
 }
 
-// supports reports whether the trial's path supports the call. For unregistered buffers, it
-// returns true only on the direct path. The first path must support every call, except for
-// reductions that the harness does not list.
+// supports reports whether to try the call on the trial's path. It returns true for unregistered
+// buffers only on the direct path. The first path must support every call, except for reductions
+// that the harness does not list.
 func (b *fixture) supports(c *trial) bool {
 	if c.unregistered && c.path != driver.PathDirect {
 		return false
@@ -95,8 +95,8 @@ func (b *fixture) exact(c *trial) bool {
 	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
-// coverRanks tests all operations on n ranks with every type and count. For three of the types,
-// AllReduce is tried with every reduction. Elsewhere, successive calls take turns through the
+// coverRanks tests all operations on n ranks with every type and count. AllReduce is tried with
+// every reduction for three of the types; in all other cases, successive calls use different
 // reductions.
 func coverRanks(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
@@ -128,8 +128,8 @@ func (b *fixture) coverReduce(dataType driver.DataType, count int64, index int) 
 	}
 }
 
-// coverOthers tries the operations other than AllReduce. It tries the large count only with the
-// largest and the smallest type.
+// coverOthers tries the operations other than AllReduce. To save time, it tries the large count
+// only with two types.
 func (b *fixture) coverOthers(dataType driver.DataType, count int64, index int) {
 	b.t.Helper()
 	ops := driver.ReductionsOf(dataType)
@@ -181,8 +181,8 @@ func testSkew(t *testing.T, h Harness) {
 	}
 }
 
-// testBarrier makes every rank record that it is about to enter the barrier. After the barrier,
-// each rank checks that all ranks have recorded this.
+// testBarrier makes every rank set a flag before it enters the barrier, and checks after the
+// barrier that the flags of all ranks are set.
 func testBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -201,8 +201,8 @@ func testBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// testStreams launches on two streams alternately. Each launch sends the data that the previous
-// launch received on the other stream, so events must order the streams.
+// testStreams alternates between two streams. Each call sends the data that the previous call
+// received on the other stream, so events must order the streams.
 func testStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -229,8 +229,8 @@ func (b *fixture) alternate(r *rank, streams [2]driver.Stream, count int64, roun
 	b.checkPowers(r, bufs[rounds%2], streams, count, rounds)
 }
 
-// checkPowers waits for both streams and checks that every element is n to the power of rounds,
-// where n is the number of ranks.
+// checkPowers waits for both streams and checks that every element is the number of ranks to the
+// power of rounds.
 func (b *fixture) checkPowers(
 	r *rank, result buffer, streams [2]driver.Stream, count int64, rounds int,
 ) {

@@ -58,8 +58,8 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 	})
 }
 
-// testLanes makes rank 0 wait on the background lane. Exchanges on the control lane and
-// collectives must complete in the meantime.
+// testLanes makes rank 0 wait on the background lane, and checks that exchanges on the control lane
+// and collectives complete in the meantime.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	release := make(chan struct{})

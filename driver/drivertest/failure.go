@@ -109,7 +109,7 @@ func testSkippedCollective(t *testing.T, h Harness) {
 	})
 }
 
-// faultOwner returns the owner in a group's fault, or nil if there is none.
+// faultOwner returns the owner of a fault, or nil if err is not a fault.
 func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -139,8 +139,8 @@ func testCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// testRefusedGraph replays a graph before and after its group fails. The graph's event must
-// carry the error of the second replay and must not still refer to the first.
+// testRefusedGraph replays a graph before and after its group fails. After the second replay, the
+// graph's event must carry the error and must no longer refer to the first replay.
 func testRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]

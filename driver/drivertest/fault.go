@@ -46,10 +46,10 @@ func testAbort(t *testing.T, h Harness) {
 	})
 }
 
-// checkAbsence runs call on all ranks except the last, and later on the last rank. The first
-// rank to time out must name the last rank in its error; the others may learn of the fault
-// before they time out. The last rank calls twice: the first call may succeed with data that has
-// already arrived, but the second must fail.
+// checkAbsence runs call on all ranks except the last, and later on the last rank. The first rank
+// to time out must name the last rank in its error; the others may learn of the fault before they
+// time out. The last rank then calls twice: the first call may succeed, because the data of the
+// others has already arrived, but the second must fail.
 func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
@@ -75,9 +75,9 @@ func checkAbsence(t *testing.T, w *world, call func(r *rank) error) {
 	}
 }
 
-// testAbsentCollective starts a collective without the last rank. If that rank calls the
-// collective later, it must not write to the windows of other ranks, because they may have
-// reused the memory.
+// testAbsentCollective starts a collective without the last rank. When the last rank later calls
+// the collective, it must not write to the windows of the other ranks, which may have reused the
+// memory.
 func testAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
@@ -157,8 +157,8 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 	})
 }
 
-// testDeadlock makes one rank call an exchange and the other ranks a collective. The waits end
-// before the test times out only if the deadlock is detected.
+// testDeadlock makes one rank call an exchange while the other ranks call a collective. If the
+// deadlock is not detected, the test times out.
 func testDeadlock(t *testing.T, h Harness) {
 	for _, exchanging := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", exchanging), func(t *testing.T) {
@@ -177,8 +177,8 @@ func exchangeOrBarrier(r *rank, exchanging int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// testDeadlockWithBusyLane makes the ranks deadlock on one lane while they keep exchanging on
-// the background lane. The deadlock must still be detected.
+// testDeadlockWithBusyLane makes the ranks deadlock on one lane while they keep exchanging on the
+// background lane, which must not hide the deadlock.
 func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectFaults: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {

@@ -21,8 +21,8 @@ var formulaClauses = []clause{
 	{"special values in rounded tree order", testSpecials(driver.RoundedTree)},
 }
 
-// scope returns the total number of elements to try for each type and reduction, and the largest
-// element count of a call.
+// scope returns how many elements to try in total for each type and reduction, and the largest
+// count of a call.
 func (h Harness) scope() (elements, largest int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -36,8 +36,8 @@ func (h Harness) scope() (elements, largest int64) {
 
 // testFormula tries every type and reduction on several numbers of ranks. It draws operations,
 // sizes, roots and offsets at random, and also whether calls are in place, whether they are
-// replayed, and whether their buffers are registered. It skips paths that refuse the group's
-// formula.
+// replayed, and whether their buffers are registered. Paths that do not support the group's formula
+// are skipped.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())

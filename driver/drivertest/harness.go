@@ -12,9 +12,9 @@ import (
 // Part names an optional part of the contract. Backends must satisfy all other parts.
 type Part string
 
-// The optional parts. The comment on each part says what users of a backend without it must do
-// instead. Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The contract
-// does not cover the interfaces in driver/optional.go that no part mentions.
+// The optional parts. The comment on each part explains what its absence means for users of a
+// backend. Harness.Paths and Harness.Ranks limit the paths and the number of ranks. The contract
+// does not cover interfaces in driver/optional.go that are not mentioned here.
 const (
 	// Messages covers Send and Recv. A backend without this part refuses them, so pipelines need
 	// another way to pass data on.
@@ -23,17 +23,17 @@ const (
 	// them, so callers must pad all parts to the size of the largest and use AllToAll, AllGather
 	// and ReduceScatter.
 	Splits Part = "splits"
-	// Scatter covers Config.Scatter, which reveals mistakes that only affect paths over windows.
+	// Scatter covers Config.Scatter, which reveals mistakes that affect only paths that use
+	// windows.
 	Scatter Part = "scatter"
 	// Failures requires a failed stream to skip its work, as driver.Stream specifies, and events to
-	// carry the failure. A backend without this part cannot stop kernels that are already queued on
-	// the GPU. After a failure, such kernels use data that was never computed, until the stream is
-	// synchronized.
+	// carry the error. A backend without this part cannot stop kernels that are already queued on
+	// the GPU, so until the stream is synchronized, these kernels use data that was never computed.
 	Failures Part = "failures"
 	// Anytime requires Close and Abort to return even while other groups connect and wait. Ranks
 	// that share a CUDA context cannot guarantee this: to free memory, the context waits until all
-	// its kernels have completed. Until then, it launches no other kernel, not even one that
-	// another rank is waiting for.
+	// its kernels have completed, and in the meantime launches no other kernel, not even one for
+	// which another rank is waiting.
 	Anytime Part = "closing at any time"
 	// Suspension requires segments and windows to be driver.SuspendableSegments and
 	// driver.SuspendableWindows. A backend without this part cannot release the memory of a pool
@@ -55,7 +55,7 @@ type Harness struct {
 	// skipped.
 	Ranks int
 	// Paths lists the paths that collectives can use. If it is nil, the paths are plain and window.
-	// In most tests, a call that its path refuses falls back to the first path in the list.
+	// Most tests make a call that a path refuses on the first path in the list instead.
 	Paths []driver.Path
 	// Reductions maps each data type to the names of the reductions that the first path supports,
 	// separated by spaces. The first path must refuse all other reductions. If Reductions is nil,
@@ -63,15 +63,15 @@ type Harness struct {
 	Reductions map[driver.DataType]string
 	// Without maps each part that the backend lacks to the reason, which skipped tests print.
 	Without map[Part]string
-	// Unordered means that reductions combine ranks in an unspecified order. Tests then use numbers
-	// whose sums and products are exact in any order.
+	// Unordered means that reductions combine ranks in an unspecified order, so that tests use
+	// numbers whose sums and products are exact in any order.
 	Unordered bool
-	// Slow means that calls take much longer than usual, as on the software GPU. Tests then try
+	// Slow means that calls take much longer than usual, as on the software GPU, so that tests try
 	// only a third of the combinations of types and counts.
 	Slow bool
 }
 
-// skips reports whether the trial with the given index is skipped to save time.
+// skips reports whether to skip the trial with the given index to save time.
 func (h Harness) skips(index int) bool { return h.Slow && index%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
@@ -114,7 +114,7 @@ type chapter struct {
 	part    Part // the optional part that the chapter tests; "" if the chapter is mandatory
 }
 
-// clause is a sentence of the contract with the function that tests it.
+// clause is a sentence of the contract and the function that tests it.
 type clause struct {
 	sentence string
 	test     func(t *testing.T, h Harness)

@@ -77,7 +77,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes is more memory than any machine has, but fits into a process's address space.
+// excessiveBytes exceeds the memory of any machine, but fits into a process's address space.
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {

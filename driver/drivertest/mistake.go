@@ -34,7 +34,7 @@ func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Ca
 }
 
 // testUncheckedBuffers fills each rank's window with numbers that depend on the offset, so that
-// the sum changes if buffers are misplaced.
+// misplaced buffers change the sum.
 func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -56,10 +56,9 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 	})
 }
 
-// checkMismatch makes two valid calls and then a third call that differs between the ranks. For
-// the third call, every rank must get a MismatchError, and no receive buffer may be written. The
-// only exception is the direct path, whose kernels detect the mismatch themselves and may poison
-// their output.
+// checkMismatch makes two valid calls and then a third call that differs between the ranks. For the
+// third call, every rank must get a MismatchError, and no receive buffer may be written. The only
+// exception is the direct path, whose kernels detect the mismatch and may poison their output.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(b *fixture, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -95,8 +94,8 @@ func checkMismatch(
 	return found
 }
 
-// expectNoResult checks that a call's output still consists of the byte before, or that a kernel
-// has poisoned all of it.
+// expectNoResult checks that every byte of a call's output still equals before, or that a kernel
+// has poisoned the whole output.
 func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, bytes int64) {
 	if bytes > 0 && path == driver.PathDirect && r.read(output, 1)[0] == poison {
 		before = poison
@@ -107,9 +106,9 @@ func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, byte
 // poison is the byte with which an aborted kernel fills its output.
 const poison = 0xff
 
-// mismatchRanks returns the number of ranks for most mismatch tests. It is three, so that one
-// rank is not involved in the mistake, or two if the backend supports no more. If the backend
-// supports only one rank, the tests are skipped.
+// mismatchRanks returns the number of ranks for most mismatch tests: three, so that one rank is not
+// involved in the mistake, or two if the backend supports fewer. With a backend that supports only
+// one rank, newWorld skips the tests.
 func mismatchRanks(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func testCheckedMistake(t *testing.T, h Harness) {

@@ -16,7 +16,7 @@ var normClauses = []clause{
 	{"norms that differ cause a MismatchError and no result", testNormsDiffer},
 }
 
-// normBytes is the size of each buffer of a norm. maxNormRows limits the number of rows in a
+// normBytes is the size of each buffer of a norm. maxNormRows is the maximum number of rows in a
 // case.
 const (
 	normBytes   = 1 << 20
@@ -40,7 +40,6 @@ func newNormFixture(t *testing.T, h Harness, n int, o options) (*fixture, []buff
 	return b, others
 }
 
-// call returns a rank's call on the trial's path.
 func (c *normTrial) call(b *fixture, r *rank) driver.Call {
 	norm, other := c.Norm, c.others[r.number]
 	norm.Residual, norm.Weight = other.addr(margin), other.addr(normBytes)
@@ -136,7 +135,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	}
 }
 
-// perform makes the call unless its path refuses it. It returns the number of calls made.
+// perform makes the call unless its path refuses it, and returns the number of calls made.
 func (c *normTrial) perform(b *fixture) int {
 	b.t.Helper()
 	first := b.ranks[0]
@@ -189,8 +188,8 @@ func testCapturedNorm(t *testing.T, h Harness) {
 	})
 }
 
-// testNormsDiffer gives one rank another digest. On all paths except the direct path, no output
-// other than Recv may be written.
+// testNormsDiffer gives one rank a different digest. Except on the direct path, no output other
+// than Recv may be written.
 func testNormsDiffer(t *testing.T, h Harness) {
 	b, others := newNormFixture(t, h, mismatchRanks(h), options{check: true, expectFaults: true})
 	random := rand.New(rand.NewPCG(4, 4))

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// testOffers offers calls to every path: every operation, type and reduction, with some counts,
-// and with registered and unregistered buffers. It plans the calls that a path accepts. All
-// ranks must get the same answers.
+// testOffers offers calls with every operation, type and reduction, several counts, and registered
+// or unregistered buffers to every path, and prepares those that the path accepts. All ranks must
+// get the same answers.
 func testOffers(t *testing.T, h Harness) {
 	b := newFixture(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)

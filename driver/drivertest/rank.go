@@ -11,8 +11,8 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. Methods without an error result call failf if an
-// operation fails.
+// rank holds one rank's device and resources. If an operation fails, methods that return no error
+// call failf.
 type rank struct {
 	world   *world
 	number  int
@@ -23,7 +23,7 @@ type rank struct {
 	stream  driver.Stream
 	group   driver.Communicator
 	mapped  int64  // bytes of the arena in use
-	windows uint32 // ordinal of the latest segment key
+	windows uint32 // how many segment keys have been used
 	calls   int    // number of calls to launch
 	staging []byte // host memory for copies
 	closers []func() error
@@ -82,7 +82,6 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	return c
 }
 
-// newStream returns a stream that is closed with the world.
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.ok(err)

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup is a communicator. Its control plane coordinates the ranks: it compares calls, ends
-// waits, and names missing ranks.
+// smallGroup is a communicator whose control plane compares calls, ends waits, and names missing
+// ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -162,7 +162,7 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	}
 	n := len(c.cfg.Ranks)
 	send, recv := call.Spans(n, c.cfg.Rank)
-	largest, _ := call.Spans(n, call.Root) // of the root, because in a Scatter only the root sends
+	largest, _ := call.Spans(n, call.Root) // on the root, because in a Scatter only the root sends
 	inputs, rest := make([][]byte, n), memoryAt(call.Send, send)
 	for range (largest + driver.MaxPayload - 1) / driver.MaxPayload {
 		part := rest[:min(len(rest), driver.MaxPayload)]

@@ -13,12 +13,13 @@ import (
 // closedChannel is the tail of a stream that has no work.
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// smallWork is a piece of work on a stream. If the stream has failed, failed is its error, and
-// the work must be skipped. If smallWork returns an error, the stream fails.
+// smallWork is a piece of work on a stream. If failed is not nil, the stream has failed with that
+// error, and the work must be skipped. If smallWork returns an error, the stream fails.
 type smallWork func(failed error) error
 
-// smallStep creates the work of one call. It is called immediately or, if the call is captured,
-// at each launch of the graph. The caller gets its error. If the work is nil, nothing is queued.
+// smallStep creates the work of one call. It is called immediately or, if the call is captured, at
+// each launch of the graph. Its error is returned to the caller of that call or launch. If the work
+// is nil, nothing is queued.
 type smallStep func() (smallWork, error)
 
 // smallStream runs each piece of work in a goroutine that waits for the previous one.

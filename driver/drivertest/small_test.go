@@ -34,7 +34,7 @@ func TestSmallBackendPassesContract(t *testing.T) {
 
 type smallDevice struct {
 	cfg       driver.Config
-	capturing atomic.Int32 // number of streams being captured; registrations fail unless it is 0
+	capturing atomic.Int32 // number of streams being captured; if it is not 0, registrations fail
 }
 
 func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {

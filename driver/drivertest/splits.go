@@ -72,7 +72,7 @@ func (x *exchange) part(h Harness, src, dst int) []byte {
 	return input(h, x.dataType, 100+len(x.counts)*src+dst, x.counts[src][dst])
 }
 
-// call returns one rank's call. windowed is whether the call names the send buffer's window.
+// call returns one rank's call. If windowed is set, the call names the send buffer's window.
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),

@@ -23,7 +23,7 @@ func testForgotten(t *testing.T, h Harness) {
 			for number, err := range errs {
 				var e *driver.MessageError
 				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-					continue // another rank may have detected the mistake first
+					continue // another rank may detect the mistake first
 				}
 				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
 					t.Errorf("rank %d: got %v, want a MessageError at collective 3", number, err)
@@ -55,9 +55,9 @@ func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) er
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// testMissingSend omits a Send, so that its Recv blocks the stream of the next collective, which
-// therefore cannot compare the counts. Rank 0 also sends a message that is never received, so
-// that the total numbers of Sends and Recvs are the same.
+// testMissingSend omits a Send, so that the Recv blocks the stream and the next collective cannot
+// run on the receiver and compare the counts. Rank 0 also sends a message that is never received,
+// so that the total numbers of Sends and Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {

@@ -54,8 +54,8 @@ func testResumedContents(t *testing.T, h Harness) {
 		r.ok(suspendSegment(r, b.segment, true).Resume())
 		r.expectAll(b.addr(0), round+1, b.segment.Bytes())
 	}
-	// If a segment is still mapped, Resume keeps what was written after PrepareSuspend saved its
-	// contents.
+	// While the segment is still mapped, Resume does not overwrite it with the contents that
+	// PrepareSuspend saved.
 	r.ok(suspendable(r, b.segment).PrepareSuspend(true))
 	r.ok(r.stream.Fill(b.addr(0), 9, b.segment.Bytes()))
 	r.ok(r.stream.Synchronize(r.world.ctx))
@@ -135,7 +135,7 @@ func testSuspendCycles(t *testing.T, h Harness) {
 }
 
 // onCapturablePath returns call with its Path set to the first of direct, window and plain that
-// accepts the call and whose graphs can be suspended.
+// supports the call. Graphs of calls on these paths survive a suspension.
 func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		if call.Path = path; r.group.Offer(call).Refusal(path) == nil {

@@ -21,11 +21,11 @@ type trial struct {
 	inPlace   bool
 	// unregistered means that the call does not name the windows of its buffers.
 	unregistered bool
-	// skew is the number of elements by which all buffers are shifted, so that they are aligned
+	// skew is the number of elements by which all buffers are shifted, which leaves them aligned
 	// only to the size of an element.
 	skew int64
-	// formula is the group's formula, if it has one. Inputs are then drawn from the seed in such a
-	// way that different formulas give different results.
+	// formula is the group's formula. If it is not AnyFormula, inputs are drawn from the seed so
+	// that different formulas give different results.
 	formula  driver.Formula
 	seed     uint64
 	special  bool // whether the inputs are special values
@@ -137,8 +137,8 @@ func (c *trial) setWants(want func(r int) []byte) {
 }
 
 const (
-	// canary is the byte with which receive buffers are filled before a call. It must still
-	// surround the result afterwards.
+	// canary is the byte with which receive buffers are filled before a call. Afterwards, the bytes
+	// around the result must still be canaries.
 	canary = 0xA5
 	// margin is the number of canary bytes before and after a result.
 	margin = 64
@@ -217,9 +217,8 @@ func (c *trial) launch(r *rank, call driver.Call) {
 	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. On a rank that gets no result,
-// the buffer must be unchanged; for an in-place call, before holds the buffer's contents before
-// the call.
+// checkResult checks the receive buffer and the bytes around it. On a rank that gets no result, the
+// buffer must be unchanged. before holds the buffer's contents before an in-place call.
 func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
 	switch _, span := call.Spans(len(r.world.ranks), r.number); {

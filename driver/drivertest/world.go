@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// longTimeout is the deadline of waits that should be short. It expires only if a test hangs.
+	// longTimeout limits waits that are expected to be short. It expires only if a test hangs.
 	longTimeout = 2 * time.Minute
-	// shortTimeout is the deadline of waits that tests let expire.
+	// shortTimeout limits waits that are expected to time out.
 	shortTimeout = 500 * time.Millisecond
 	// arenaGranules is the size of a rank's arena in granules.
 	arenaGranules = 256
@@ -41,13 +41,13 @@ type options struct {
 	formula driver.Formula
 	// noGroup leaves the ranks without a communicator.
 	noGroup bool
-	// expectFaults permits errors when the world is closed. It is set by tests that cause faults.
+	// expectFaults permits errors when the world is closed. Tests that cause faults set it.
 	expectFaults bool
 }
 
-// newWorld opens n ranks and closes them when the test ends. Every case that makes its world
-// fail must be a separate subtest, because backends without Anytime require the groups of the
-// failed world to be closed before the next world connects.
+// newWorld opens n ranks and closes them when the test ends. Each case that makes its world fail
+// must be a separate subtest, because with backends that lack Anytime, the groups of the failed
+// world must be closed before the next world connects.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {

@@ -10,8 +10,8 @@ import (
 )
 
 // Reduce returns the result of reducing the ranks' inputs, which must be in group order and have
-// the same length. A single rank gets its own input, multiplied by the factor if the reduction
-// has one. Elements have native byte order.
+// the same length. The result of a single rank is its input, multiplied by the factor if the
+// reduction has one. Elements have native byte order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -87,7 +87,7 @@ func reduceHalves(
 func views[T any](inputs [][]byte) [][]T {
 	var all [][]T
 	for _, in := range inputs {
-		all = append(all, view[T](bytes.Clone(in))) // cloned because a clone is aligned
+		all = append(all, view[T](bytes.Clone(in))) // cloned to align the elements
 	}
 	return all
 }

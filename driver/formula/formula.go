@@ -11,8 +11,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// combine combines one element of each rank, in group order. In a tree, it applies round to
-// every partial result. If partial results are not rounded, round returns its argument.
+// combine combines one element of each rank, in group order. In a tree, it applies round to every
+// partial result; if partial results are not to be rounded, round must return its argument.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
 		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
@@ -31,7 +31,7 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// Factor returns the factor that Reduce uses for a reduction, or 0 for reductions without one.
+// Factor returns the factor that Reduce uses for a reduction, or 0 if the reduction has none.
 // Products of the factor and small integers are exact in every type.
 func Factor(op driver.ReduceOp) float64 {
 	if op.Scales() {
@@ -47,7 +47,7 @@ func scaled[T reduce.Number](op driver.ReduceOp, x T) T {
 	return x
 }
 
-// result computes the whole formula except for the final rounding of 16-bit floats.
+// result evaluates the formula for one element, except for the final rounding of 16-bit floats.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T,
 ) T {

@@ -9,10 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's input for testing a formula. The input is the same in every run.
-// Integers have random bits. For most elements of floating-point types, two ranks have x and -x,
-// and the other ranks have values so small that the sum depends on when x and -x cancel. The
-// remaining elements are numbers of any magnitude, random bits, or special values.
+// Input returns a rank's input for testing a formula. The input is the same in every run. Integers
+// have random bits. For most floating-point elements, two ranks have the values x and -x, and the
+// other ranks have values so small that the sum depends on the order of additions. The remaining
+// elements are numbers of any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -36,8 +36,8 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for testing special values. The input is the same in every
-// run. Ranks 0 to 2 together repeatedly cover all combinations of three special values. Rank n+3
+// Specials returns a rank's input for testing special values. The input is the same in every run.
+// Together, ranks 0 to 2 cover all combinations of three special values, again and again. Rank n+3
 // has the values of rank n, shifted by one position in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
@@ -51,7 +51,7 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, for each type, the number of powers of two by which the other ranks'
+// smallExponent holds, for each type, the factor, as a power of two, by which the other ranks'
 // values are smaller than x, so that adding one of them to x loses bits.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,

@@ -47,7 +47,7 @@ func Norm(
 	return r
 }
 
-// The shape of the computation that adds up squares.
+// These constants describe how a kernel distributes the squares among its threads.
 const (
 	packSize = driver.NormUnit
 	lanes    = 32 // per warp

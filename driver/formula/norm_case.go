@@ -14,20 +14,20 @@ import (
 type NormCase struct {
 	driver.Norm
 	DataType driver.DataType
-	// InPlace is set if the output replaces the input. If OnlyQuantized is set, InPlace is always
+	// InPlace is set if the output replaces the input, which is always the case if OnlyQuantized is
 	// set.
 	InPlace bool
 	// Inputs holds the rows of each rank. OldResidual and Weights are the same on all ranks.
 	Inputs               [][]uint16
 	OldResidual, Weights []uint16
-	// Scale is the given scale of QuantStatic.
+	// Scale is the scale for QuantStatic.
 	Scale float32
-	// Want holds the outputs, one row after another. The scales in it have ScaleStrides.
+	// Want holds the outputs, one row after another. Its scales are laid out with ScaleStrides.
 	Want NormRow
 }
 
-// UnwrittenScale must be the value of all scales before a call. Gaps between the scales still
-// hold it afterwards.
+// UnwrittenScale is the value to which a test must set all scales before a call. The gaps between
+// the scales must still have this value afterwards.
 const UnwrittenScale = -1
 
 // DrawNorm draws a case with the given shape, type and quantization, for a group without a formula.
@@ -80,8 +80,8 @@ func (c *NormCase) String() string {
 		len(c.Inputs), c.InPlace, c.Describe())
 }
 
-// drawStrides stores scales row by row or, if scales belong to groups of elements, sometimes
-// column by column with gaps.
+// drawStrides chooses strides that store scales row by row or, for QuantPerGroup, sometimes column
+// by column with gaps.
 func (c *NormCase) drawStrides(random *rand.Rand) {
 	if c.Quant.Computes() {
 		c.ScaleStrides = c.DefaultScaleStrides()
@@ -103,8 +103,8 @@ func (c *NormCase) draw(random *rand.Rand, n int) []uint16 {
 	return values
 }
 
-// DrawSpecials replaces one element in eight of the inputs and the residual by a special value such
-// as NaN. Every fourth row keeps its elements.
+// DrawSpecials replaces one in eight elements of the inputs and the residual by a special value
+// such as NaN, except in every fourth row.
 func (c *NormCase) DrawSpecials(random *rand.Rand) {
 	values := specials[c.DataType]
 	for _, rows := range append(c.Inputs, c.OldResidual) {
@@ -117,7 +117,7 @@ func (c *NormCase) DrawSpecials(random *rand.Rand) {
 	c.Expect(driver.RankOrder)
 }
 
-// Expect sets Want to the outputs in a group with a formula for sums.
+// Expect sets Want to the outputs in a group that adds with the given formula.
 func (c *NormCase) Expect(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
@@ -144,7 +144,7 @@ func (c *NormCase) Expect(f driver.Formula) {
 	}
 }
 
-// OldScales returns the contents of the scales before the call.
+// OldScales returns the values that a test must store in the scales before the call.
 func (c *NormCase) OldScales() []float32 {
 	scales := make([]float32, len(c.Want.Scales))
 	for i := range scales {

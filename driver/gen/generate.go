@@ -30,7 +30,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).ParseFS(sources, "*.tmpl"))
 
-// header is the path of the C header. Only two of its enumerations are generated.
+// header is the path of the C header, in which only two enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
 var files = map[string]string{
@@ -53,8 +53,8 @@ type term struct {
 	Number int
 	// Logical is the name of the equivalent reduction for booleans, which are stored as bytes.
 	Logical string
-	// Numbered reports whether an operation has a number in C, and Tuned reports whether tuning
-	// tables have rules for it.
+	// Numbered is set if an operation has a number in C, and Tuned is set if tuning tables have
+	// rules for it.
 	Numbered, Tuned bool
 }
 
@@ -84,8 +84,7 @@ func generate(root string) (map[string][]byte, error) {
 	return all, err
 }
 
-// load reads the tables of package driver, and reads the names of their constants from its
-// source.
+// load combines the tables of package driver with the names of constants from the package's source.
 func load(folder string) (*terms, error) {
 	var data terms
 	reductions, err := constants(filepath.Join(folder, "reduction.go"), "ReduceOps")
@@ -119,7 +118,7 @@ func snake(name string) string {
 
 type constant struct{ name, doc string }
 
-// constants returns the constants that precede the constant named end in its block.
+// constants returns the constants that precede the constant named end in the same block.
 func constants(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event holds the point in a stream's work that its last Record marked. A wait for the event
-// waits for the point that was the last one when the wait was queued.
+// event holds the point that its last Record marked in a stream's work. A wait for the event refers
+// to the last Record before the wait was queued.
 type event struct {
 	mu     ranked.Mutex[eventMu]
 	latest *point // nil before the first Record; guarded by mu
@@ -105,7 +105,8 @@ func (s *stream) Record(e driver.Event) error {
 // this rank's own work.
 type waitWork struct {
 	point *point
-	// ignoreFailure keeps this stream from failing if the work before the point has failed.
+	// ignoreFailure prevents the waiting stream from failing if the work before the point has
+	// failed.
 	ignoreFailure bool
 }
 

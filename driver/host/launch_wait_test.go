@@ -8,8 +8,8 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then makes rank 0
-// call it.
+// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then makes rank 0 call
+// the same collective.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

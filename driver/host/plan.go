@@ -20,20 +20,20 @@ type plan struct {
 	// longest is the number of elements in the longest part. chunk is the number of elements of
 	// each part that are staged in one step.
 	longest, chunk int64
-	// inLine reports whether the whole input fits into a line, the cache line that each rank posts
-	// in every step. pairwise reports whether part sizes may differ for each pair of ranks.
+	// inLine is set if the whole input fits into the cache line that each rank posts in every step.
+	// pairwise is set if each pair of ranks may exchange parts of a different size.
 	inLine, pairwise bool
-	// windowed reports whether the call accesses peers' windows instead of staging buffers.
+	// windowed is set if the call accesses peers' windows instead of staging buffers.
 	windowed bool
-	// oneShot reports whether every rank reduces the whole buffer of an all-reduce.
+	// oneShot is set if every rank reduces the whole buffer of an all-reduce.
 	oneShot bool
-	// yields reports whether the first barrier yields immediately instead of polling.
+	// yields is set if the first barrier yields the processor immediately instead of polling.
 	yields bool
 	// more holds the other calls of a list, which run after this one with the same ticket.
 	more []*plan
-	// pair reports whether the call is a Send or Recv.
+	// pair is set if the call is a Send or Recv.
 	pair bool
-	// meter, if set, times runs.
+	// meter times the runs of the call.
 	meter driver.Meter
 }
 

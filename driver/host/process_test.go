@@ -90,7 +90,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads the rank's outputs until it finds one with the given event, which it returns.
+// await reads the rank's outputs up to the first one with the given event, and returns that output.
 func (p *process) await(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -116,10 +116,9 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// checkVictimNamed checks the outcomes of all ranks except the victim. At least one rank must
-// have an error of the given kind that names the victim; the others may have learned of the
-// fault from that rank. All ranks must have completed an exchange on the fault lane without the
-// victim.
+// checkVictimNamed checks the outcomes of all ranks except the victim. At least one rank must have
+// an error of the given kind that names the victim; the others may have learned of the fault from
+// that rank. All of them must have completed an exchange on the fault lane without the victim.
 func (f *processes) checkVictimNamed(kind string, victim int) {
 	f.t.Helper()
 	named := 0

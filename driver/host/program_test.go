@@ -64,7 +64,7 @@ var programs = map[string]func(a *rankProcess, round int) error{
 	"messages":      (*rankProcess).message,
 }
 
-// roundsToRun is the number of rounds before a rank reports that it is running.
+// roundsToRun is the number of rounds after which a rank reports that it is running.
 const roundsToRun = 20
 
 func runRank() int {
@@ -140,8 +140,8 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// collective alternates between the two paths. It also alternates between sizes that need one
-// step and sizes that need many.
+// collective alternates between the two paths, and between sizes that need one step and sizes that
+// need many.
 func (a *rankProcess) collective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),

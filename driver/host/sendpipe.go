@@ -12,13 +12,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// sendPipe writes the pipe to a peer. Sends on different streams may interleave their frames; the
-// receiver sorts the frames by message.
+// sendPipe writes to the pipe to a peer. The frames of Sends on different streams may be
+// interleaved; the receiver sorts the frames by message.
 type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
 	frame   uint64                 // the number of the last posted frame; guarded by mu
 	owners  [pairFrames]frameOwner // the message of each frame in the pipe; guarded by mu
-	read    uint64                 // number of the last frame read at the time stalled; guarded by mu
+	read    uint64                 // last frame that had been read at the time stalled; guarded by mu
 	stalled uint64                 // time at which the pipe was first found full; guarded by mu
 	backlog []*send                // Sends that push has to finish; guarded by mu
 	bytes   int64                  // size of the backlog; guarded by mu
@@ -147,9 +147,10 @@ func (s *send) await(box *pair, expired func() bool) error {
 }
 
 const (
-	// sendWait limits how long Sends wait for a receiver that reads no frames. The time starts when
-	// a Send first finds the pipe full. All Sends share it until the receiver reads a frame, so two
-	// ranks that send each other many messages before they receive any wait this long only once.
+	// sendWait limits how long Sends wait for a receiver that reads no frames. The time is measured
+	// from when a Send first finds the pipe full until the receiver reads a frame, and applies to
+	// all Sends together. Two ranks that send each other many messages before they receive any
+	// therefore wait this long only once.
 	sendWait = time.Millisecond
 	// longestSendWait limits the wait for large backlogs. The wait is also limited to a fraction of
 	// the timeout, because other ranks may be waiting for this rank's stream.
@@ -171,8 +172,8 @@ func (o *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
 	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message, which push sends later, so that the stream can
-// continue.
+// deferRest copies the rest of the message, so that the stream can continue while push sends the
+// copy.
 func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))

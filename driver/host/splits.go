@@ -144,10 +144,9 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	return m.arrive(&call.Call, ticket)
 }
 
-// compare compares the counts that ranks send with the counts that their peers expect, and
-// stores the counts in d.left. If the group compares calls, compare checks the counts of all
-// ranks, so that all ranks get the same error. Otherwise it checks only the counts that involve
-// this rank.
+// compare compares the counts that ranks send with the counts that their peers expect, and stores
+// them in d.left. If the group compares calls, it checks the counts of all ranks, so that all ranks
+// get the same error. If not, it checks only the counts that involve this rank.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	m := d.mover
 	n, me := len(m.stages), m.rank

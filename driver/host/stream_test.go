@@ -15,8 +15,8 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several
-// goroutines. Each of them must get the failure, because each may use the results.
+// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines.
+// Each of them must get the error, because each may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newDuo(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that the slice that queued work uses is not
-// garbage collected. It queues nothing after that work, because later work might also keep the
+// TestQueuedWorkKeepsGoSlicesReachable checks that a Go slice that queued work uses is not
+// garbage-collected. It queues nothing after that work, because later work might also keep the
 // slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
@@ -80,8 +80,8 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// TestCaptureStartsDeferredWork begins a capture between an inline launch and the Synchronize
-// that would run its work.
+// TestCaptureStartsDeferredWork begins a capture after an inline launch and before the Synchronize
+// that would run the launched work.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

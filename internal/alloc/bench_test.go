@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// mustAlloc allocates a block. If the Core requests a segment, mustAlloc adds one at a
-// fictitious address, 64 GiB above that of the previous segment.
+// mustAlloc allocates a block. If the Core requests a segment, mustAlloc adds one at a fictitious
+// address 64 GiB above the previous segment.
 func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// tlsf implements TLSF (two-level segregated fit) over one segment, for comparison. It has 32
-// size ranges between two successive powers of two, each with a stack of free blocks, and rounds
-// requests up to the next range. It has no counters, handle checks or streams.
+// tlsf implements TLSF (two-level segregated fit) over one segment, for comparison. It has 32 size
+// ranges between successive powers of two, each with a stack of free blocks, and rounds requests up
+// to the next range. It has no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rank simulates a rank with a Core and with a driver that chooses the addresses of segments.
+// rank simulates a rank whose driver chooses the addresses of segments.
 type rank struct {
 	core      *Core
 	addresses []uint64 // of future segments
@@ -79,8 +79,8 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 }
 
 // placeAfterReuse fills two segments on each of two ranks and frees the first block of each
-// segment. It returns the block that each rank allocates next, for which the policy must choose
-// between two free blocks of the same size.
+// segment, so that the policy must choose between two free blocks of the same size. It returns the
+// block that each rank allocates next.
 func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 	tb.Helper()
 	pair := ranks(tb, Config{Policy: policy, First: 2 * mib})

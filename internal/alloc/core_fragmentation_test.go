@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// history records a sequence of requests and frees that any Core can repeat.
+// history is a sequence of requests and frees that any Core can repeat.
 type history struct {
 	steps  []step
 	peak   int64   // highest sum of live requests
@@ -201,9 +201,9 @@ var workloads = []struct {
 	{"serving", servingHistory},
 }
 
-// TestNeedsNoMoreMemoryThanPyTorch compares the capacity that a history needs under the default
-// configuration with the capacity it needs under PyTorch's. Without a capacity limit, segments
-// double in size, so up to twice the needed memory may be mapped.
+// TestNeedsNoMoreMemoryThanPyTorch compares the smallest capacities with which a history succeeds
+// under the default configuration and under PyTorch's. It limits the capacity because without a
+// limit, segments double in size, so up to twice the needed memory may be mapped.
 func TestNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 	for _, workload := range workloads {
 		for seed := range uint64(4) {

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHotBlockDoesNotChangePlacement applies the same history to two Cores. One of them, called
-// eager, merges its hot block after every call.
+// TestHotBlockDoesNotChangePlacement applies the same history to two Cores, one of which (eager)
+// merges its hot block after every call.
 func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)

@@ -70,8 +70,8 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// start returns the last span boundary at which a request can start and still end before t.end.
-// If the request does not fit, the result is below t.low.
+// start returns the last span boundary at which a request fits below t.end. If the request does not
+// fit, the result is below t.low.
 func (t modelTail) start(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
@@ -79,8 +79,8 @@ func (t modelTail) start(rounded int64) int64 {
 	return (t.end - rounded) / (2 * mib) * (2 * mib)
 }
 
-// absorb merges wholly clean regions into the previous region, and joins neighboring regions
-// that belong to the same stream.
+// absorb merges regions that are entirely clean into the previous region, and joins neighboring
+// regions that belong to the same stream.
 func (m *model) absorb() {
 	for _, s := range m.segments {
 		for i := 1; i < len(s.blocks); i++ {

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// model implements the behavior of a Core with lists and linear searches. It shares only the
-// sizing rules with the Core, and separate tests cover these.
+// model implements the behavior of a Core with lists and linear searches. It shares only the sizing
+// rules with the Core, which separate tests cover.
 type model struct {
 	rules      *Core
 	segments   []*modelSegment
 	streams    []Stream // in the order of their first call
 	synced     map[Stream]int
 	marked     int
-	frees      int      // number of times that a block has become free
+	frees      int      // how many times a block has become free
 	requesters []Stream // streams other than 0, in the order of their first request
 	deferrals  uint64
 	toRecord   []StreamPoint

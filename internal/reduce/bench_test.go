@@ -16,8 +16,8 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// newPages returns memory of the given size, aligned to a page. As floats, its elements have
-// values near 1, because subnormal numbers would slow down some operations.
+// newPages returns memory of the given size, aligned to a page. Interpreted as floats, its contents
+// are values near 1, because subnormal numbers would slow down some operations.
 func newPages(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)

@@ -29,8 +29,8 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 	}
 }
 
-// TestCopyToEndOfAllocation copies up to the end of a Go slice, where another allocation may
-// begin. Under the race detector, the program fails if the code forms a pointer to that place.
+// TestCopyToEndOfAllocation copies up to the end of a Go slice, where another allocation may begin.
+// Under the race detector, the program crashes if the code forms a pointer past the end.
 func TestCopyToEndOfAllocation(t *testing.T) {
 	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
 	src[len(src)-1] = 7

@@ -34,8 +34,8 @@ func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	}
 }
 
-// TestRoundingAgreesWithReferenceNearEveryHalf tests the neighbors of every half and the
-// neighbors of every midpoint between two halves, because the rounded value changes there.
+// TestRoundingAgreesWithReferenceNearEveryHalf tests the neighbors of every 16-bit float and of
+// every midpoint between two of them, because the rounded value changes there.
 func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
 		for _, bits := range turningPoints(uint16(i)) {

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// TestSubnormalsAreKeptIfThreadFlushesThem sets the same bits in MXCSR as
-// torch.set_flush_denormal: one flushes subnormal results to zero, and the other treats
-// subnormal operands as zero.
+// TestSubnormalsAreKeptIfThreadFlushesThem sets the same two bits in MXCSR as
+// torch.set_flush_denormal: one flushes subnormal results to zero, and the other treats subnormal
+// operands as zero.
 func TestSubnormalsAreKeptIfThreadFlushesThem(t *testing.T) {
 	const flushing = 0x1F80 | 1<<15 | 1<<6
 	r := rand.New(rand.NewPCG(17, 18))
@@ -38,8 +38,8 @@ func TestSubnormalsAreKeptIfThreadFlushesThem(t *testing.T) {
 	}
 }
 
-// checkFlushedTree compares the result of a tree with want. The tree has only two sources, so
-// its result does not depend on their order.
+// checkFlushedTree compares the result of a tree of two sources, which does not depend on their
+// order, with want.
 func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte) {
 	t.Helper()
 	got := make([]byte, len(sources[0]))

@@ -9,8 +9,8 @@ import (
 )
 
 // The reference computes one element at a time from its bits. It shares no arithmetic with the
-// package: it rounds halves through float64, and it has separate functions for minimum and
-// maximum.
+// package: it rounds 16-bit floats by way of float64, and implements minimum and maximum
+// separately.
 
 var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"}
 
@@ -221,7 +221,7 @@ func referenceNarrow(f float32, width, minExponent, maxExponent int, payload uin
 		return sign | uint16(min(magnitude, 1))*infinity
 	}
 	_, exponent := math.Frexp(magnitude)
-	unit := max(exponent-1, minExponent) - width // of the last place, as a power of two
+	unit := max(exponent-1, minExponent) - width // exponent of the last place's value
 	places := math.RoundToEven(math.Ldexp(magnitude, -unit))
 	rounded := uint64(places) + uint64(unit+width-minExponent)<<width
 	return sign | uint16(min(rounded, uint64(infinity)))

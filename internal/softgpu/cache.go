@@ -14,15 +14,14 @@ import (
 	"time"
 )
 
-// recipe holds the Go code that compiles the libraries, because a change to this code requires a
-// new build.
+// recipe holds the Go code that compiles the libraries. It is part of the key, because a change to
+// this code requires a new build.
 //
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags.
-// It spares later tests the compilation, and it is the only place where killed tests leave
-// files.
+// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags. With
+// it, later tests need not compile the libraries. Killed tests leave files nowhere else.
 type cache struct{ dir string }
 
 const (
@@ -33,13 +32,12 @@ const (
 	completeMark = "complete"
 	// maxUnused is the time after which an unused folder is removed.
 	maxUnused = 7 * 24 * time.Hour
-	// compileTimeout limits the wait for another process that is compiling.
+	// compileTimeout limits how long to wait for another process that is compiling.
 	compileTimeout = 10 * time.Minute
 )
 
-// userCache returns the cache of this user. If the user's home directory is missing or
-// read-only, the cache is in the folder for temporary files, and there it must belong to this
-// user.
+// userCache returns the cache of this user. If the user's home directory is missing or read-only,
+// the cache is in the folder for temporary files, where it must belong to this user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -65,8 +63,8 @@ func userCache() (cache, error) {
 // writable is W_OK in access(2).
 const writable = 2
 
-// folder returns the subfolder for a key. If it does not exist, folder creates it and calls fill
-// to create its contents.
+// folder returns the subfolder for a key. If the subfolder does not exist, folder creates it and
+// calls fill to create its contents.
 func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {

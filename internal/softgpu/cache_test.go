@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// filler writes one file to each folder that it fills, and counts the folders.
 type filler struct{ filled atomic.Int32 }
 
 func (f *filler) fill(dir string) error {
@@ -39,8 +38,8 @@ func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
 	}
 }
 
-// TestCacheWithoutHomeDirectory makes userCache use the folder for temporary files. There, it
-// must refuse a folder that other users can write to.
+// TestCacheWithoutHomeDirectory makes userCache use the folder for temporary files, where it must
+// refuse a folder that other users can write to.
 func TestCacheWithoutHomeDirectory(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")

@@ -5,9 +5,9 @@
 //
 // The software GPU is a test double that behaves as the real libraries do, including their
 // mistakes. Streams are asynchronous, a collective over windows computes addresses from a peer's
-// base and this rank's own offset, and calls wait forever for a missing rank. A program that
-// works on the software GPU may still fail on a real one, and its speed has no meaning. Only
-// tests may import this package.
+// base and this rank's own offset, and calls wait forever for a missing rank. A program that works
+// on the software GPU may still fail on a real one, and its speed on the software GPU says nothing
+// about real GPUs. Only tests may import this package.
 //
 // Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
 // a thread with a queue. Captured work becomes a graph of the same units of work. The kernels of
@@ -54,12 +54,12 @@
 //
 // # Kernels
 //
-// src/gpu/device.h replaces the header of the same name in package kernels, whose other sources
-// are compiled unchanged. A kernel takes one structure as its argument. A launch runs on the
-// thread of its stream, with at most 2048 warps at the same time. Each GPU thread has a stack of
-// 16 KiB, and runs until it waits for its warp or block, returns, or calls dev::pause. If a
-// kernel polls memory without calling dev::pause, it never finishes. Each round of the scheduler
-// runs every thread, in ascending order unless SOFTGPU_ORDER=down.
+// src/gpu/device.h replaces the header of the same name in package kernels, whose other sources are
+// compiled unchanged. A kernel takes one structure as its argument. A launch runs on the thread of
+// its stream, with at most 2048 warps at the same time. Each GPU thread has a stack of 16 KiB, and
+// runs until it waits for its warp or block, returns, or calls dev::pause. A kernel that polls
+// memory must call dev::pause, or it never finishes. Each round of the scheduler runs every thread,
+// in ascending order unless SOFTGPU_ORDER=down.
 //
 // Accesses to an aligned line of 128 bytes are atomic: the last word of the line is written last
 // and read first. Misaligned lines and accesses kill the process. Arithmetic is that of the

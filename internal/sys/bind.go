@@ -10,7 +10,7 @@ import (
 )
 
 // BindProcess binds all threads of this process, and threads that they start later, to one
-// processor. If GOMAXPROCS was set explicitly before, BindProcess does not change the result of
+// processor. If GOMAXPROCS has been set explicitly, BindProcess does not change the result of
 // Cores, because runtime.NumCPU counts processors only when a process starts.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")

@@ -55,7 +55,6 @@ func LockFile(f *os.File) error {
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 
-// withoutInterrupts repeats a system call as long as signals interrupt it.
 func withoutInterrupts(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

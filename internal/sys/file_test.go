@@ -31,8 +31,8 @@ func TestCreateFile(t *testing.T) {
 	}
 }
 
-// TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks. A child
-// process mounts the ramfs in new namespaces.
+// TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks in advance.
+// A child process mounts the ramfs in new namespaces.
 func TestCreateFileWithoutFallocate(t *testing.T) {
 	const variable = "SYS_TEST_RAMFS"
 	if folder := os.Getenv(variable); folder != "" {

@@ -16,10 +16,10 @@ var inherited []uint64
 // called before the first socket is opened.
 func ShareSockets(table []uint64) { inherited = table }
 
-// CloseInForks makes forked children close a socket. If a child kept the socket open, the
-// process at the other end would not notice when this process exits. CloseInForks ignores values
-// that are not sockets. The socket may stay in the table after it is closed, because inode
-// numbers are not reused.
+// CloseInForks makes forked children close a socket. If a child kept the socket open, the process
+// at the other end would not notice when this process exits. Values that are not sockets are
+// ignored. The socket need not be removed from the table when it is closed, because inode numbers
+// are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {

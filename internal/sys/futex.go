@@ -14,8 +14,8 @@ const (
 )
 
 // FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. If
-// the word does not hold want, it returns immediately. In all of these cases, callers must check
-// their condition again. The word may be in memory that processes share.
+// the word does not hold want, FutexWait returns immediately. In all cases, the caller must check
+// its condition again. The word may be in memory that processes share.
 func FutexWait(word *uint32, want uint32, d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(want),
@@ -27,8 +27,8 @@ func FutexWake(word *uint32) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1<<30, 0, 0, 0)
 }
 
-// Yield lets another process run. It bypasses the Go scheduler, so the goroutine keeps its P
-// (the scheduler's processor) while it waits for another process on the same machine.
+// Yield lets another process on the machine run. It bypasses the Go scheduler, so the goroutine
+// keeps its P (the scheduler's processor).
 func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Cores returns the number of processors that this process may use. This is the size of its

@@ -15,9 +15,8 @@ import (
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// nested is set for memory that is mapped over a part of a reservation. When such memory is
-	// closed, the reservation is restored, because other memory could otherwise be mapped into the
-	// hole.
+	// nested is set for memory that is mapped over a part of a reservation. Closing such memory
+	// restores the reservation, because other memory could otherwise be mapped into the hole.
 	nested bool
 	// origin is the stack that created the mapping. It is recorded only in builds with the tag
 	// invariants.
@@ -84,24 +83,23 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// Where the system supports transparent huge pages for shared memory, a new segment then causes
-	// 512 times fewer page faults. Elsewhere, the kernel ignores the advice.
+	// If the system supports transparent huge pages for shared memory, this advice makes a new
+	// segment cause 512 times fewer page faults. If not, the kernel ignores it.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reclaim reserves a range again after an attempt to map memory over it has failed. It reports
-// whether the range certainly belongs to the caller. The kernel may have unmapped the range
-// before the attempt failed, and another thread may have mapped other memory there since, which
-// must not be unmapped. If reclaim returns false, the caller must therefore abandon the range.
-// This leaks addresses but no memory.
+// reclaim reserves a range again after an attempt to map memory over it has failed. The kernel may
+// have unmapped the range before the attempt failed, and another thread may have mapped other
+// memory there since. reclaim returns false if this is possible; the caller must then abandon the
+// range, which leaks addresses but no memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
 	return err == nil
 }
 
-// Base returns the first address.
+// Base returns the first address as a pointer.
 func (m *Mapping) Base() unsafe.Pointer { return m.base }
 
 // Address returns the first address as a number.
@@ -131,8 +129,8 @@ func (m *Mapping) Protect(access bool) error {
 	return nil
 }
 
-// Shrink unmaps the end of a reservation. It keeps the given number of bytes, rounded up to a
-// multiple of PageSize.
+// Shrink unmaps the end of a reservation, so that the given number of bytes, rounded up to a
+// multiple of PageSize, remains.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {

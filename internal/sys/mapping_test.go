@@ -31,8 +31,8 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain closes a mapping that is already closed. It returns the error of Close. In builds
-// with the tag invariants, Close panics as it should, and closeAgain returns ErrUnmapped.
+// closeAgain closes a mapping that is already closed, and returns the error of Close. In builds
+// with the tag invariants, it checks that Close panics, and returns ErrUnmapped.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
 		if r := recover(); (r != nil) != invariants.Enabled {
@@ -140,7 +140,8 @@ func TestMapAtOutsideReservationFails(t *testing.T) {
 	}
 }
 
-// unmappableFile returns a file whose mapping fails after the kernel has unmapped the range.
+// unmappableFile returns a file that cannot be mapped: the kernel unmaps the range first and then
+// fails.
 func unmappableFile(t *testing.T) *os.File {
 	t.Helper()
 	f, err := memfd("test", 1<<45, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
@@ -169,8 +170,8 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 }
 
 // TestFailedHugeMappingsKeepOtherMappings checks that a failing mapping does not remove another
-// goroutine's mapping. Some goroutines map memory while others request huge pages that the
-// system does not have.
+// goroutine's mapping. Each goroutine requests huge pages that the system does not have, and maps
+// other memory.
 func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
 	var goroutines sync.WaitGroup

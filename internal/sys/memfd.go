@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes. It is also the granularity of segments, because
-// a memfd backed by huge pages has a whole number of them. All ranks use this granularity, so
-// that segments have the same size on ranks with and without huge pages.
+// PageSize is the size of a huge page in bytes. It is also the granularity of segments, because a
+// memfd backed by huge pages consists of whole pages. All ranks use this granularity, so that
+// segments have the same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
 // Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a
@@ -59,8 +59,8 @@ func probe(f *os.File, bytes int64) error {
 	return unmap(base, bytes)
 }
 
-// FileSize returns a file's size in bytes. The kernel reports the size, so it can be trusted,
-// unlike a size that another process has sent.
+// FileSize returns a file's size in bytes. It can be trusted, unlike a size that another process
+// has sent, because it comes from the kernel.
 func FileSize(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -81,8 +81,8 @@ func SealSize(f *os.File) error {
 	return nil
 }
 
-// Discard frees the pages of a part of a memfd, in all processes that map it. Afterwards, the part
-// contains zeros.
+// Discard frees the pages of a range of a memfd, in all processes that map it. Afterwards, the
+// range contains zeros.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	if err := allocateFile(f, punch, offset, bytes); err != nil {
@@ -91,10 +91,10 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the pages of a memfd that Discard has freed. Discard makes a memfd backed by
-// huge pages lose its reservation, so that an access could otherwise raise SIGBUS. For other
-// files, Refill does nothing, because the system allocates their pages on access. If Refill
-// fails, the file has no pages, as after Discard.
+// Refill allocates the pages of a memfd that Discard has freed. This is necessary for a memfd
+// backed by huge pages, because Discard drops its reservation, and a later access could raise
+// SIGBUS. For other files, Refill does nothing, because the system allocates their pages on access.
+// If Refill fails, the file has no pages, as after Discard.
 func Refill(f *os.File, bytes int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -106,8 +106,8 @@ func Refill(f *os.File, bytes int64) error {
 	return fill(f, bytes)
 }
 
-// fill implements Refill for files with huge pages. The kernel allocates the pages one by one.
-// If it fails, it keeps those that it has already allocated.
+// fill implements Refill for files with huge pages. If the kernel runs out of pages, it does not
+// free those that it has already allocated, so fill discards them.
 func fill(f *os.File, bytes int64) error {
 	if err := allocateFile(f, 0, 0, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
@@ -119,7 +119,7 @@ func fill(f *os.File, bytes int64) error {
 // fallocate allocates or frees pages of a file. Tests replace it.
 var fallocate = unix.Fallocate
 
-// allocateFile calls fallocate until no signal interrupts it. The Go runtime sends signals to
+// allocateFile repeats fallocate as long as signals interrupt it. The Go runtime sends signals to
 // threads to preempt goroutines, and an interrupted fallocate of huge pages returns EINTR.
 func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	for {

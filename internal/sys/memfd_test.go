@@ -75,8 +75,8 @@ func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	}
 }
 
-// TestFailedFillKeepsNoPages lets the system run out of memory in the middle of an allocation,
-// after a signal has interrupted it.
+// TestFailedFillKeepsNoPages simulates an allocation that a signal interrupts and that then runs
+// out of memory halfway.
 func TestFailedFillKeepsNoPages(t *testing.T) {
 	const bytes = 8 * 4096
 	f := newMemory(t, bytes)

@@ -8,7 +8,7 @@ import (
 
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
-	// SetAside is the number of pages of size PageSize that are reserved for HugeMemfd
+	// SetAside is the number of huge pages (of PageSize bytes) that are reserved for HugeMemfd
 	// (vm.nr_hugepages). Free is the number of these pages that are not in use.
 	SetAside, Free int
 	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
@@ -57,8 +57,8 @@ func ReadText(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// ReadNumber returns the number in a system file, or 0 if the file cannot be read or has other
-// contents.
+// ReadNumber returns the number in a system file, or 0 if the file cannot be read or does not
+// contain a number.
 func ReadNumber(file string) int {
 	n, err := strconv.Atoi(ReadText(file))
 	if err != nil {

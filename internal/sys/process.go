@@ -20,9 +20,8 @@ func Pidfd(pid int) (*os.File, error) {
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if the file is
 // closed or if its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller. If a thread were blocked in a system call instead,
-// the runtime's monitor would wake up thousands of times a second on processors that the ranks
-// need.
+// AwaitEnd waits in the Go runtime's poller, because while a thread is blocked in a system call,
+// the runtime's monitor wakes up thousands of times a second on processors that the ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {

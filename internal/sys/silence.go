@@ -14,10 +14,10 @@ const (
 	// SilenceLimit is how long the machine at the other end of a TCP connection may leave data or a
 	// probe unacknowledged. The kernel acknowledges them even if the process is stopped.
 	SilenceLimit = 5 * time.Second
-	// probeInterval is the time between two probes, and the longest time between two transmissions
+	// probeInterval is the time between two probes, and the maximum time between two transmissions
 	// of the same data.
 	probeInterval = time.Second
-	// optionMaxInterval is TCP_RTO_MAX_MS in linux/tcp.h, which Linux has supported since 6.15.
+	// optionMaxInterval is TCP_RTO_MAX_MS from linux/tcp.h, which Linux supports since 6.15.
 	optionMaxInterval = 44
 )
 
@@ -26,9 +26,8 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer whose TCP connections fail if the other machine has not answered for
-// SilenceLimit, like connections passed to DetectSilence. The dialer can also connect to Unix
-// sockets.
+// Dialer returns a dialer whose TCP connections behave as if they had been passed to DetectSilence.
+// The dialer can also connect to Unix sockets.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -78,8 +77,8 @@ type Silence int
 const (
 	// Answering means that the machine has answered recently.
 	Answering Silence = iota
-	// Suspect means that a probe or its answer is lost or late. Within 2 s, either the machine
-	// answers or the connection becomes Silent.
+	// Suspect means that a probe or its answer is lost or late. Unless the machine answers within 2
+	// s, the connection becomes Silent.
 	Suspect
 	// Silent means that SilenceLimit has almost passed, so the connection will probably fail soon.
 	Silent
@@ -113,7 +112,7 @@ func SilenceOf(conn net.Conn) Silence {
 }
 
 // IsSilence reports whether an error on a TCP connection means that the other machine did not
-// answer. A live machine answers even after the process at the other end has exited.
+// answer. This is not the case if only the process at the other end has exited.
 func IsSilence(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,

@@ -12,8 +12,8 @@ import (
 // busy machine.
 const Patience = 2 * time.Minute
 
-// dumpTime limits how long a process takes to print its stacks after its deadline. It also
-// limits how long the process's children may keep its output open after the process has exited.
+// dumpTime is how long a process may take to print its stacks after its deadline, and how long its
+// children may keep its output open after it has exited.
 const dumpTime = 10 * time.Second
 
 // Command prepares a process that gets SIGQUIT when its time limit expires or the test ends. A
