@@ -18,8 +18,8 @@ var (
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned before a launch if a count is too large, if a buffer is too short
-	// for the count, or if a call on the window path has a buffer outside the group's windows.
+	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for
+	// the count, or a buffer of a call on the window path is outside the group's windows.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by methods of closed objects.
 	ErrClosed = errors.New("closed")
@@ -39,7 +39,7 @@ var (
 	ErrBusy = errors.New("work is in progress")
 	// ErrSuspended is returned by calls that use memory of a suspended pool.
 	ErrSuspended = errors.New("suspended")
-	// ErrInterrupted is returned by waits that the caller ended through Config.Interrupted.
+	// ErrInterrupted is returned by waits that Config.Interrupted has ended.
 	ErrInterrupted = errors.New("interrupted")
 )
 
@@ -79,8 +79,8 @@ func (e *TimeoutError) Error() string {
 // Timeout returns true, as net.Error requires.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError reports the ranks that did not arrive at a call that creates a group, which is
-// Open, Join or Split. errors.As can also convert it to a TimeoutError.
+// AbsentError reports the ranks that did not arrive at a call that creates a group (Open, Join or
+// Split). errors.As can also convert it to a TimeoutError.
 type AbsentError struct {
 	// Doing describes this rank's call, such as "joining group world".
 	Doing string
@@ -96,7 +96,7 @@ type AbsentError struct {
 	// Members lists the world ranks of the group in group order. It is empty if the group is the
 	// world.
 	Members []int
-	// Err is the error that ended the wait. It may be nil, and it is left out of the JSON encoding.
+	// Err is the error that ended the wait. It may be nil, and is omitted from the JSON encoding.
 	Err error `json:"-"`
 }
 
@@ -132,8 +132,8 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports lost ranks. A rank is lost if its process has ended, if the connection
-// to it has ended, or if it has closed symmem.
+// RankLostError reports lost ranks. A rank is lost if its process has exited, the connection to it
+// is broken, or it has closed symmem.
 type RankLostError struct {
 	// Ranks lists the lost world ranks.
 	Ranks []int
@@ -145,7 +145,7 @@ type RankLostError struct {
 	// Members lists the world ranks of the group in group order. It is empty if the call was not in
 	// a group.
 	Members []int
-	// Left reports whether all lost ranks have closed symmem. Their processes may then still be
+	// Left is set if all lost ranks have closed symmem, in which case their processes may still be
 	// running.
 	Left bool
 }
@@ -166,8 +166,8 @@ type PeerError struct {
 	Doing string
 	// Ranks lists the world ranks that had failed by then, if known.
 	Ranks []int
-	// Aborted reports whether one of these ranks has aborted the group. If so, the error also
-	// matches ErrAborted.
+	// Aborted is set if one of these ranks has aborted the group. The error then also matches
+	// ErrAborted.
 	Aborted bool
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -190,8 +190,7 @@ func (e *PeerError) Is(target error) bool {
 }
 
 // Fault wraps the error that made a communicator fail, and adds the group's owner, so that a
-// stream's error shows which group has failed. The text of a Fault is the text of the wrapped
-// error.
+// stream's error shows which group has failed. Its text is that of the wrapped error.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -202,15 +201,16 @@ func (e *Fault) Error() string { return e.Err.Error() }
 // Unwrap returns the failure.
 func (e *Fault) Unwrap() error { return e.Err }
 
-// MismatchError reports that ranks launched different collectives, or that the two ends of a
-// message differ. All ranks involved return a MismatchError with the same Number, and none of
-// them has written to a buffer.
+// MismatchError reports that ranks launched different collectives, or that a Send and its Recv
+// differ. All ranks involved return a MismatchError with the same Number, and none of them has
+// written to a buffer.
 type MismatchError struct {
-	// Number counts the group's calls, or the messages from one rank to another, from 1.
+	// Number is the sequence number, from 1, of the call in the group or of the message from one
+	// rank to another.
 	Number uint64
-	// Launch reports that Number counts launches of the group's kernels rather than calls. This is
-	// the case if another library captured the call, so that it has no number, or if the call is so
-	// old that its number is no longer recorded.
+	// Launch is set if Number counts launches of the group's kernels rather than calls, because the
+	// call was captured by another library and has no number, or is so old that its number is no
+	// longer recorded.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
@@ -243,8 +243,8 @@ func (e *MismatchError) Error() string {
 		RanksOf(e.Others, e.Members))
 }
 
-// DeadlockError reports that this rank's call can never complete, because ranks wait for each other
-// in different calls or have left the group.
+// DeadlockError reports that this rank's call can never complete, because ranks are waiting for
+// each other in different calls or have left the group.
 type DeadlockError struct {
 	// Doing describes this rank's call.
 	Doing string
@@ -264,9 +264,9 @@ func (e *DeadlockError) Error() string {
 	return b.String()
 }
 
-// PriorError reports that a collective or a message did not run because earlier work on its
-// stream had failed. It makes the group fail, because other ranks would otherwise receive data
-// that was never computed.
+// PriorError reports that a collective or a message did not run because earlier work on its stream
+// had failed. The group then fails, because other ranks would otherwise receive data that was never
+// computed.
 type PriorError struct {
 	// Doing names the call that was not run, such as "AllReduce 2 of group world/1.0".
 	Doing string

@@ -2,8 +2,8 @@ package driver
 
 import "testing"
 
-// TestPositionsInCapturesChangeDigests compares whole digests and also their low 24 bits, which
-// are the bits that kernels compare.
+// TestPositionsInCapturesChangeDigests compares whole digests, and also their low 24 bits, because
+// kernels compare only these.
 func TestPositionsInCapturesChangeDigests(t *testing.T) {
 	const lowBits = 1<<24 - 1
 	whole, low := map[uint64]Recorded{}, map[uint64]int{}

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// allReduce returns an all-reduce of 1024 elements between two buffers, as modified by change.
 func allReduce(change func(*Call)) Call {
 	c := Call{
 		Operation: AllReduce, DataType: Float32, Count: 1024, Send: 1 << 20, Recv: 2 << 20,

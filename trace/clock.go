@@ -8,8 +8,8 @@ import (
 )
 
 // clock measures the time since the start of a trace. It reads the system's clock only now and
-// then. In between, it counts ticks of the processor, because that takes a third of the time. A
-// clock is not safe for concurrent use.
+// then, and counts processor ticks in between, because that takes a third of the time. A clock is
+// not safe for concurrent use.
 type clock struct {
 	start time.Time
 	// tick is the length of a processor tick in units of 2^-32 ns, measured between the readings

@@ -29,8 +29,8 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expect(b.addr(64), want)
 }
 
-// testSubgroups puts every rank into one of two halves and into a group of all ranks. The ranks
-// run concurrently, and each rank uses its two groups alternately.
+// testSubgroups puts every rank into one of two halves and into a group of all ranks. Each rank
+// uses its two groups alternately.
 func testSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}

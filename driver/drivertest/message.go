@@ -38,7 +38,7 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) d
 	return c
 }
 
-// testCallOrder sends two messages, each on a separate stream on both ranks. On the late rank,
+// testCallOrder sends two messages, for which each rank uses a different stream. On the late rank,
 // the stream of the first message is blocked until both messages are queued.
 func testCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
@@ -89,8 +89,8 @@ func testSwap(t *testing.T, h Harness) {
 	}
 }
 
-// swap makes every rank send to the next rank and receive from the previous one several times, on
-// one stream or on one stream for each direction.
+// swap makes every rank send to the next rank and receive from the previous one several times, on a
+// single stream or on one stream per direction.
 func (b *fixture) swap(bytes int64, streams int) {
 	b.t.Helper()
 	n := len(b.ranks)
@@ -146,9 +146,9 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the first MessageError in errs. Not every rank returns one, because
-// a rank that has not detected the mistake itself returns a PeerError. If there is no
-// MessageError, firstMessageError returns all errors.
+// firstMessageError returns the first MessageError in errs or, if there is none, all errors. Not
+// every rank returns a MessageError, because a rank that has not detected the mistake itself
+// returns a PeerError.
 func firstMessageError(errs []error) error {
 	for _, err := range errs {
 		if errors.As(err, new(*driver.MessageError)) {
@@ -158,8 +158,8 @@ func firstMessageError(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// expectUntouched checks that a rank has received nothing. It reads on a new stream, because the
-// stream of the message may still have to report the failure.
+// expectUntouched checks that a rank has received nothing. It reads the buffer on a new stream,
+// because the stream of the message may have failed.
 func (b *fixture) expectUntouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
@@ -195,8 +195,8 @@ func testTags(t *testing.T, h Harness) {
 	}
 }
 
-// testAnySource makes rank 0 receive messages, some from a specific rank and some from any
-// source. Some of the Recvs are on a stream that is blocked until all of them are queued.
+// testAnySource makes rank 0 receive messages, some from a specific rank and some from any source.
+// Some of the Recvs are on a stream that is blocked until all Recvs have been queued.
 func testAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newFixture(t, h, n, 1<<20, options{check: true})
@@ -276,8 +276,8 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 	}
 }
 
-// testUnmatchedClose closes a group in which a message was sent but not received. Each of the
-// two ranks closes first in one subtest.
+// testUnmatchedClose closes a group in which a message was sent but not received. In each subtest,
+// a different rank closes first.
 func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {

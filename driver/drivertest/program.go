@@ -40,7 +40,7 @@ func testRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// slotBytes is the size of the part of a buffer that is reserved for each message.
+// slotBytes is the size of the part of a buffer that each message uses.
 const slotBytes = 64 << 10
 
 func play(b *fixture, r *rank, program []plannedMessage, streams int) {

@@ -9,9 +9,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// period is the number of elements after which inputs repeat. Inputs repeat because drawing more
-// numbers would dominate the test's time, especially under the race detector. The period is
-// prime, so data that is misplaced by a round number of bytes differs from the expected data.
+// period is the number of elements after which inputs repeat. Drawing more numbers would dominate
+// the time of tests, especially under the race detector. The period is prime, so that data that is
+// misplaced by a round number of bytes differs from the expected data.
 const period = 65521
 
 // inputCache caches the results of input, keyed by its arguments, because all operations and

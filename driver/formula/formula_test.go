@@ -95,7 +95,7 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 	}
 }
 
-// TestAveragesDoNotOverflow uses inputs whose sums are not finite, and compares their averages
+// TestAveragesDoNotOverflow averages inputs whose sums are not finite, and compares the averages
 // with results computed by hand.
 func TestAveragesDoNotOverflow(t *testing.T) {
 	const huge, largest, smallest = 0x1.8p127, math.MaxFloat32, math.SmallestNonzeroFloat32

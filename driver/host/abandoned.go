@@ -10,8 +10,8 @@ type abandonedWork struct {
 	unmaps  []func() error // to be called, in order, when streams drops to 0; guarded by mu
 }
 
-// unmap calls a function that unmaps memory or addresses. If abandoned work is running, the call
-// is postponed until that work has ended.
+// unmap calls a function that unmaps memory or addresses. If abandoned work is running, the call is
+// postponed until the work has completed.
 func (l *abandonedWork) unmap(unmap func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -28,7 +28,6 @@ func (l *abandonedWork) any() bool {
 	return l.streams > 0
 }
 
-// keepFor keeps the device's memory mapped until a closed stream is idle.
 func (l *abandonedWork) keepFor(s *stream) {
 	s.mu.Lock()
 	idle := s.busy

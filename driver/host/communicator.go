@@ -9,11 +9,11 @@ import (
 )
 
 // communicator moves data between the ranks of a group. It embeds shm.Group, whose steps
-// synchronize the ranks and whose states it shares.
+// synchronize the ranks.
 //
-// Launch issues a ticket, which is a position in the group's order, to each collective.
-// Collectives run one at a time in the order of their tickets. Only the collective whose turn it
-// is may use the steps, the mover, the split exchange and the normalizer.
+// Launch gives each collective a ticket, that is, a position in the group's order. Collectives run
+// one at a time in the order of their tickets, and only the collective whose turn it is may use the
+// steps, the mover, the split exchange and the normalizer.
 type communicator struct {
 	shm.Group
 

@@ -12,13 +12,12 @@
 // # Synchronization
 //
 // shm.Group connects the ranks of a group: it provides the steps of collectives, waits with
-// deadlines, agreements and faults. The group's shared memory begins with a control region.
-// After it, the host backend adds two staging buffers for each rank, which alternate from step
-// to step, and a pipe for each pair of ranks, which carries messages in frames. Collectives over
-// windows use neither; they access the windows directly, between two steps that serve as
-// barriers.
+// deadlines, agreements and faults. The group's shared memory begins with a control region. After
+// it, the host backend adds two staging buffers for each rank, which alternate from step to step,
+// and a pipe for each pair of ranks, which carries messages in frames. Collectives over windows use
+// neither, but access the windows directly, between two steps that serve as barriers.
 //
-// The types Device, communicator, stream and graph document their states.
+// The comments on stream and graph describe their states.
 //
 // # Trust
 //

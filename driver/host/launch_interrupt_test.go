@@ -22,7 +22,7 @@ func TestInterruptEndsCollective(t *testing.T) {
 
 func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
-	var launching atomic.Bool // set after connect, whose waits also poll
+	var launching atomic.Bool // set after connect, whose waits also call the hook
 	var polls atomic.Int32
 	d := newDuoWithWaitHook(t, func() error {
 		if !launching.Load() || polls.Add(1) < 3 {

@@ -9,14 +9,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// Staged collectives work on any memory. In each step, every rank copies one chunk of its input
-// to its staging buffer for that step. A rank posts each step in a cache line, called its line,
-// which the peers read. If the whole input fits into this line, the rank copies it there
-// instead. The rank then posts the step, waits for the other ranks, and reads its share from
-// their buffers. Because each rank alternates between two buffers, one barrier per step is
-// enough.
+// Staged collectives work on any memory. In each step, every rank copies one chunk of its input to
+// its staging buffer for that step, posts the step, waits for the other ranks, and reads its share
+// from their buffers. Because each rank alternates between two buffers, one barrier per step is
+// enough. A rank posts a step by writing a cache line, called its line, which the peers read. If
+// the whole input fits into the line, the rank copies it there instead of to the staging buffer.
 
-// mover moves and reduces the data of collectives. Only the collective whose turn it is uses it.
+// mover moves and reduces the data of collectives. It needs no lock, because collectives run one at
+// a time.
 type mover struct {
 	group *shm.Group
 	cfg   *driver.GroupConfig
@@ -112,10 +112,10 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without
-// the copies they would read past a line into the next one, which may be in its owner's cache.
-// This rank's own line is not copied, because loading it would stall until this rank's last
-// store has reached the peers.
+// unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without the
+// copies they would read past a line into the next one, which may be in another rank's cache. This
+// rank's line is not copied, because loading it would stall until this rank's last store has
+// reached the peers.
 func (m *mover) unpack() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -160,9 +160,9 @@ func (m *mover) compute(call *plan, first int64) {
 	}
 }
 
-// collectStaged copies a part of at most stride elements from every rank's staged chunk. In the
-// chunk, the part begins at byte offset. The chunk begins at element first, and recv is the
-// address of that element in the first part of the receive buffer.
+// collectStaged copies a part of at most stride elements from every rank's staged chunk, where the
+// part begins offset bytes after the start of the chunk. The chunk begins at element first, and
+// recv is the address of that element in the first part of the receive buffer.
 func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, stride int64) {
 	for r := range len(m.stages) {
 		partStart, count := call.recvPart(r)
@@ -242,9 +242,9 @@ func (m *mover) pull(call *plan, r int, srcOffset, dstOffset, bytes, total int64
 	}
 }
 
-// reduceSlice reduces this rank's slice of the buffers in all windows. It stores the result in
-// the receive buffers of all ranks or, if receivers is 1, only in that of the root. The call may
-// be in place, because no other rank accesses this slice.
+// reduceSlice reduces this rank's slice of the buffers in all windows, and stores the result in the
+// receive buffers of all ranks or, if receivers is 1, only in that of the root. The call may be in
+// place, because no other rank accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
 	first, count := m.slice(call)
 	if count == 0 {

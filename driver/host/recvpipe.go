@@ -21,11 +21,11 @@ type recvPipe struct {
 	c      *communicator
 	source int // group rank of the peer
 
-	frame atomic.Uint64 // the number of the last frame read
+	frame atomic.Uint64 // number of the last frame read
 
 	mu       ranked.Mutex[recvPipeMu]
 	incoming map[messageKey]*inbound // messages that have begun or are awaited; guarded by mu
-	begun    uint64                  // number of messages that have begun to arrive; guarded by mu
+	begun    uint64                  // how many messages have begun to arrive; guarded by mu
 }
 
 type messageKey struct {
@@ -47,8 +47,8 @@ type receive struct {
 	claimed atomic.Bool // whether a message has been assigned, so that source and number are set
 	source  int
 	number  uint64
-	// attached reports whether frames are copied directly to the Recv's buffer. Only the Recv's own
-	// thread uses this field.
+	// attached is set if frames are copied directly to the Recv's buffer. Only the thread that runs
+	// the Recv uses this field.
 	attached bool
 	complete atomic.Bool // whether the whole message has been received or err is set
 	err      error
@@ -101,7 +101,7 @@ func (r *receive) run() error {
 	}
 }
 
-// readArrived reads frames that have arrived, until the message is complete.
+// readArrived reads the frames that have arrived, but stops when the message is complete.
 func (r *receive) readArrived() (done bool, err error) {
 	if !r.claimed.Load() {
 		for i := range r.c.messages.recvPipes {
@@ -253,7 +253,8 @@ func (in *recvPipe) drain(wanted *receive) error {
 }
 
 // readFrame copies the data of one frame to the buffer of its Recv or to the heap. It reads each
-// word that the peer has written only once and checks it before use. The caller must hold in.mu.
+// word of the header only once and checks it before use, because the peer might change it. The
+// caller must hold in.mu.
 func (in *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
@@ -341,8 +342,8 @@ func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
 		h.tag, h.total)
 }
 
-// cannotArrive returns an error if the group is strict and no rank can send the Recv's message
-// any more. Without this check, the Recv would keep this rank from reaching the collective that
+// cannotArrive returns an error if the group is strict and no rank can send the Recv's message any
+// more. Without this check, the Recv would prevent this rank from reaching the collective that
 // compares the message counts of all ranks.
 func (r *receive) cannotArrive() error {
 	c := r.c
@@ -359,11 +360,10 @@ func (r *receive) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether a message from the source may still match the Recv. There are two
-// cases: the source has not yet called the collective that follows the Recv, or the first frame
-// of a message that it sent before that collective has not arrived. The source publishes its
-// count of messages before it calls the collective, so mayArrive must read the ticket before the
-// count.
+// mayArrive reports whether a message from the source may still match the Recv. This is possible if
+// the source has not yet called the collective that follows the Recv, or if the first frame of a
+// message that it sent before that collective has not arrived. The source publishes its count of
+// messages before it calls the collective, so mayArrive must read the ticket before the count.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {

@@ -13,32 +13,32 @@ import (
 
 // stream runs work in order.
 //
-// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue until
-// it is empty). An idle stream runs work on the caller's thread, which avoids a goroutine switch
-// for small messages, but it queues work that would have to wait longer for peers. An idle or
-// busy stream can also be capturing: it then records new work while the queued work continues.
+// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue until it
+// is empty). To avoid a goroutine switch for small messages, an idle stream runs work on the
+// caller's thread, unless the work would have to wait longer for peers. An idle or busy stream can
+// also be capturing: it then records new work while the queued work continues.
 //
-// A busy stream without a worker is deferred: the goroutine that queued the work is about to
-// call Synchronize, which runs the work.
+// A busy stream without a worker is deferred: the goroutine that queued the work is about to call
+// Synchronize, which will run it.
 //
-// In each of these states, the stream can have failed. The first work that fails sets err, and
-// the stream skips all work until Synchronize clears err.
+// In each of these states, the stream may have failed: the first work that fails sets err, and the
+// stream skips all later work until Synchronize clears err.
 type stream struct {
 	device *Device
 
 	mu       ranked.Spin[streamMu]
 	queue    []work      // guarded by mu
 	busy     *busyPeriod // nil while idle; guarded by mu
-	deferred bool        // whether the queue is left to Synchronize; guarded by mu
-	err      error       // the failure, until Synchronize returns it; guarded by mu
+	deferred bool        // whether Synchronize will run the queue; guarded by mu
+	err      error       // first error, until Synchronize returns it; guarded by mu
 	reported bool        // whether a call has already returned err; guarded by mu
 	capture  *graph      // guarded by mu
 	closed   bool        // guarded by mu
 }
 
 type busyPeriod struct {
-	over chan struct{} // closed at the end of the period
-	err  error         // the stream's failure at the end; set before over is closed
+	over chan struct{} // closed when the stream becomes idle
+	err  error         // the stream's error at that time; set before over is closed
 }
 
 // Captured reports whether the stream is being captured.
@@ -47,8 +47,8 @@ func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 // Drop closes the stream. A host stream has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit queues work, or records it during a capture. If the stream is idle and quick returns
-// true, which means that the work need not wait, submit runs the work directly.
+// submit queues work, or records it during a capture. If the stream is idle and quick reports that
+// the work need not wait, submit runs the work directly.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,9 +168,9 @@ func (s *stream) launch(p *plan, inline bool) error {
 // launchWait limits how long a launch waits for a busy stream before the collective is queued.
 const launchWait = time.Millisecond
 
-// awaitIdleBriefly waits a short time for the worker to finish. Callers launch work faster than
-// a worker completes it. Without the wait, a stream that was late once would keep its worker,
-// and its queue would keep growing. The caller must hold s.mu, which is released during the
+// awaitIdleBriefly waits a short time for the worker to finish. Callers can launch work faster than
+// a worker completes it, so without the wait, a stream that has fallen behind once would keep its
+// worker, and its queue would keep growing. The caller must hold s.mu, which is released during the
 // wait.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.busy.over
@@ -277,7 +277,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 // Host runs a function in stream order.
 func (s *stream) Host(f func()) error { return s.submit(hostWork(f), never) }
 
-// Synchronize waits until the stream is idle, and returns and clears its failure.
+// Synchronize waits until the stream is idle, and returns and clears its error.
 func (s *stream) Synchronize(ctx context.Context) error {
 	if s.Capturing() {
 		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
@@ -286,9 +286,9 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish waits until the stream is idle, and returns and clears its failure. reported is whether
-// an earlier call has already returned the failure. Concurrent callers all get the failure,
-// because they wait for the same work. A closed stream keeps its failure.
+// finish waits until the stream is idle, and returns and clears its error. reported is true if an
+// earlier call has already returned the error. Concurrent callers all get the error, because they
+// wait for the same work. A closed stream keeps its error.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,8 +324,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 
 // Close waits for the work and returns its first error, unless an earlier call has returned that
 // error. After twice the longest timeout of the device and its groups, Close abandons the work,
-// because a host function of the program may never return. The device's memory then stays
-// mapped.
+// because a function passed to Host may never return. The device's memory then stays mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// TestFailedResumeFailsGroup makes one rank fail to restore its access to a window.
+// TestFailedResumeFailsGroup simulates a rank that cannot restore its access to a window.
 func TestFailedResumeFailsGroup(t *testing.T) {
 	d := newDuo(t)
 	d.connect()

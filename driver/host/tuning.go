@@ -6,9 +6,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// tuning holds the input sizes, in bytes per rank, at which the algorithm changes. They depend
-// only on the number of ranks and the number of their processors, so all ranks choose the same
-// algorithm. The times below were measured on 2 processors (Xeon, 2.3 GHz).
+// tuning holds the input sizes, in bytes per rank, at which the algorithm changes. All ranks choose
+// the same algorithm, because the sizes depend only on the number of ranks and the number of their
+// processors. The times below were measured on 2 processors (Xeon, 2.3 GHz).
 type tuning struct {
 	// eager is the largest input that is staged even though its buffers are in windows. Staging
 	// costs a copy but saves the second barrier of windowed algorithms. If every rank has its own
@@ -27,12 +27,13 @@ type tuning struct {
 	polled int64
 }
 
-// Results of at least streamBytes are written past the caches, because they would not fit into
-// them.
+// Results of at least streamBytes are written with stores that bypass the caches, because they
+// would not fit into them.
 const streamBytes = 8 << 20
 
-// newTuning returns the sizes for a number of ranks and processors. If ranks share processors, the
-// sizes are larger because a barrier then takes as long as copying about 10,000 bytes.
+// newTuning returns the sizes for the given number of ranks and processors. If ranks share
+// processors, the sizes are larger, because a barrier then takes as long as copying about 10,000
+// bytes.
 func newTuning(ranks, processors int) tuning {
 	if ranks > processors {
 		return tuning{eager: 4 << 10, oneShot: 32 << 10, polled: 256 << 10}

@@ -51,12 +51,12 @@
 //     1,600 classes, and in practice a few.
 //
 // An Alloc and a Free of random sizes together cost about 800 instructions, plus stalls at
-// mispredicted branches. A branch on a block's record is the most expensive, because it is
+// mispredicted branches. Branches on a block's record are the most expensive, because they are
 // resolved only when the record has arrived from the second-level cache. Common cases therefore
-// branch on values that are known early. A search derives the size of a block from its bin. A
+// branch on values that are known earlier. A search derives the size of a block from its bin. A
 // Free reads the states of the block's neighbors long before it merges them. Bits and short bags
-// are read and written without a branch. An Alloc after a Free searches before the freed block
-// is merged, so that the processor overlaps the two (see hot.go).
+// are read and written without a branch. An Alloc after a Free searches before the freed block is
+// merged, so that the processor can overlap the two (see hot.go).
 //
 // For comparison, bench_tlsf_test.go contains a bare TLSF without streams, counters and handle
 // checks. On a busy virtual machine, an Alloc and a Free together took 14 ns (TLSF: 26 ns) for one

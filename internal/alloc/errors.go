@@ -8,11 +8,11 @@ import (
 // Errors that a Core's methods return, possibly wrapped.
 var (
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrSize reports a number of bytes that is not positive, that is above MaxSize, or that is not
-	// a multiple of Unit where this is required.
+	// ErrSize reports a number of bytes that is not positive, is above MaxSize, or is not a
+	// multiple of Unit where this is required.
 	ErrSize = errors.New("bad size")
-	// ErrAddress reports a segment address that is not a multiple of Unit, or that is not below
-	// 1<<47, the end of x86-64's user address space. Only the Address policy returns it.
+	// ErrAddress reports a segment address that is not a multiple of Unit or not below 1<<47, the
+	// end of x86-64's user address space. It is returned only under the Address policy.
 	ErrAddress = errors.New("bad segment address")
 	// ErrExhausted reports that all segments added so far would exceed 1<<47 bytes of arena, or
 	// that a Core would have more than 1<<26 blocks or regions.
@@ -40,7 +40,7 @@ type OutOfMemoryError struct {
 	Capacity    int64 // limit of the pool; 0 means no limit
 }
 
-// Error returns the message, with all sizes in bytes.
+// Error describes the request and the memory that is left, in bytes.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {

@@ -14,9 +14,9 @@ const (
 	binCount  = 4096 // 64 words of 64 bits, summarized by one word
 )
 
-// binOf returns the bin of a size in units. A power of two is the last size of its bin rather
-// than the first. The free block of a new segment thus stays in its bin when the first blocks
-// are split off.
+// binOf returns the bin of a size in units. A power of two is the last size of its bin rather than
+// the first, so that the free block of a new segment stays in its bin when the first blocks are
+// split off.
 func binOf(units uint64) int {
 	last := units - 1
 	if last < exactBins {
@@ -31,10 +31,10 @@ func binOf(units uint64) int {
 // not empty. A bin with one size has a bag of blocks. A bin with several sizes has a list of
 // classes, which are ordered by size.
 type index struct {
-	bags    [exactBins]bag // first, so that none crosses a cache line
+	bags    [exactBins]bag // first field, so that no bag crosses a cache line
 	summary uint64
 	words   [binCount / 64]uint64
-	lists   [binCount - exactBins]uint32 // first class of each bin with several sizes, or 0
+	lists   [binCount - exactBins]uint32 // for each bin with several sizes, its first class or 0
 }
 
 // class holds the blocks of one size in a bin with several sizes.
@@ -50,8 +50,8 @@ func (x *index) set(bin uint) {
 	x.summary |= 1 << word
 }
 
-// clearIfEmpty marks a bin as empty if blocks, which is the number of its remaining blocks, is
-// 0. It has no branch, because a branch would be unpredictable.
+// clearIfEmpty marks a bin as empty if the number of its remaining blocks is 0. It has no branch,
+// because a branch would be unpredictable.
 func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
 	w := x.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
@@ -103,8 +103,8 @@ func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64)
 	return f.firstOf(x, x.nextBin(bin+1))
 }
 
-// firstOf returns the smallest block in a bin with several sizes, and its size. Among several
-// smallest blocks, it returns the one with the lowest position. For bin -1, it returns 0, 0.
+// firstOf returns the smallest block in a bin with several sizes, and the block's size. Among
+// blocks of this size, it returns the one with the lowest position. For bin -1, it returns 0, 0.
 func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
@@ -115,9 +115,9 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert adds a free block to an index. It contains an inlined copy of the common case of
-// addKey, because function calls are a large part of the cost of placement. Callers pass the
-// size, because they know it before the block's record is loaded.
+// insert adds a free block to an index. It contains an inlined copy of the common case of addKey,
+// because function calls are a large part of the cost of placement. Callers pass the size, which
+// they know before the block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -230,8 +230,8 @@ func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	return k
 }
 
-// grabClass returns the number of an unused class, whose bag may already have an array. It may
-// reallocate the slice of classes.
+// grabClass returns the number of an unused class, whose bag may still have an array. It may
+// reallocate f.classes.
 func (f *freeBlocks) grabClass() uint32 {
 	if k := f.unused; k != 0 {
 		f.unused = f.classes[k].next

@@ -9,10 +9,10 @@ import (
 // Extent describes a segment in an Inventory. A trimmed segment has 0 bytes.
 type Extent struct {
 	Bytes int64
-	Small bool // whether it serves small requests under Stepped sizing
+	Small bool // whether the segment serves small requests under Stepped sizing
 }
 
-// Range identifies a part of a segment, in bytes.
+// Range is a part of a segment. Offset and Size are in bytes.
 type Range struct {
 	Segment      int32
 	Offset, Size int64

@@ -10,7 +10,7 @@ import "iter"
 // without waiting for another stream.
 type region struct {
 	origin  uint64 // position of the first unit of the segment
-	high    uint64 // high-water mark; at or below the first unit if the whole region is clean
+	high    uint64 // high-water mark; not above the first unit if the whole region is clean
 	ordinal int32  // ordinal of the segment
 	home    uint32 // number of the index that holds its free blocks
 	owner   uint32 // number of its stream; see Number
@@ -27,7 +27,7 @@ type layout struct {
 	freeBlocks
 	segments    []segment
 	regions     []region // by number; index 0 is reserved and means no region
-	spareRegion uint32   // first unused record
+	spareRegion uint32   // head of the list of unused records
 	homes       []*index // large and small index of each stream, by number; nil until needed
 }
 
@@ -97,16 +97,16 @@ func (l *layout) usedEnd(r uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// single returns the first block of a region. It also reports whether that block is free and
-// covers the whole region.
+// single returns the first block of a region, and reports whether it is free and covers the whole
+// region.
 func (l *layout) single(r uint32) (id uint32, free bool) {
 	ring := &l.blocks[l.regions[r].ring]
 	id = ring.next
 	return id, id == ring.prev() && l.blocks[id].state() == Free
 }
 
-// clean lowers the high-water marks of a stream's regions. The stream's queued work must be
-// complete.
+// clean lowers the high-water marks of a stream's regions as far as possible. The stream's queued
+// work must be complete.
 func (l *layout) clean(stream uint32) {
 	for r := range l.regions {
 		if g := &l.regions[r]; g.ring != 0 && g.home/2 == stream {
@@ -120,8 +120,8 @@ func (r *region) reserve(end uint64) {
 	r.high = max(r.high, end)
 }
 
-// absorb merges each wholly clean region into the previous region, and joins neighboring regions
-// of the same stream. takeClean then finds adjacent clean memory as one run.
+// absorb merges each region that is entirely clean into the previous region, and joins neighboring
+// regions of the same stream, so that takeClean finds adjacent clean memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -147,9 +147,9 @@ func (l *layout) whollyClean(r uint32) bool {
 }
 
 // takeClean moves clean memory to a stream, for a request that no free block of the stream can
-// serve. It reports whether there was enough clean memory. It takes the memory from the end of
-// the smallest clean run that is large enough. Among runs of the same size, it chooses the first
-// by segment and offset.
+// serve, and reports whether there was enough. It takes the memory from the end of the smallest
+// clean run that is large enough, and among runs of the same size from the first by segment and
+// offset.
 func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
@@ -176,8 +176,8 @@ func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastSpan returns the last span boundary in a range at which a request can start and still end
-// within the range. It also reports whether there is one.
+// lastSpan returns the last span boundary at which a request can start and still end within the
+// given range, and reports whether there is one.
 func (r *region) lastSpan(low, end, units uint64) (position uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -268,9 +268,9 @@ func (l *layout) setRegion(first, end, r uint32) {
 	}
 }
 
-// join merges a region with the next one, which must belong to the same stream. Only the record
-// of kept, one of the two regions, survives. Because join visits all blocks of the other region,
-// callers pass as kept the region that probably has more blocks.
+// join merges a region with the next one, which must belong to the same stream. kept is the region
+// of the two whose record survives. Because join visits all blocks of the other region, kept should
+// be the region that probably has more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]

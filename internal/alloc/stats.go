@@ -1,6 +1,6 @@
 package alloc
 
-// counts holds the running counters, which are in bytes unless stated otherwise.
+// counts holds the counters from which Stats is computed, in bytes unless stated otherwise.
 type counts struct {
 	live       int   // number of live blocks
 	segments   int   // number of mapped segments

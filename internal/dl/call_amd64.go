@@ -16,8 +16,8 @@ const stepFailed = 1 << 30
 // be on the stack, because the stack may move if C calls back into Go.
 var results = sync.Pool{New: func() any { return new(uintptr) }}
 
-// cgocall runs a C function on a system stack and informs the scheduler. The runtime keeps its
-// name and signature stable for packages that call C without cgo (go.dev/issue/67401).
+// cgocall runs a C function on a system stack and informs the scheduler. The Go runtime keeps the
+// name and signature of cgocall stable for packages that call C without cgo (go.dev/issue/67401).
 //
 //go:linkname cgocall runtime.cgocall
 //go:noescape
@@ -26,8 +26,8 @@ func cgocall(function uintptr, argument unsafe.Pointer) int32
 // callABI0 is the address of the function call in call_amd64.s.
 var callABI0 uintptr
 
-// direct makes a call with up to directArguments arguments. It takes about half as long as
-// general.
+// direct makes a call with up to directArguments arguments, in about half the time that general
+// takes.
 func direct(s Symbol, args []uintptr) uintptr {
 	result := results.Get().(*uintptr)
 	f := frame{function: uintptr(s), result: uintptr(unsafe.Pointer(result))}

@@ -7,7 +7,7 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable in Go's environment and in that of libc, which C libraries read. In a
+// Setenv sets a variable both in Go's environment and in that of libc, which C libraries read. In a
 // program without cgo, os.Setenv changes only Go's environment.
 //
 // Setenv must be called before a library reads the variable, because libraries such as NCCL

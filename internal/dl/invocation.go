@@ -13,11 +13,10 @@ type frame struct {
 	result uintptr
 }
 
-// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Its
-// calls enter C directly. StatusAfter, in contrast, passes its arguments through several
-// functions. Each of these functions costs tens of nanoseconds if the instruction caches are
-// cold, as they are between two calls of a large library. The zero value is not ready. An
-// Invocation is not safe for concurrent use.
+// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Its calls
+// enter C directly, whereas StatusAfter passes its arguments through several functions, each of
+// which costs tens of nanoseconds if the instruction caches are cold, as they are between two calls
+// of a large library. The zero value is not ready. An Invocation is not safe for concurrent use.
 type Invocation struct {
 	frame frame
 	count int

@@ -17,7 +17,7 @@ const (
 	lineBytes = 64 // size of a cache line, the unit of streamed stores
 )
 
-// Hint describes how the destinations will be used. It never changes a value.
+// Hint describes how the destinations will be used. It never changes a result.
 type Hint struct {
 	// Stream requests stores that bypass the caches and do not read the lines that they overwrite.
 	// Such stores are faster for destinations that do not fit into the cache and are not read soon.
@@ -43,8 +43,8 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny implements Reduce for all calls. It is not inlined, so that the stack frame of
-// Reduce does not contain a job.
+// reduceAny is Reduce without the fast path. It is not inlined, so that the stack frame of Reduce
+// does not contain a job.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {

@@ -11,7 +11,7 @@ func (avx2) masks() bool           { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return v(i) }
 
-// v returns the name of the vector register that the command's comment numbers i. x returns the
+// v returns the name of vector register i, as numbered in the comment in main.go. x returns the
 // name of its lower half.
 func v(i int) string { return fmt.Sprintf("Y%d", i) }
 func x(i int) string { return fmt.Sprintf("X%d", i) }
@@ -58,7 +58,7 @@ func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	p.op("JNE", label)
 }
 
-// widen loads a vector of halves; see avx512.widen.
+// widen loads a vector of 16-bit floats; see avx512.widen.
 func (avx2) widen(p *program, k kernel, address string, low, high int) {
 	if k.elem.name == "Float16" {
 		p.op("VCVTPH2PS", address, v(low))
@@ -102,8 +102,8 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, v(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// This is like avx512.lanes, but the blend is selected by the highest bit of each byte in the
-		// mask.
+		// This is like avx512.lanes, but the highest bit of each byte in the mask selects the
+		// blend.
 		p.op("VPMULLW", operand, v(acc), v(10))
 		p.op("VPSRLW", "$8", v(acc), v(acc))
 		p.op("VPAND", operand, v(12), operand)
@@ -124,7 +124,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// longExtreme inverts the highest bits, so that it can compare unsigned integers as if they were
+// longExtreme inverts the highest bits, which lets it compare unsigned integers as if they were
 // signed.
 func (avx2) longExtreme(p *program, k kernel, operand, acc string) {
 	p.op("VPXOR", operand, v(12), v(10))

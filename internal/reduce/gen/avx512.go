@@ -11,7 +11,7 @@ func (avx512) masks() bool           { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return z(i) }
 
-// z returns the name of the vector register that the command's comment numbers i. y returns the
+// z returns the name of vector register i, as numbered in the comment in main.go. y returns the
 // name of its lower half.
 func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
@@ -37,8 +37,8 @@ func (avx512) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, z(15))
 }
 
-// jumpIfNotFinite subtracts each accumulator from itself, which gives zero if the value is
-// finite and otherwise a NaN.
+// jumpIfNotFinite subtracts each accumulator from itself, which gives zero if the value is finite,
+// and a NaN if not.
 func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -64,8 +64,8 @@ func (avx512) fetch(p *program, k kernel, address, register string, how access) 
 	p.op(move, address, register)
 }
 
-// widen loads a vector of halves into two registers of float32. For Float16, the registers get
-// the lower and the upper half of the vector. For BFloat16, they get the even and the odd
+// widen loads a vector of 16-bit floats into two registers of float32. For Float16, the registers
+// get the lower and the upper half of the vector. For BFloat16, they get the even and the odd
 // elements, because this avoids a shuffle.
 func (s avx512) widen(p *program, k kernel, address string, low, high int, how access) {
 	if how == masked {
@@ -131,8 +131,8 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
 		p.op("VMOVAPS", z(10), z(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// The first product is that of the even bytes, and the shifted product is that of the odd
-		// bytes. The last instruction combines the two.
+		// The first product is that of the even bytes, the shifted product is that of the odd
+		// bytes, and the last instruction combines the two.
 		p.op("VPMULLW", operand, z(acc), z(10))
 		p.op("VPSRLW", "$8", z(acc), z(acc))
 		p.op("VPANDD", operand, z(12), operand)
@@ -143,7 +143,7 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// jumpIfNaN compares accumulators in pairs. Two lanes are unordered if either is a NaN.
+// jumpIfNaN compares accumulators in pairs: two lanes are unordered if either is a NaN.
 func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 	const ordered = "$7"
 	n := k.registers(units)

@@ -23,8 +23,8 @@ const (
 	streamed        // bypassing the caches
 )
 
-// vectors generates code for one instruction set. A unit is one vector in memory. It has one
-// accumulator, or two if its elements are halves. Addresses are assembler operands.
+// vectors generates code for one instruction set. A unit is one vector in memory, which has one
+// accumulator, or two if its elements are 16-bit floats. Addresses are assembler operands.
 type vectors interface {
 	name() string
 	bytes() int      // size of a vector
@@ -96,8 +96,8 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// finalStep reports whether the kernel can divide or multiply after the accumulation, as
-// averages require.
+// finalStep reports whether the kernel can divide or multiply after the accumulation, as is
+// necessary for averages.
 func (k kernel) finalStep() bool { return k.elem.float && k.op.name == "Sum" }
 
 func (k kernel) units() int {
@@ -131,10 +131,10 @@ func assemble(set vectors) []byte {
 	return p.Bytes()
 }
 
-// entry writes the function that Go calls. This function jumps to a kernel, which returns to Go.
-// If the thread has different arithmetic settings, the function instead changes the settings,
-// calls the kernel, and restores the settings. It saves them in the stack space of arguments
-// that it has already read.
+// entry writes the function that Go calls. This function jumps to a kernel, which returns to Go. If
+// the thread has unusual arithmetic settings, however, the function saves and changes the settings,
+// calls the kernel, and restores them. It saves the settings in the stack space of arguments that
+// it has already read.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n", set.name())
@@ -248,8 +248,7 @@ func lastLanes(p *program, set vectors, k kernel) {
 	p.op("KMOVQ", "AX", "K1")
 }
 
-// stage generates the code that processes the given number of units of all sources and
-// destinations.
+// stage generates the code that processes one block of the given number of units.
 type stage struct {
 	*program
 	late   *program // code that is placed after the return
@@ -260,10 +259,10 @@ type stage struct {
 	access access
 }
 
-// pairs writes loops over blocks for the most common shapes, which are two sources and one or
-// two destinations. For other shapes, the code falls through. These loops keep the pointers in
-// registers, which for one destination is up to a third faster in the L1 cache. For two
-// destinations, storing vectors alternately is 7 % faster in the L2 cache.
+// pairs writes loops over blocks for the most common calls, which have two sources and one or two
+// destinations. For other calls, the code falls through. The loops keep the pointers in registers,
+// which makes calls with one destination up to a third faster if the data is in the L1 cache.
+// Storing vectors to two destinations alternately is 7 % faster if the data is in the L2 cache.
 func (s *stage) pairs() {
 	s.op("CMPQ", "R9", "$2")
 	s.op("JNE", "block")
@@ -286,9 +285,9 @@ func (s *stage) pairs() {
 	s.late.Write(later.Bytes())
 }
 
-// pair writes one of these loops. Unless results must first be packed, the loop stores them
-// before it checks for NaNs, so that loads and stores alternate. If there are NaNs, it stores
-// the results again.
+// pair writes one of the loops of pairs. Unless results must first be packed, the loop stores them
+// before it checks for NaNs, so that loads and stores alternate. If there are NaNs, it stores the
+// results again.
 func (s *stage) pair(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -358,8 +357,8 @@ func (s *stage) write() {
 	s.store()
 }
 
-// clear replaces NaNs with the canonical NaN. If there are any, it stores the given results
-// again. One check for NaNs covers the whole block.
+// clear replaces NaNs with the canonical NaN and, if there are any, stores the given results again.
+// One check for NaNs covers the whole block.
 func (s *stage) clear(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
@@ -376,8 +375,8 @@ func (s *stage) clear(label string, results []string) {
 }
 
 // prefetch prefetches a line that a later block will load. Kernels for 16-bit floats execute so
-// much code per line that the processor does not prefetch the next lines in time. For other
-// types, a prefetch would only cost time.
+// much code per line that the processor does not prefetch the next lines in time. Kernels for other
+// types do not prefetch, because that would only cost time.
 func (s *stage) prefetch(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.access == whole {
@@ -385,8 +384,8 @@ func (s *stage) prefetch(address string) {
 	}
 }
 
-// final writes the step after the accumulation. Code for rare cases is placed after the return.
-// If no such case occurs, the only branch taken is the one to the next block.
+// final writes the step after the accumulation. Code for rare cases is placed after the return, so
+// that in the common case, the only branch taken is the one to the next block.
 func (s *stage) final() {
 	s.op("TESTL", "$6", "BX")
 	s.op("JNE", s.prefix+"Multiply")
