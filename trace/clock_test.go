@@ -7,8 +7,8 @@ import (
 
 func (c *clock) countsTicks() bool { return c.limit > 0 }
 
-// TestClockFollowsSystem compares the clock with the system's clock. It runs for long enough
-// that the clock begins to count ticks.
+// TestClockFollowsSystem compares the clock with the system's clock for long enough that the clock
+// begins to count ticks.
 func TestClockFollowsSystem(t *testing.T) {
 	c := clock{start: time.Now()}
 	var before, previous uint64

@@ -194,8 +194,8 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// TestTraceOfEarlierProcessIsKept creates a trace in a folder that contains the trace of an
-// earlier process with the same process id. This happens in containers.
+// TestTraceOfEarlierProcessIsKept creates a trace in a folder that contains the trace of an earlier
+// process with the same process id, as can happen in containers.
 func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 	folder, earlier := t.TempDir(), t.TempDir()
 	w, err := trace.Create(earlier, trace.Options{Rank: 1, Size: 2, Records: 1})
@@ -251,7 +251,7 @@ func TestCreateRefusesLinkWithSlash(t *testing.T) {
 	}
 }
 
-// TestNamesBeyondTheirBits records more names than a record has numbers for.
+// TestNamesBeyondTheirBits records more names than the bits of a record can number.
 func TestNamesBeyondTheirBits(t *testing.T) {
 	folder := t.TempDir()
 	s := create(t, folder, trace.Options{Size: 1, Records: 1 << 18})
@@ -278,7 +278,7 @@ func TestTextsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that Parse and Redact accept any file or return an error that wraps
+// FuzzParse checks that Parse and Redact either accept a file or return an error that wraps
 // ErrFormat.
 func FuzzParse(f *testing.F) {
 	folder := f.TempDir()
@@ -340,7 +340,7 @@ func TestRecordsKeepAllValues(t *testing.T) {
 }
 
 // TestOrderOfPoolsAndGroups records events of two pools and a group in a random order. For each
-// pool, a reader must return the events of the pool and the group in the order in which they
+// pool, a reader must return the events of that pool and of the group in the order in which they
 // were recorded.
 func TestOrderOfPoolsAndGroups(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -6,9 +6,9 @@
 // package provides. Tests access device memory only through Stream.Copy and Stream.Fill, because
 // the host may be unable to access it directly.
 //
-// As an example, this package's own tests contain the smallest backend that passes.
+// As an example, this package's tests contain a minimal backend that satisfies the contract.
 //
-// Tests never sleep. If a wait must end because of its deadline, the test lets the deadline
-// expire and checks the error. If a wait must end for any other reason, its deadline is so long
-// that it expires only if the test fails; the wait then returns the wrong kind of error.
+// Tests never sleep. If a wait is expected to time out, the test lets the deadline expire and
+// checks the error. If a wait is expected to end for any other reason, its deadline is so long that
+// it expires only if the test fails, in which case the wait returns the wrong kind of error.
 package drivertest

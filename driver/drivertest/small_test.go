@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is the smallest backend that passes the contract. It serves as an example
-// for new backends. All its ranks are goroutines of one process, and all data passes through the
+// The small backend is a minimal backend that satisfies the contract. It serves as an example for
+// new backends. All its ranks are goroutines of one process, and all data passes through the
 // control plane. This file implements the device and the memory; small_stream_test.go implements
 // streams, and small_group_test.go communicators.
 

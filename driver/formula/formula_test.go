@@ -134,8 +134,8 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestAverageOfLargestNumbersIsFinite averages the largest elements. Because rounding is
-// monotonic, averages of smaller finite elements are then also finite.
+// TestAverageOfLargestNumbersIsFinite averages the largest elements. If their average is finite, so
+// are averages of smaller elements, because rounding is monotonic.
 func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	for dt, largest := range map[driver.DataType]uint64{
 		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,

@@ -5,7 +5,7 @@ package alloc
 func (l *layout) merge(x *index, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // at least one is large (the OR may exceed exactBins in other cases too)
+	if (p.span|n.span)>>idBits > exactBins { // true if either is large
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {

@@ -3,7 +3,7 @@ package alloc
 // roundUp returns the smallest multiple of step, a power of two, that is at least n.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 if small segments serve requests of a rounded size, and otherwise 0. A
+// smallBit returns 1 if requests of a rounded size are served from small segments, and 0 if not. A
 // stream's small index follows its large one, so callers add the bit to the number of the large
 // index.
 func (c *Config) smallBit(rounded int64) uint32 {

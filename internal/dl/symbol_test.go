@@ -61,7 +61,7 @@ func TestCWritesGoMemory(t *testing.T) {
 	}
 }
 
-// growStack makes the goroutine's stack grow and thus move.
+// growStack makes the goroutine's stack grow, which moves it.
 func growStack(n int) byte {
 	var frame [1024]byte
 	frame[n%len(frame)] = byte(n)

@@ -7,12 +7,12 @@ import (
 
 //go:generate go run ./gen
 
-// active is the level in use. It is the best level that this processor supports, and only tests
-// change it.
+// active is the level in use: the best level that this processor supports, unless a test changes
+// it.
 var active = detect()
 
-// reduceAVX512 reduces the bytes in [from, to) with a kernel. last describes the division. It
-// may be nil if the flags request no division.
+// reduceAVX512 reduces the bytes in [from, to) with a kernel. last is the division, which may be
+// nil if the flags request none.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
@@ -33,9 +33,9 @@ func fence()
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with IEEE 754 arithmetic and then restores the thread's settings. The
-// settings may differ because a thread that Go did not create may flush subnormal numbers to
-// zero. Kernels change and restore the settings themselves.
+// portably runs portable with IEEE 754 arithmetic and then restores the thread's settings, because
+// a thread that Go did not create may flush subnormal numbers to zero. Kernels change and restore
+// the settings themselves.
 func portably(j *job, from, to int) {
 	if !j.t.Float() {
 		portable(j, from, to)

@@ -261,7 +261,8 @@ var specials = map[DataType][]uint64{
 	},
 }
 
-// draw returns a special value, random bits, or a value near 1, which makes operations round.
+// draw returns a special value, random bits, or a value near 1, with which most operations must
+// round.
 func draw(r *rand.Rand, t DataType) uint64 {
 	switch special := specials[t]; r.IntN(3) {
 	case 0:
@@ -333,8 +334,8 @@ func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
 	return buffers
 }
 
-// guarded is a buffer at a chosen distance from a line boundary. It is surrounded by bytes that
-// must not change.
+// guarded is a buffer at a given distance from a line boundary, surrounded by bytes that must not
+// change.
 type guarded struct {
 	all  []byte
 	data []byte

@@ -60,8 +60,8 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// mark precedes each kernel in the output of the preprocessor. The table is made from this
-// output rather than from the sources, because macros generate the kernels' names.
+// mark precedes each kernel in the output of the preprocessor. The table is generated from this
+// output rather than from the sources, because macros generate the names of kernels.
 const mark = "SOFTGPU_KERNEL"
 
 var kernelName = regexp.MustCompile(`\b` + mark + `\s+(\w+)\s*\(`)
