@@ -99,8 +99,8 @@ func assign(claims []message.Claim[*receive]) {
 }
 
 // errUnmatched returns an error if a message had no Recv, if a Recv had no message, or if a peer
-// left before it had read its messages. It is called after this rank has left the group, so a peer
-// that sends to this rank later notices this and reports its message itself.
+// left before it had read its messages. It is called after this rank has left the group, so peers
+// that send to this rank afterwards notice that it has left, and report those messages.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
