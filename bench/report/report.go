@@ -19,7 +19,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes the times of batches, which are in nanoseconds per operation.
+// Summarize summarizes the times of batches. perOp is in nanoseconds per operation.
 func Summarize(perOp []float64) Summary {
 	sorted := slices.Sorted(slices.Values(perOp))
 	n := len(sorted)
@@ -107,8 +107,8 @@ func (r *Report) NoteWorst() {
 	}
 }
 
-// Half returns "in-place" or "out-of-place", after the two halves of each row that nccl-tests
-// prints.
+// Half returns "in-place" or "out-of-place". These are the names that nccl-tests uses for the two
+// halves of each row in its output.
 func (r *Result) Half() string {
 	if r.Params["in_place"] == true {
 		return "in-place"

@@ -69,8 +69,8 @@ type collectiveFlags struct {
 	prove      proof.Prover
 }
 
-// parseUnscaledOp parses the name of a reduction that needs no factor, because the benchmark passes
-// none.
+// parseUnscaledOp parses the name of a reduction. It rejects reductions that need a factor, because
+// the benchmark does not pass one.
 func parseUnscaledOp(name string) (symmem.ReduceOp, error) {
 	op, err := driver.ParseReduceOp(name)
 	if err == nil && op.Scales() {
@@ -215,7 +215,8 @@ func (f *collectiveFlags) parseSizes() (err error) {
 	return nil
 }
 
-// parseNames parses the flags with named values. worldsGiven reports whether the user set --worlds.
+// parseNames parses the flags whose values are names. worldsGiven reports whether the user set
+// --worlds.
 func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {

@@ -39,8 +39,8 @@ type runningProgram struct {
 type place struct{ segment, offset int64 }
 
 // TestDiffOfRunningPrograms runs random programs with traces on several ranks. In half of the
-// programs, one rank differs from a random point on. diff must find the first request or place that
-// differs in each of these, and must find no difference in the others.
+// programs, one rank differs from a random point on, and diff must find the first request or place
+// that differs. In all other programs, diff must find no difference.
 func TestDiffOfRunningPrograms(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

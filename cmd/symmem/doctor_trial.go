@@ -13,8 +13,8 @@ import (
 )
 
 // trialSizes lists the sizes of the trial's calls: a small one for latency and a large one for
-// bandwidth. The segment has the large size. The number of timed calls of each size is given by
-// repeats; the same number of untimed calls precedes them.
+// bandwidth, which is also the size of the segment. At each size, the trial times repeats calls,
+// after the same number of untimed calls.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -190,8 +190,8 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time returns the time of a call in microseconds. It fills the buffer with zeros, so that sums
-// cannot overflow.
+// time returns the time of a call in microseconds. It first fills the buffer with zeros, so that
+// sums cannot overflow.
 func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
 		return 0, err
@@ -216,8 +216,8 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove records the kernel that performed a call. It searches NCCL's log for that kernel, except
-// for the log's first skip launches.
+// prove searches NCCL's log for the kernel that performed a call, and records that kernel. It
+// ignores the first skip launches in the log.
 func (t *trial) prove(c *doctor.TrialCall, skip int) {
 	if !t.rankZero.Logged || c.Path == symmem.PathDirect.String() {
 		return

@@ -83,8 +83,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of those jobs in folders that have a running rank. If folders is
-// empty, it considers all jobs of this user.
+// readStatus returns the status of the jobs in the given folders, except for jobs that have no
+// running rank. If folders is empty, it considers all jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		var err error

@@ -27,7 +27,7 @@ var advices = []advice{
 		kind:      "command",
 		reference: regexp.MustCompile(`\bsymmem ([a-z][a-z-]+)`),
 		exists:    func(_ *testing.T, files []*file) []string { return commandsOf(files) },
-		// Verbs in sentences about symmem.
+		// Words that follow the name symmem in sentences.
 		others: []string{
 			"against", "completion", "deregisters", "does", "finds", "has", "inserts", "instead", "is",
 			"keeps", "makes", "never", "puts", "run", "sends", "sets", "starts", "takes", "uses",
@@ -102,8 +102,8 @@ var advices = []advice{
 	},
 }
 
-// TestAdviceInMessagesExists checks the string literals in Go code that have several words, such as
-// errors, reports and help. A Python test (test_advice.py) does the same for Python.
+// TestAdviceInMessagesExists checks all string literals in Go code that consist of several words,
+// such as errors, reports and help. A Python test (test_advice.py) does the same for Python.
 func TestAdviceInMessagesExists(t *testing.T) {
 	files := load(t)
 	texts := literals(files)
@@ -126,7 +126,7 @@ func TestAdviceInMessagesExists(t *testing.T) {
 	}
 }
 
-// literals returns, as findings, the string literals outside of tests that have several words.
+// literals returns a finding for each string literal outside of tests that has several words.
 func literals(files []*file) []finding {
 	var all []finding
 	for _, f := range files {

@@ -22,7 +22,7 @@ func describesCode(page string) bool {
 		strings.HasPrefix(page, "docs/design/") || strings.HasPrefix(page, "docs/extending/")
 }
 
-// lostNames finds those names of code on the pages that do not occur in the sources.
+// lostNames finds names of code that occur on the pages but not in the sources.
 func lostNames(all pages) (found []finding) {
 	words := map[string]bool{}
 	for name, text := range all {

@@ -12,7 +12,7 @@ const BuiltinOrigin = "built-in table"
 // the H100 has the same links.
 var hopper = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere lists devices that have links of the same kind as those of hopper, at half their speed.
+// ampere lists devices that have the same kind of links as those in hopper, at half the speed.
 var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
 // Builtin returns the table for a device that has not been tuned. The host backend always uses the

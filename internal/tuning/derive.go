@@ -116,7 +116,8 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 func (t times) bytes() Size { return t[0].Bytes }
 
 // prefer returns the path at a size, given the path of the next smaller size. If the points of the
-// size disagree, base wins, because a table must not make calls slower than they are without it.
+// size disagree, base wins, because a table must not make calls slower than they would be without
+// it.
 func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
@@ -157,7 +158,7 @@ func (c comparison) faster(p Point) Path {
 	}
 }
 
-// threshold returns the largest size that takes the path of the lower of two sizes.
+// threshold returns the largest size at which calls still take the path of the smaller size.
 func (c comparison) threshold(lower, upper times) Size {
 	lowGain, highGain := c.meanGain(lower), c.meanGain(upper)
 	low, high := lower.bytes(), upper.bytes()
@@ -169,7 +170,8 @@ func (c comparison) threshold(lower, upper times) Size {
 	return min(max(roundDown(crossing), low), high-1)
 }
 
-// roundDown rounds down to a multiple of a quarter of a power of two, which is easier to read.
+// roundDown rounds down to a multiple of a quarter of a power of two, to make tables easier to
+// read.
 func roundDown(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)

@@ -46,7 +46,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first, because the format of all others depends on it.
+// version holds the field that Decode reads first, because it determines the format of the others.
 type version struct {
 	Version *int `json:"version"`
 }

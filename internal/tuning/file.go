@@ -12,8 +12,8 @@ import (
 const maxFileBytes = 16 << 20
 
 // ReadFile reads a table from a file. Errors of system calls wrap an *fs.PathError; errors about
-// the contents do not. Devices and pipes are rejected, because they may have no end and every rank
-// of a machine reads the file.
+// the contents do not. Devices and pipes are rejected, because a device may have no end, and a pipe
+// cannot be read by every rank of a machine.
 func ReadFile(name string) (*Table, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for its writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)

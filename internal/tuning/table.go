@@ -203,8 +203,8 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
-// Reason records why a path was chosen. To keep choosing cheap, the text is formatted only when
-// String is called.
+// Reason records why a path was chosen. Its text is formatted only when String is called, so that
+// choosing a path stays cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule

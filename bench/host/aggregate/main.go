@@ -1,4 +1,4 @@
-// Command aggregate converts the rows that bench/host/peers.sh prints to tables.
+// Command aggregate makes tables of the rows that bench/host/peers.sh prints.
 //
 //	aggregate rows LABEL < report.json   print the report of "symmem bench collective --json" as rows
 //	aggregate table FILE                 print all rows of a file as Markdown tables

@@ -37,7 +37,7 @@ func compareKeys(a, b rowKey) int {
 // launches holds the median of each launch of a benchmark, by key and label, in microseconds.
 type launches struct {
 	times map[rowKey]map[string][]float64
-	// dropped counts the rows of launches during which the machine changed or was busy.
+	// dropped counts the rows that were ignored because the machine changed or was busy.
 	dropped int
 }
 

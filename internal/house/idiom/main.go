@@ -6,7 +6,8 @@
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
 // FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project to compare it with.
-// The columns are the z-score, the number of occurrences in FOLDER and in all OTHER, and the word.
+// The columns are the z-score, the number of occurrences in FOLDER, the number of occurrences in
+// all OTHER trees, and the word.
 package main
 
 import (

@@ -36,8 +36,8 @@ func (k key) String() string {
 // may describe the crash.
 const noOutcome = "run"
 
-// tally counts finished tests. If a test has subtests, only those are counted. Subtests without a
-// name are trials of a single test, and count as that test.
+// tally counts finished tests. If a test has subtests, only the subtests are counted. Subtests
+// without a name are trials of a single test, and count as that test.
 type tally struct {
 	outcome map[key]string
 	output  map[key][]byte
@@ -109,8 +109,8 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether the outcome of k is included in the counts. That of a package is included
-// only if the package crashed.
+// counts reports whether the outcome of k is included in the counts. The outcome of a package is
+// included only if the package crashed.
 func (t *tally) counts(k key) bool {
 	if k.test == "" {
 		return t.crashed(k.pkg)

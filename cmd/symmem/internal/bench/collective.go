@@ -33,9 +33,9 @@ type Collective struct {
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds at each check level. Their batches are combined, because each
-	// world has its memory at other addresses, which can change the time of small messages by a
-	// tenth.
+	// Worlds is the number of worlds to open at each check level. Their batches are combined, because
+	// the time of small messages can differ by a tenth between worlds whose memory is at different
+	// addresses.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
@@ -45,12 +45,12 @@ type Collective struct {
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm is set after the first measurement, when the processors have reached their full clock.
+	// warm is set after the first measurement, when the processors run at full speed.
 	warm bool
 }
 
-// bufferBytes returns the size of a buffer for calls of up to largest bytes. The buffer has room
-// for calls whose size is rounded up to a whole number of elements for each rank.
+// bufferBytes returns the size of a buffer for calls of up to largest bytes. It includes space for
+// rounding the size of a call up to a whole number of elements for each rank.
 func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
@@ -174,7 +174,7 @@ func (o *Collective) choices(
 	return []symmem.PathChoice{o.Path}, "", err
 }
 
-// ratios divides the times of one runner's batches by those of another's, pairwise.
+// ratios divides each dividend by the divisor with the same index.
 func ratios(dividends, divisors []float64) []float64 {
 	all := make([]float64, min(len(dividends), len(divisors)))
 	for i := range all {

@@ -63,8 +63,7 @@ func (o *Collective) result(
 }
 
 // compare makes the fastest path the baseline of a result. auto holds the times with PathAuto. The
-// ratio is the median of the ratios of adjacent batches, because drift does not affect those
-// ratios.
+// result's ratio is the median of the ratios of adjacent batches, which drift does not affect.
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
@@ -87,6 +86,6 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 	}
 }
 
-// SlowerThanPlain is the upper limit for the time on a path that the tuning table chooses,
-// relative to the plain path.
+// SlowerThanPlain is the largest permitted ratio of the time on the path that the tuning table
+// chooses to the time on the plain path.
 const SlowerThanPlain = 1.02

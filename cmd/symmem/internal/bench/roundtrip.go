@@ -96,8 +96,8 @@ func await(word *uint64, want uint64) {
 	}
 }
 
-// onProcessor runs f on a new OS thread that is bound to a processor. If the thread cannot be
-// bound, f runs anyway, because the other goroutine waits for it.
+// onProcessor runs f on a new OS thread that is bound to a processor. It runs f even if the thread
+// cannot be bound, because the other goroutine waits for f.
 func onProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

@@ -97,8 +97,8 @@ func (o *Tune) report(format string, args ...any) {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noise returns the random error of the median of ratios, in percent. It uses logarithms because
-// they give delays of either path the same weight.
+// noise returns the random error of the median of ratios, in percent. It computes the error from
+// logarithms, so that delays of either path have the same weight.
 func noise(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0

@@ -57,7 +57,7 @@ func (t *tuner) run(ctx context.Context) error {
 }
 
 // rules derives the rules for an operation from the new times and from the base table's times for
-// other sizes. A kind of memory without new times gets no rule.
+// other sizes. It returns no rule for a kind of memory that has no new times.
 func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.registered.rt
 	info := rt.Device()
@@ -111,7 +111,7 @@ type points struct{ windows, direct, anywhere []tuning.Point }
 // outside windows. The actual limit is the group's exchange memory, which is always smaller.
 const maxOutsideBytes = 64 << 20
 
-// measure measures an operation out of place and, if it is supported, in place.
+// measure measures an operation out of place and, if supported, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	times, last := &points{}, int64(0)
 	if !op.hasBuffers() {
@@ -226,9 +226,9 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of the paths, which are in nanoseconds per call. NoisePercent is
-// the noise of a ratio of times. If the direct path was measured, it is the ratio of the faster of
-// plain and window to direct; otherwise, it is the ratio of plain to window.
+// newPoint summarizes the times of the paths, which are in nanoseconds per call. If the direct path
+// was measured, NoisePercent is the noise of the ratio of the faster of plain and window to direct;
+// otherwise, it is the noise of the ratio of plain to window.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -244,8 +244,8 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	return p
 }
 
-// microseconds returns the median of perOp, which is in nanoseconds, converted to microseconds. It
-// returns 0 if perOp is nil.
+// microseconds converts the median of perOp from nanoseconds to microseconds. It returns 0 if perOp
+// is nil.
 func microseconds(perOp []float64) float64 {
 	if perOp == nil {
 		return 0

@@ -12,9 +12,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// registersBuffers reports whether the buffers for a path are registered before measuring. Buffers
-// for the plain path stay outside windows, and with auto, the first collective registers the
-// buffers.
+// registersBuffers reports whether the buffers for a path are registered before measuring. With the
+// plain path, buffers are never registered; with PathAuto, the first collective registers them.
 func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // world holds this rank's Runtime at a check level, with a pair of buffers.
@@ -29,8 +28,8 @@ type world struct {
 	path *symmem.PathChoice
 }
 
-// BindRank binds this process to its rank's processor. It preserves GOMAXPROCS, because the host
-// backend derives from it how many processors the ranks share.
+// BindRank binds this process to its rank's processor. It preserves the value of GOMAXPROCS, from
+// which the host backend derives how many processors the ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -218,8 +217,8 @@ func (w *world) openOutside(ctx context.Context, o *Collective) (*world, error) 
 	return w.newOutsideWorld(ctx, o, bytes)
 }
 
-// withoutGraphs sets c.GraphOps to 0, so that calls are measured one by one, if the backend does
-// not support capture.
+// withoutGraphs sets c.GraphOps to 0 if the backend does not support capture. Calls are then
+// measured one by one.
 func (w *world) withoutGraphs(c *Collective) error {
 	if c.GraphOps == 0 {
 		return nil

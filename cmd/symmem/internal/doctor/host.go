@@ -31,7 +31,7 @@ type Host struct {
 	SharedPages string `json:"shmem_enabled,omitempty"`
 	// MaxMaps is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
-	// The following fields hold the errors of system calls, or "" for those that work.
+	// Each of the following fields holds the error of a system call, or "" if the call works.
 	Memfd      string `json:"memfd_error,omitempty"`
 	Futex      string `json:"futex_error,omitempty"`
 	Membarrier string `json:"membarrier_error,omitempty"`

@@ -38,10 +38,10 @@ const (
 	// minAddresses is twice the address space that a pool's arena should have (1 TiB), because NCCL's
 	// windows need as much address space as the arena.
 	minAddresses = int64(2) << 40
-	// minLocked is less than what any RDMA network card pins.
+	// minLocked is less than the amount of memory that any RDMA network card needs to pin.
 	minLocked = int64(64) << 20
-	// minFiles is low for a rank on a large machine, because the rank needs one descriptor for each
-	// segment of each peer.
+	// minFiles is the number of files below which a rank on a large machine may run out of
+	// descriptors, because the rank needs one descriptor for each segment of each peer.
 	minFiles = 1024
 )
 

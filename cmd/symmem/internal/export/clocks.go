@@ -155,7 +155,8 @@ func measureClocks(ranks []rankTrace, all []samples) []Clock {
 	return clocks
 }
 
-// compare returns the second clock's offset from the first, its spread, and the number of calls.
+// compare returns the offset of the second clock from the first, the spread of the offset, and the
+// number of calls.
 func compare(first, second samples) (offset, spread int64, calls int) {
 	var differences []int64
 	for key, left := range second {

@@ -272,7 +272,7 @@ func TestSnapshots(t *testing.T) {
 	agree(t, folder, 1200)
 }
 
-// agree checks that the files in a folder can be read and that the ranks agree in the given number
+// agree checks that the files in a folder can be read, and that the ranks agree on the given number
 // of requests.
 func agree(t *testing.T, folder string, requests int) {
 	t.Helper()
@@ -290,9 +290,9 @@ func agree(t *testing.T, folder string, requests int) {
 	}
 }
 
-// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks. Only rank 1 uses a pool
-// without a domain, before the pool that both ranks use. That pool must have the same number on
-// both ranks.
+// TestPoolsWithoutDomainAreNotCompared exports snapshots of two ranks. Rank 1 first uses a pool
+// without a domain, which rank 0 does not use. The pool that both ranks use must nevertheless have
+// the same number on both.
 func TestPoolsWithoutDomainAreNotCompared(t *testing.T) {
 	folder := t.TempDir()
 	for rank := range 2 {

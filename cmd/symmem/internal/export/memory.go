@@ -49,7 +49,7 @@ type block struct {
 
 const (
 	firstAddress = int64(1) << 40
-	// unseenRoom is the distance from a segment of unknown size to the next address.
+	// unseenRoom is the distance from a segment of unknown size to the next segment.
 	unseenRoom = int64(64) << 30
 	// pageBytes is the alignment of segments.
 	pageBytes = int64(2) << 20

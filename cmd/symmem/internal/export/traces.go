@@ -40,8 +40,8 @@ type group struct {
 	ranks []int // members in ascending order
 	// first is the earliest event number from which every trace contains all of the group's events.
 	first uint64
-	// messages is set if the group has Sends or Recvs. The ranks then number the same collective
-	// differently.
+	// messages is set if the group has Sends or Recvs. In such a group, different ranks may give the
+	// same collective different numbers.
 	messages bool
 }
 
@@ -81,8 +81,8 @@ func Open(paths []string) (*Traces, error) {
 	return t, nil
 }
 
-// selectWorld returns the traces of the lowest-numbered world. It adds a note about each of the
-// others.
+// selectWorld returns the traces of the lowest-numbered world. It adds a note about each other
+// world.
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	first := all[0].World
 	for _, s := range all {
@@ -187,7 +187,7 @@ func (t *Traces) addNotes() {
 	}
 }
 
-// complete reports whether every trace goes back to its first event.
+// complete reports whether every trace still contains its first event.
 func (t *Traces) complete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
 }

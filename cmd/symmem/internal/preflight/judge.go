@@ -94,7 +94,7 @@ func (j *judge) machines() {
 const adviceRank = "look at this rank's output and at its GPU and node; exclude them if it repeats"
 
 // missing adds a fault for each rank without a result, unless that rank may have been stopped
-// because of another one.
+// because of another rank.
 func (j *judge) missing() {
 	for rank, a := range j.results {
 		isFirst := rank == j.First || j.First < 0 && j.Collected
@@ -124,7 +124,7 @@ func (j *judge) accusers(rank int) (all []*RankResult) {
 func (j *judge) isBlamed(rank int) bool { return len(j.accusers(rank)) > 0 }
 
 // errors judges the ranks' errors. An error that blames no other rank is the rank's own fault,
-// unless it was caused by the deadline of the whole preflight. A rank with a result is judged late
+// unless it was caused by the deadline of the whole preflight. A rank with a result counts as late
 // if it is blamed by more than half of the other ranks that report errors.
 func (j *judge) errors() {
 	for rank, a := range j.results {

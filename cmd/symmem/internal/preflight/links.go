@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// The sizes of messages in bytes. Messages are so large that a link's speed matters more than the
-	// time to start a message.
+	// The sizes of messages in bytes. They are large enough that a link's speed matters more than the
+	// time it takes to start a message.
 	hostBytes, gpuBytes = 1 << 20, 4 << 20
 	// linkRepeats is the number of timed messages in each direction. The result is their mean, so
 	// that a process that is sometimes stopped or throttled appears slow.

@@ -50,7 +50,7 @@ func (r *Report) WriteMetrics(path string) error {
 	return nil
 }
 
-// label makes text valid UTF-8, which label values must be.
+// label replaces invalid UTF-8, because the values of labels must be valid.
 func label(text string) string { return strings.ToValidUTF8(text, "?") }
 
 func rankLabel(ranks []int) (text string) {

@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// Kind is the kind of part that is to blame for a fault, and thus has to be repaired or replaced.
+// Kind is the kind of component that is to blame for a fault.
 type Kind string
 
-// The kinds of faults, in the order of reports.
+// The kinds of faults, in the order in which reports list them.
 const (
 	// KindNode blames a machine: a system call, the driver or a library.
 	KindNode Kind = "node"

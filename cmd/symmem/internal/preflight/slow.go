@@ -36,8 +36,8 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 	return slow
 }
 
-// blameSlowLinks determines the causes of slow links. It returns the ranks that have mostly slow
-// links, and the slow links between other ranks. all holds all links.
+// blameSlowLinks determines the causes of slow links. It returns the ranks most of whose links are
+// slow, and the slow links between other ranks. all holds all links.
 func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 	total := map[int]int{}
 	for _, l := range all {

@@ -104,7 +104,7 @@ func TestRecorderReadsLog(t *testing.T) {
 	if log, err := r.Read(); err != nil || len(log) != 0 {
 		t.Errorf("before the first line, Read = %+v, %v; want an empty log", log, err)
 	}
-	// No file would remain if the process were killed now.
+	// The log is an unnamed file, so nothing would remain if the process were killed now.
 	if remaining, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
 		t.Errorf("the folder contains %v, %v; want nothing", remaining, err)
 	}

@@ -37,8 +37,8 @@ func (c *Config) Options() symmem.Options {
 	return o
 }
 
-// FirstSegment is the size of a pool's first segment in bytes. It is so small that pools soon have
-// several segments.
+// FirstSegment is the size of a pool's first segment in bytes. It is small enough that pools soon
+// have several segments.
 const FirstSegment = 2 << 20
 
 // Spread maps 32*part bytes in six segments, registers the segments with a group, and leaves them
@@ -62,8 +62,8 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 	return errors.Join(errs...)
 }
 
-// Abort aborts the groups, except for nil and for groups that have already failed, so that other
-// ranks do not wait for this rank.
+// Abort aborts the groups, so that other ranks do not wait for this rank. It ignores nil, and
+// groups that have already failed.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {
 		if g != nil && g.Cause(context.Background()) == nil {

@@ -116,7 +116,7 @@ func TestForeignDataIsDetected(t *testing.T) {
 		"offset of one element": p.tile(nil, 1, p.Count, p.reducedValue),
 		"data of one rank":      p.tile(nil, 0, p.Count, inputOfRank1),
 	} {
-		// A few elements are the same by chance.
+		// A few elements have the right value by chance.
 		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < p.Count*8/10 {
 			t.Errorf("%s: only %d of %d elements are detected as wrong", name, d.Wrong, p.Count)
 		}
