@@ -124,9 +124,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join runs the trial on a rank that a launcher has started. The trial comes before all other
-// checks, because those load NCCL. Without a trial, the first rank of each machine reports on that
-// machine.
+// join runs the trial on a rank that a launcher has started. The trial comes first, because all
+// other checks load NCCL. Without a trial, the first rank of each machine reports on that machine.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {

@@ -81,7 +81,6 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	return exitWith(exitOK, err)
 }
 
-// parseRankResults extracts the results from the ranks' output.
 func parseRankResults[T any](output []byte) []T {
 	results := []T{}
 	for line := range bytes.Lines(output) {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for its
-// ranks if its own standard error is a terminal. Users can set it to get progress in logs.
+// envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for the
+// ranks if verify's own standard error is a terminal. Users can set it to get progress in logs.
 const envProgress = "SYMMEM_PROGRESS"
 
 const (

@@ -52,7 +52,7 @@ func chooseBackend(value *string) error {
 }
 
 // startedFlag is the hidden flag passed to ranks that this command starts. A process with this flag
-// never starts ranks itself, even if its environment does not identify it as a rank.
+// never starts ranks itself, even if its environment does not identify the process as a rank.
 const startedFlag = "started"
 
 var errLauncherVariables = errors.New("the launcher's environment variables are missing")
@@ -106,8 +106,8 @@ func (f *rankFlags) bind(w rendezvous.World) error {
 	return bench.BindRank(w.LocalRank)
 }
 
-// asRanks runs a command as one rank if a launcher has started this process, and otherwise starts
-// the ranks.
+// asRanks runs a command as one rank if a launcher has started this process. If not, it starts the
+// ranks.
 func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
 	world, err := f.discover(cmd)
 	if err != nil {

@@ -106,7 +106,6 @@ func (f *reportFlags) checkOutput(inputs []string) error {
 	return nil
 }
 
-// readBeginning returns the first bytes of a file.
 func readBeginning(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

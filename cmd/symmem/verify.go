@@ -158,8 +158,8 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 		"with --for: maximum duration of a round")
 }
 
-// caseFlags lists the flags that apply only to cases, and randomFlags those that apply only to
-// random programs.
+// caseFlags lists the flags that apply only to cases. randomFlags lists the flags that apply only
+// to random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",

@@ -81,8 +81,8 @@ func arrowsOf(p *packages.Package) []arrow {
 	})
 }
 
-// arrowsUp orders the files so that few arrows lead up, and returns those that still do. It moves
-// each file to its best position until no move is an improvement.
+// arrowsUp orders the files so that few arrows lead up, and returns the remaining arrows that do.
+// It moves each file to its best position until no move is an improvement.
 func arrowsUp(arrows []arrow) (up []arrow) {
 	var order []string
 	for _, a := range arrows {

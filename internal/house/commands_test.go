@@ -98,7 +98,7 @@ func functionsOfTests(files []*file) map[string][]string {
 	return names
 }
 
-// lostTests returns those patterns of a command that match no function in the packages of the
+// lostTests returns the patterns of a command that match no function in the packages of the
 // command.
 func lostTests(command string, names map[string][]string) []string {
 	rest := pattern.ReplaceAllString(command, " ")
@@ -128,7 +128,7 @@ func lostTests(command string, names map[string][]string) []string {
 	return lost
 }
 
-// alternatives splits a pattern at those vertical bars that are outside of parentheses.
+// alternatives splits a pattern at the vertical bars outside of parentheses.
 func alternatives(pattern string) []string {
 	var all []string
 	depth, start := 0, 0

@@ -23,7 +23,7 @@ type place struct {
 	// name in Go.
 	spelled func(entry string) string
 	// counted is set if the place contains one string for each entry, in the order of the entries,
-	// instead of their names.
+	// rather than the names of the entries.
 	counted bool
 	// exempt maps each entry that the place need not list to the reason.
 	exempt map[string]string

@@ -38,7 +38,6 @@ func (f *file) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
 
 func (f *file) isGenerated() bool { return ast.IsGenerated(f.syntax) }
 
-// find returns a finding at a position in the file.
 func (f *file) find(at token.Pos, format string, args ...any) finding {
 	return finding{f.path, f.set.Position(at).Line, fmt.Sprintf(format, args...)}
 }
@@ -136,7 +135,6 @@ func load(t *testing.T) []*file {
 	return parse(t, sources)
 }
 
-// isIgnored reports whether the go command ignores a folder.
 func isIgnored(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }

@@ -196,7 +196,6 @@ func callsOf(
 	return all
 }
 
-// commentsIn joins the doc comment of a function and the comments inside it.
 func commentsIn(f *file, d *ast.FuncDecl) string {
 	text := d.Doc.Text()
 	for _, c := range f.syntax.Comments {

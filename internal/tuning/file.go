@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// maxFileBytes is the maximum size of a file. A table needs some 4 KiB for each operation and
+// maxFileBytes is the maximum size of a file. A table needs about 4 KiB for each operation and
 // number of ranks.
 const maxFileBytes = 16 << 20
 

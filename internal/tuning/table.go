@@ -154,10 +154,10 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 }
 
 // ChooseDirect returns Direct or TwoLevel if a call should take that path, provided that the call
-// supports it, and Other otherwise. It also returns the reason. ChooseDirect applies the rule for
-// the operation and shape or, if there is none, the general rule. If there is no general rule
-// either, it returns Other. symmetric must be set if both buffers are in windows. ChooseDirect does
-// not allocate.
+// supports it. In all other cases, it returns Other. It also returns the reason. ChooseDirect
+// applies the rule for the operation and shape or, if there is none, the general rule. If there is
+// no general rule either, it returns Other. symmetric must be set if both buffers are in windows.
+// ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (Path, Reason) {

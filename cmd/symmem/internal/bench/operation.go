@@ -74,9 +74,8 @@ func (o *Operation) countsAllRanks() bool {
 }
 
 // countAndSize returns the count argument of a call of about the given size in bytes, and the
-// actual size. As in nccl-tests, the size of an all-gather is that of its output, the size of a
-// reduce-scatter is that of its input, and sizes are rounded up to a whole number of elements for
-// each rank.
+// actual size. As in nccl-tests, the size is that of the output for an all-gather and that of the
+// input for a reduce-scatter, and it is rounded up to a whole number of elements for each rank.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0

@@ -69,7 +69,7 @@ func skipReason(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints returns the new points and those old points whose sizes are outside the range of the
+// mergePoints returns the new points and the old points whose sizes are outside the range of the
 // new ones. newPoints must be in ascending order of size. If it is empty, mergePoints returns nil.
 func mergePoints(old, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {

@@ -199,9 +199,9 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches holds the times of all variants at one size; those that were not measured are nil.
-// anywhere holds the times of the direct path on buffers outside windows. All other times were
-// measured on symmetric buffers.
+// batches holds the times of all variants at one size. A field is nil if its variant was not
+// measured. anywhere holds the times of the direct path on buffers outside windows. All other times
+// were measured on symmetric buffers.
 type batches struct{ plain, window, direct, twoLevel, anywhere []float64 }
 
 func (p *points) add(bytes int64, inPlace bool, b batches) {

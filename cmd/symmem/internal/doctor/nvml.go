@@ -64,7 +64,6 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// device returns the GPU with the given PCI bus id.
 func (n *nvml) device(pci string) (nvmlDevice, error) {
 	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())

@@ -68,12 +68,10 @@ func (r *Report) Problems() []Finding {
 	return all
 }
 
-// ok adds a finding of level OK.
 func (s *Section) ok(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// add adds a finding with advice.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{level, fmt.Sprintf(format, args...), advice})
 	s.Level = worse(s.Level, level)

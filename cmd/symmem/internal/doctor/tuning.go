@@ -29,8 +29,9 @@ type Tuning struct {
 	Error string `json:"error,omitempty"`
 }
 
-// ReadTuning returns the tuning table for a device. If the file exists or is required, the table
-// is read from the file. Otherwise, it is the built-in table, or nil if there is no device.
+// ReadTuning returns the tuning table for a device. If the file exists or is required, ReadTuning
+// reads the table from the file. If not, it returns the built-in table, or nil if there is no
+// device.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {

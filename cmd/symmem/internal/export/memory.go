@@ -86,8 +86,8 @@ func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	return s
 }
 
-// apply updates the state with one record. If the record changes the sizes of its pool, apply
-// returns the pool; otherwise, it returns nil.
+// apply updates the state with one record. It returns the record's pool if the pool's sizes have
+// changed, and nil if they have not.
 func (m *memory) apply(r *trace.Record) *pool {
 	if r.Segment < 0 {
 		return nil
@@ -124,7 +124,6 @@ func (m *memory) apply(r *trace.Record) *pool {
 	return p
 }
 
-// free removes the block at offset, if there is one.
 func (p *pool) free(s *segment, offset int64) {
 	if b, ok := s.blocks[offset]; ok {
 		p.allocated -= b.size
@@ -132,7 +131,6 @@ func (p *pool) free(s *segment, offset int64) {
 	}
 }
 
-// remove removes a segment and its blocks, if it exists.
 func (p *pool) remove(ordinal int32) {
 	s := p.segments[ordinal]
 	if s == nil {

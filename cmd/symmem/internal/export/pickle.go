@@ -55,7 +55,6 @@ func (p *pickler) closeList() {
 // The memory_viz page fails if a list is extended by many more items at once.
 const batchItems = 1000
 
-// item must be called before each item of a list.
 func (p *pickler) item() {
 	n := &p.batches[len(p.batches)-1]
 	if *n == batchItems {

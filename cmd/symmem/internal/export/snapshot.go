@@ -67,7 +67,6 @@ func (s *snapshot) write(l *trace.Log) error {
 	return s.finish()
 }
 
-// record writes the changes that a record makes.
 func (s *snapshot) record(r *trace.Record) {
 	s.time.at(r)
 	if r.Kind.OfGroup() || r.Segment < 0 {

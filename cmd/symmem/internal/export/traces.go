@@ -34,7 +34,7 @@ type rankTrace struct {
 	missing       uint64
 }
 
-// group describes a group, as far as the traces determine it.
+// group holds what the traces reveal about a group.
 type group struct {
 	id    string
 	ranks []int // members in ascending order

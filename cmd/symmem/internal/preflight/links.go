@@ -179,7 +179,6 @@ func (l *links) check(rank, peer int) (wrong int64, err error) {
 	return wrong, nil
 }
 
-// message returns the bytes that one rank sends to another.
 func message(src, dst int, size int64) []byte {
 	b := make([]byte, size)
 	x := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1

@@ -70,8 +70,8 @@ type Report struct {
 // exitCodes lists the exit code for each kind of fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Code returns the exit code. It is 0 if there is no fault; otherwise, it depends on the kind of
-// the first fault.
+// Code returns the exit code, which is 0 if there is no fault and depends on the kind of the first
+// fault if there are any.
 func (r *Report) Code() int {
 	if len(r.Faults) == 0 {
 		return 0

@@ -26,7 +26,7 @@ type RankResult struct {
 	Machine []doctor.Finding `json:"machine,omitempty"`
 }
 
-// Link holds the results of messages between two ranks, which send to each other in turn.
+// Link holds the results of messages that two ranks sent to each other.
 type Link struct {
 	From int `json:"from"`
 	To   int `json:"to"`

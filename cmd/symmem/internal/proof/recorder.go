@@ -139,8 +139,7 @@ type settings struct {
 	problem string
 }
 
-// plan chooses values for those log variables that the user has not set, except for the file's
-// name.
+// plan chooses values for all log variables that the user has not set, except the file's name.
 func plan(getenv func(string) string) settings {
 	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)

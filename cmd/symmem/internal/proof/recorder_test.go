@@ -86,7 +86,6 @@ func TestExpandFileName(t *testing.T) {
 	}
 }
 
-// clearVariables clears NCCL's log variables until the end of the test.
 func clearVariables(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{levelVariable, subsystemsVariable, fileVariable} {
