@@ -15,8 +15,8 @@
 // result file has exactly these fields:
 //
 //   - runs describes each run by its machine, its date (a day, or "2026-11-20 to 2026-11-22") and,
-//     if known, its libraries, commit and command. If a run produced only a part of the table, its
-//     field named part says which.
+//     if known, its libraries, commit and command. A run that produced only a part of the table
+//     describes that part in its field part.
 //   - columns lists the names of the columns, with units.
 //   - rows lists the rows. A cell is a number (all of its digits are kept), a string, null, or a
 //     list of these, which is joined with " / ".

@@ -89,7 +89,6 @@ func write(folder string) error {
 	return err
 }
 
-// compare returns an error if a table differs from its result file.
 func compare(folder string) error {
 	before, after, err := regenerate(folder)
 	if err != nil {

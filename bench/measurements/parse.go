@@ -52,7 +52,6 @@ func (t *table) result() (*results.Result, error) {
 	return r, nil
 }
 
-// parseReport returns a table with one row for each result of a report.
 func parseReport(text []byte) (*results.Result, error) {
 	var decoded report.Report
 	if err := json.Unmarshal(text, &decoded); err != nil {
@@ -93,7 +92,6 @@ var (
 	figure    = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
-// parseBenchmarks returns a table with one row for each benchmark line.
 func parseBenchmarks(text string) (*results.Result, error) {
 	t := &table{}
 	for _, line := range benchmark.FindAllStringSubmatch(text, -1) {

@@ -204,7 +204,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
-// launches returns the number of launches that this rank's NCCL log records.
+// launches returns the number of kernel launches recorded in this rank's NCCL log.
 func (t *trial) launches() int {
 	if !t.rankZero.Logged {
 		return 0

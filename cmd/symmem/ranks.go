@@ -217,8 +217,8 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 }
 
 // verdict returns an error with the overall exit code, or nil if that code is 0. If a forwarded
-// signal killed the ranks, the code is 128 plus the signal's number. Otherwise, it is the largest
-// exit code of any rank; a killed rank counts as exitUsage.
+// signal killed the ranks, the code is 128 plus the signal's number. In all other cases, it is the
+// largest exit code of any rank, where a killed rank counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)

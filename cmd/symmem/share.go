@@ -72,14 +72,14 @@ func (s *sharing) machine() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks like launch.Run. If they share GPUs, it prints a message and runs a daemon
-// of NVIDIA's Multi-Process Service (MPS), unless one is already running.
+// runRanks starts ranks like launch.Run. If the ranks share GPUs, runRanks prints a message and
+// runs a daemon of NVIDIA's Multi-Process Service (MPS), unless such a daemon is already running.
 func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Signals must not end this process before it has stopped the daemon. SIGPIPE is handled, so
-	// that a write to a closed pipe returns an error instead.
+	// Signals must not end this process before it has stopped the daemon. SIGPIPE is handled, so that
+	// a write to a closed pipe returns an error rather than ending the process.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -121,8 +121,8 @@ func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description st
 	return daemon, "side by side"
 }
 
-// stop stops the daemon. If that fails, it only prints the error, because the ranks' results are
-// valid anyway.
+// stop stops the daemon. It only prints an error, because the ranks' results are valid even if the
+// daemon could not be stopped.
 func (s *sharing) stop(daemon *mps.Daemon, stderr io.Writer) {
 	if err := daemon.Close(); err != nil {
 		fmt.Fprintf(stderr, "symmem: %v\n", err)

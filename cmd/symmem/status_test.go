@@ -91,7 +91,7 @@ func TestStatusShowsWaits(t *testing.T) {
 }
 
 func TestStatusWithoutRanksFails(t *testing.T) {
-	watchRanks(t)() // keeps TMPDIR set to its folder
+	watchRanks(t)() // leaves TMPDIR set to the folder of the ended ranks
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitUsage || !strings.Contains(stdout+stderr, "no rank with a live view") {

@@ -43,8 +43,8 @@ var allCapabilities = []capabilities{
 	},
 }
 
-// untested lists the root command, names that symmem itself uses to start ranks, and flags whose
-// defaults and values are tested without the command.
+// untested lists names that no test needs to use: the root command, names that symmem itself uses
+// to start ranks, and flags whose defaults and values are tested without the command.
 var untested = map[string]bool{
 	"symmem": true, "pin": true, "started": true,
 	"in-place": true, "min-bytes": true, "nccl": true, "prove": true, "redop": true,

@@ -19,13 +19,13 @@ const binding = "cmd/libsymmem/internal/binding"
 type place struct {
 	path string // folder of a package ("." for the root), a file, or a folder of files (ending in /)
 	name string // the declaration: a function, a Type.method, a variable, or a constant in a block
-	// spelled converts an entry to the name that this place uses. If it is nil, the place uses the
-	// name in Go.
+	// spelled converts an entry to the name that this place uses. If spelled is nil, the place uses
+	// the Go name.
 	spelled func(entry string) string
 	// counted is set if the place contains one string for each entry, in the order of the entries,
 	// rather than the names of the entries.
 	counted bool
-	// exempt maps each entry that the place need not list to the reason.
+	// exempt holds the entries that the place need not list, each with the reason.
 	exempt map[string]string
 	// rare is set if only special entries must be listed here.
 	rare bool

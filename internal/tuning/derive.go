@@ -55,10 +55,10 @@ func (p Point) OtherUS() float64 {
 // path. Otherwise, the rule chooses between the plain and the window path. points may be in any
 // order, and may contain a size twice, once in place and once out of place.
 //
-// Derive visits the sizes in ascending order, starting with the path otherwise or, in a rule about
-// the direct path, with Other. The path changes at a size if the other path is faster by more than
-// the noise of the measurement and by more than FloorPercent. If calls in place and out of place
-// disagree, plain has precedence over window, and Other over direct.
+// Derive visits the sizes in ascending order, starting with the path that otherwise names or, in a
+// rule about the direct path, with Other. The path changes at a size if the other path is faster by
+// more than the noise of the measurement and by more than FloorPercent. If calls in place and out
+// of place disagree, plain has precedence over window, and Other over direct.
 //
 // To find the threshold between two sizes, Derive draws a straight line between the logarithms of
 // the ratios of the times. The threshold is where the line crosses 0, rounded down to a quarter of
@@ -115,9 +115,9 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// prefer returns the path at a size, given the path of the next smaller size. If the points of the
-// size disagree, base wins, because a table must not make calls slower than they would be without
-// it.
+// prefer returns the path at a size, given the path of the next smaller size. If the calls in place
+// and out of place disagree, base wins, because a table must not make calls slower than they would
+// be without it.
 func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {

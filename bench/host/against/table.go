@@ -60,7 +60,6 @@ func (t *table) write(out io.Writer) error {
 	return err
 }
 
-// below returns the benchmarks whose ratio is below minRatio.
 func (t *table) below(minRatio float64) (slow []string) {
 	for _, name := range t.names {
 		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < minRatio {

@@ -40,8 +40,8 @@ func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
-	// The runtime reduces GOMAXPROCS to the number of processors that the process may use, which is
-	// one for a bound rank, but it does not change a value that has been set explicitly.
+	// Both goroutines spin, so GOMAXPROCS must be at least 2. In a process that is bound to one
+	// processor, the runtime sets it to 1, unless another value has been set explicitly.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))

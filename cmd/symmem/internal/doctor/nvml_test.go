@@ -9,7 +9,7 @@ import (
 )
 
 // nvmlSource implements NVML for three GPUs. The first two are connected by NVLink. Queries about
-// links of the third return NVML_ERROR_NOT_SUPPORTED.
+// links of the third GPU return NVML_ERROR_NOT_SUPPORTED.
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>

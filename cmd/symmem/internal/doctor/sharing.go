@@ -15,7 +15,7 @@ const sharingVersion = 23000
 
 // Sharing describes whether several ranks can use one GPU.
 type Sharing struct {
-	// Missing is the reason why ranks cannot share a GPU. It is empty if they can.
+	// Missing is the reason why ranks cannot share a GPU, or empty if they can share one.
 	Missing string `json:"missing,omitempty"`
 	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
 	Service bool `json:"mps_runs"`

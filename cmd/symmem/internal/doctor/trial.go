@@ -26,11 +26,12 @@ type RankZeroResults struct {
 	Device string `json:"device"`
 	// Logged is set if NCCL's log was requested.
 	Logged bool `json:"logged"`
-	// LogTrouble is the reason why the log does not show which kernels ran. It is empty if it does.
+	// LogTrouble is the reason why the log does not show which kernels ran. It is empty if the log
+	// shows them.
 	LogTrouble string `json:"log_trouble,omitempty"`
 	// Copies holds the copy speeds between GPUs.
 	Copies []Copy `json:"copies,omitempty"`
-	// CopyTrouble is the reason why the speeds could not be measured. It is empty if they were.
+	// CopyTrouble is the reason why the copy speeds could not be measured, or empty.
 	CopyTrouble string `json:"copy_trouble,omitempty"`
 }
 
@@ -42,7 +43,7 @@ type RankResult struct {
 	// Windows is the number of windows registered with the world.
 	Windows int         `json:"windows"`
 	Calls   []TrialCall `json:"calls"`
-	// RankZeroResults is nil on the other ranks.
+	// RankZeroResults is nil on all ranks except rank 0.
 	*RankZeroResults
 }
 
@@ -148,7 +149,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	}
 	switch {
 	case c.RequestedPath == direct && c.RequestedPath != c.Path:
-		// judgeDirect reports the refusal once.
+		// judgeDirect reports this refusal, once for all calls.
 	case c.RequestedPath != c.Path && t.Ranks == 1:
 		s.ok("%s: %s", text, c.Why)
 	case c.RequestedPath != c.Path:

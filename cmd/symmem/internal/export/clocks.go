@@ -12,13 +12,13 @@ import (
 
 // Clock describes how a rank's clock differs from that of the lowest rank.
 //
-// The clocks are measured with the values that ranks compare or combine on the host (Agree, Any,
-// Step, ...). No rank returns from such a call before all ranks have entered it, and every rank
-// returns once it has received the last rank's value. A trace contains the times of these returns.
-// The measured offset is the median, over all calls, of the difference between the times of two
-// ranks. The spread is the largest deviation from the median among the nine tenths of the calls
-// that are closest to it. It includes the time that a value takes to arrive and the time that a
-// rank takes to wake up.
+// The difference is measured with calls in which ranks compare or combine values on the host
+// (Agree, Any, Step, ...). No rank returns from such a call before all ranks have entered it, and
+// every rank returns once it has received the last rank's value. The ranks therefore return at
+// almost the same time, which each trace records. The measured offset is the median, over all
+// calls, of the difference between the times of two ranks. The spread is the 90th percentile of the
+// deviations from this median. It includes the time that a value takes to arrive and the time that
+// a rank takes to wake up.
 type Clock struct {
 	Rank int `json:"rank"`
 	// Reference is set if the other clocks are compared with this one.

@@ -12,7 +12,7 @@ import (
 // item before each item of a list. finish returns any write error.
 type pickler struct {
 	w       *bufio.Writer
-	strings map[string]uint32 // number of each string in Python's memo
+	strings map[string]uint32 // number of each string in the pickle's memo
 	batches []int             // for each open list, the number of items since its last batch
 }
 

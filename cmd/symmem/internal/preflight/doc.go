@@ -2,6 +2,6 @@
 // start, that collectives on each path give correct sums at the expected speed, and that each pair
 // of ranks can exchange messages. It names the node, rank or link that is at fault.
 //
-// Each rank produces a RankResult. Judge, which is a pure function so that tests can examine jobs
-// on many machines, converts these results to a Report.
+// Each rank produces a RankResult, and Judge converts these results to a Report. Judge is a pure
+// function, so that tests can examine jobs on many machines.
 package preflight

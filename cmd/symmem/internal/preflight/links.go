@@ -73,7 +73,7 @@ func Links(
 type pair [2]int
 
 // schedule lists all pairs of ranks, round by round, as in a tournament. Each rank occurs at most
-// once in a round, so that all pairs of the round exchange messages at the same time.
+// once in a round, so the pairs of a round can exchange messages at the same time.
 func schedule(ranks int) (pairs []pair) {
 	n := ranks + ranks%2 // if ranks is odd, one rank pauses in each round
 	for round := range n - 1 {
@@ -147,8 +147,8 @@ func (l *links) add(n Link) {
 	l.measured = append(l.measured, n)
 }
 
-// check exchanges a message with a peer and returns the number of wrong bytes. It is also the
-// warm-up for the timed messages.
+// check exchanges a message with a peer and returns the number of wrong bytes. The exchange also
+// warms up the link for the timed messages.
 func (l *links) check(rank, peer int) (wrong int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(message(rank, peer, l.bytes))); err != nil {
