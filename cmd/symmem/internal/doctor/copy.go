@@ -16,9 +16,9 @@ const (
 	copies = 4
 )
 
-// MeasureCopies measures the speed of copies to one GPU from each other visible GPU that it can
-// access. It temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers
-// the results.
+// MeasureCopies measures the speed of copies to the GPU with the given ordinal from each other
+// visible GPU that this GPU can access. For each measurement, it temporarily allocates 128 MiB on
+// both GPUs. Other work on the GPUs or links lowers the measured speed.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -122,7 +122,7 @@ func mapFor(
 	if err = driver.Map(address, bytes, handle); err == nil {
 		cleanups.add(func() error { return driver.Unmap(address, bytes) })
 	}
-	// The mapping keeps the memory alive.
+	// The mapping keeps the memory alive, so the handle can be released.
 	if err = errors.Join(err, driver.Release(handle)); err != nil {
 		return 0, err
 	}

@@ -100,8 +100,8 @@ const adviceUnset = "unset it, unless this is intended"
 // zero lists the values that NCCL reads as 0.
 var zero = []string{"0"}
 
-// concerns lists the variables that affect whether NCCL uses windows or logs its choices, and
-// others whose effects are worth knowing.
+// concerns lists the variables that affect whether NCCL uses windows or logs its choices, and other
+// variables whose effects users should know.
 var concerns = []concern{
 	{
 		"NCCL_WIN_ENABLE", zero, "switches windows off, so every collective takes the plain path",

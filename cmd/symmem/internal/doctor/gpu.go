@@ -8,8 +8,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. If the driver does not know an attribute, the attribute is
-// false.
+// GPU describes a visible device. The field of an attribute that the driver does not know is false.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`

@@ -125,8 +125,8 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMaps is the smallest limit on the number of a process's mappings for which doctor does not
-// warn. Each segment of each rank needs a mapping.
+// minMaps is the smallest vm.max_map_count for which doctor does not warn. Each segment of each
+// rank needs a mapping.
 const minMaps = 65530
 
 func judgeHost(f *Facts, s *Section) {

@@ -13,7 +13,7 @@ type memory struct {
 	pools   map[poolKey]*pool
 	order   []*pool // in the order of first use
 	domains int64   // number of pools with a domain
-	next    int64   // the next address
+	next    int64   // address of the next segment
 }
 
 type poolKey struct {

@@ -90,7 +90,7 @@ func (s *snapshot) record(r *trace.Record) {
 	case event.KindAlloc:
 		s.entry("alloc", p, after.address+r.Offset, r.Requested, r)
 	case event.KindFree, event.KindPark, event.KindDefer, event.KindReturn:
-		if known { // otherwise, the trace lacks the allocation
+		if known { // unknown if the trace lacks the allocation
 			s.free(p, after.address+r.Offset, old, r)
 		}
 	default:
