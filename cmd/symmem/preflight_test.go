@@ -69,8 +69,7 @@ func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 	return nil
 }
 
-// checkRankAtFault checks that the report contains exactly one fault, and that it blames the given
-// rank.
+// checkRankAtFault checks that the report contains exactly one fault, which blames the given rank.
 func (r *preflightRun) checkRankAtFault(t *testing.T, rank int) {
 	t.Helper()
 	code, report := r.wait(t)
@@ -201,8 +200,8 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 }
 
 // TestPreflightNamesSlowRank repeatedly stops rank 2, so that its two links run at about a tenth of
-// the speed of the third link. With a tolerance of 0.7, they are detected even if other load makes
-// the third link several times slower.
+// the speed of the third link. With a tolerance of 0.7, preflight detects the two slow links even
+// if other load makes the third link several times slower.
 func TestPreflightNamesSlowRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slows a process down for seconds")

@@ -23,7 +23,7 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 // group whose name contains an escape sequence.
 func watchRanks(t *testing.T) (end func()) {
 	t.Helper()
-	folder, err := os.MkdirTemp("/tmp", "live") // short: the kernel limits the paths of sockets
+	folder, err := os.MkdirTemp("/tmp", "live") // short, because socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestStatusShowsWaits(t *testing.T) {
 }
 
 func TestStatusWithoutRanksFails(t *testing.T) {
-	watchRanks(t)() // leaves TMPDIR set to the folder of the ended ranks
+	watchRanks(t)() // both ranks have closed, but TMPDIR still names their folder
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitUsage || !strings.Contains(stdout+stderr, "no rank with a live view") {

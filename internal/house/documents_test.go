@@ -62,7 +62,7 @@ func undocumentedPackages(files []*file) []finding {
 	return all
 }
 
-// wellKnown lists methods that interfaces of the standard library document.
+// wellKnown lists methods that need no comment, because the standard library documents them.
 var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
 func undocumentedNames(f *file) []finding {

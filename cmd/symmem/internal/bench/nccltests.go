@@ -70,8 +70,7 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	return err
 }
 
-// pathComment returns a comment about a row that did not take the requested path. For other rows,
-// it returns "".
+// pathComment returns a comment with the path that a row took, or "" if that is the requested path.
 func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
 	for i, result := range r.Results {

@@ -48,7 +48,7 @@ func NewGatherer(
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns the numbers that the ranks pass, by rank. It is collective.
+// Numbers returns the value of own on each rank, by rank. It is collective.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
@@ -61,7 +61,7 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns the values that the ranks pass, by rank. It is collective, and transfers values
+// Gather returns the value of own on each rank, by rank. It is collective, and transfers the values
 // as JSON.
 func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)

@@ -26,9 +26,9 @@ type normOutput struct {
 	size      int // of an element
 }
 
-// Place sets the arguments to memory at the beginning of three buffers. The third buffer holds all
-// tensors other than the input and the output. No buffer needs more than 8 bytes for each element
-// of the rows.
+// Place places the tensors at the beginning of three buffers and sets Args. The third buffer holds
+// all tensors other than the input and the output. No buffer needs more than 8 bytes for each
+// element of the rows.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,

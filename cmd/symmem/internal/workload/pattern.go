@@ -96,8 +96,9 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	return result
 }
 
-// Tolerance returns the permitted relative error. It is 0 except for averages that may be computed
-// from rounded parts.
+// Tolerance returns the permitted relative error. It is 0, except for averages of floats on a
+// number of ranks that is not a power of two. A backend may compute such averages from rounded
+// parts.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !powerOfTwo {
@@ -128,7 +129,8 @@ func (p *Pattern) Spans(rank int) (send, recv int64) {
 	return call.Spans(p.Ranks, rank)
 }
 
-// Counts returns the counts of an operation with parts of different sizes. Some of them are 0.
+// Counts returns the number of elements in each rank's part, for an operation whose parts have
+// different sizes. Some parts are empty.
 func (p *Pattern) Counts() []int64 {
 	counts := make([]int64, p.Ranks)
 	for r := range counts {
