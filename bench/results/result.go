@@ -16,7 +16,7 @@ import (
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"`
-	// Rows contains a cell for each column. A cell is a number, a text, null, or a list of these.
+	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these.
 	Rows [][]any `json:"rows"`
 }
 

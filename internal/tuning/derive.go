@@ -50,10 +50,10 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for calls from measured times. If calls.Memory is set, the rule decides
-// whether the calls take the direct path or, if the two-level path was measured, the two-level
-// path. Otherwise, the rule chooses between the plain and the window path. points may be in any
-// order, and may contain a size twice, once in place and once out of place.
+// Derive derives the rule for calls from measured times. If calls.Memory is empty, the rule chooses
+// between the plain and the window path. If calls.Memory is set, the rule decides whether the calls
+// take the direct path or, if the two-level path was measured, the two-level path. points may be in
+// any order, and may contain a size twice, once in place and once out of place.
 //
 // Derive visits the sizes in ascending order, starting with the path that otherwise names or, in a
 // rule about the direct path, with Other. The path changes at a size if the other path is faster by

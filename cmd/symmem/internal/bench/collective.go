@@ -129,8 +129,8 @@ func (o *Collective) row(
 	return row, err
 }
 
-// measure measures a row out of place or in place, alternating between all path choices and check
-// levels.
+// measure measures one half of a row, out of place or in place. It alternates between all path
+// choices and check levels.
 func (o *Collective) measure(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {

@@ -67,7 +67,8 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// countsAllRanks reports whether the size covers the parts of all ranks rather than a single part.
+// countsAllRanks reports whether the size of a call covers the parts of all ranks, and not just the
+// part of one rank.
 func (o *Operation) countsAllRanks() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts

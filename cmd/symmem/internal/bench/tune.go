@@ -14,10 +14,10 @@ import (
 
 // Tune measures the times for a tuning table. All ranks must use the same configuration.
 type Tune struct {
-	// Collective sets the operations, the sizes, the element type, the backend and the plan; Run
-	// sets the other fields. If GraphOps is not 0 and the backend supports capture, Run measures
-	// graphs of up to GraphOps calls, as many as fit into a batch. Otherwise, it measures calls one
-	// by one.
+	// Collective sets the operations, the sizes, the element type, the backend and the plan. Run sets
+	// the other fields. If GraphOps is not 0 and the backend supports capture, Run measures graphs of
+	// up to GraphOps calls, as many as fit into a batch. In all other cases, it measures calls one by
+	// one.
 	Collective
 	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string

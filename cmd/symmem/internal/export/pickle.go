@@ -67,7 +67,7 @@ func (p *pickler) item() {
 func (p *pickler) openDict()  { p.code('}', '(') }
 func (p *pickler) closeDict() { p.code('u') }
 
-// key writes a key of a dict. Its value must follow.
+// key writes a key of a dict. The caller must write the value next.
 func (p *pickler) key(name string) { p.text(name) }
 
 func (p *pickler) text(s string) {

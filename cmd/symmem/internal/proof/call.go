@@ -20,8 +20,8 @@ var operations = []string{
 }
 
 // CollectiveOf returns the Collective that identifies a call in NCCL's log. operation is the name
-// that symmem ("AllReduce") or nccl-tests ("all_reduce") uses. count is the argument of the call,
-// that is, one rank's part for an AllGather or a ReduceScatter.
+// that symmem ("AllReduce") or nccl-tests ("all_reduce") uses. count is the count argument of the
+// call. For an AllGather or a ReduceScatter, this is the size of one rank's part.
 func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 	name := strings.ReplaceAll(operation, "_", "")
 	i := slices.IndexFunc(operations, func(candidate string) bool {

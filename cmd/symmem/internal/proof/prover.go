@@ -10,9 +10,9 @@ import (
 // Usage describes the flag that enables a Prover.
 const Usage = "print which kernels NCCL chose, from its own log"
 
-// Prover implements the flag --prove of commands. It records calls and prints which kernels NCCL
-// used for each. If On is false, all methods do nothing. Otherwise, they must be called in the
-// order Start, Called for each call, Write, Close. A Prover is not safe for concurrent use.
+// Prover implements the flag --prove of commands. It records calls, and prints for each call which
+// kernels NCCL used. If On is false, all methods do nothing. If On is true, call Start first,
+// Called for each call, and then Write and Close. A Prover is not safe for concurrent use.
 type Prover struct {
 	// On is the value of the flag.
 	On       bool

@@ -22,10 +22,10 @@ type Recorder struct {
 // process first calls NCCL, which caches the variables.
 //
 // Variables that are already set keep their values. If those values prevent NCCL from logging its
-// choices, Problem says so. If NCCL_DEBUG_FILE is set, NCCL writes the log there. Otherwise, if
-// NCCL_DEBUG is INFO or TRACE, the user has requested a log, so Start creates it in a new folder,
-// and Close keeps it. In all other cases, the log is an unnamed file, which disappears when the
-// process exits, even if the process is killed.
+// choices, Problem returns an explanation. NCCL writes the log to the file that NCCL_DEBUG_FILE
+// names. If that variable is not set and NCCL_DEBUG is INFO or TRACE, the user has requested a log,
+// so Start creates a file for the log in a new folder, and Close keeps it. In all other cases, the
+// log is an unnamed file, which disappears when the process exits, even if the process is killed.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{problem: p.problem}
