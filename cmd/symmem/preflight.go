@@ -153,7 +153,7 @@ func (f *preflightFlags) judge(
 	if len(results) > 0 {
 		file, required := tuningFile(results[0].Device, o.Ranks)
 		table, err := doctor.ReadTuning(results[0].Backend, results[0].Device, file, required)
-		if err == nil { // otherwise, Open has already returned the error
+		if err == nil { // Open has already reported any error
 			o.Table = table
 		}
 	}

@@ -72,8 +72,8 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// ignoreRepeated returns err, which was returned by Close. After a fault, it returns nil, because
-// Close then only repeats the fault.
+// ignoreRepeated returns err, the error of Close. If the report already contains a fault, it
+// returns nil, because Close only repeats that fault.
 func ignoreRepeated(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err

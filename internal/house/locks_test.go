@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// rankedFolders lists the packages in which all locks have ranks.
+// rankedFolders lists the packages in which every lock has a rank in the lock order.
 var rankedFolders = []string{
 	"", "driver/host", "driver/nccl", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
 	"driver/nccl/internal/memory",

@@ -63,7 +63,7 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	case tuning.TwoLevel:
 		return p.OtherUS() / p.TwoLevelUS
 	case tuning.Other:
-		return (p.DirectUS + p.TwoLevelUS) / p.OtherUS() // one of them is 0
+		return (p.DirectUS + p.TwoLevelUS) / p.OtherUS() // only one of the two is measured
 	default:
 		return p.WindowUS / p.PlainUS
 	}

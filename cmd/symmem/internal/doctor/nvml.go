@@ -48,7 +48,8 @@ func openNVML() (*nvml, error) {
 
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls a function. If the library lacks the function, the error wraps errNVMLUnsupported.
+// call calls the function with the given name. If the library lacks the function, the error wraps
+// errNVMLUnsupported.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, ok := n.library.Find(name)
 	if !ok {
