@@ -59,7 +59,7 @@ type batch struct {
 	programs int
 	// perWorld is the number of programs that run in one world, one after another.
 	perWorld int
-	// run runs as many programs as given, of which the first has the number first. It returns their
+	// run runs the given number of programs, beginning with number first, and returns their
 	// failures.
 	run func(ctx context.Context, first, programs int) error
 }

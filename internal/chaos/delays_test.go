@@ -54,7 +54,7 @@ func (s *starvation) sample() {
 	s.samples = s.samples[max(0, len(s.samples)-maxSamples):]
 }
 
-// all takes another sample and returns all of them.
+// all takes another sample and returns all samples.
 func (s *starvation) all() []waitSample {
 	s.sample()
 	s.mu.Lock()

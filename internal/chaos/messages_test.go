@@ -82,7 +82,7 @@ func (t *task) messages(number int) (*program, mistake) {
 }
 
 const (
-	// tags is the number of different tags of messages received from a specific source.
+	// tags is the number of tags used for messages that are received from a specific source.
 	tags = 3
 	// anyTag is the tag of all messages received from AnySource.
 	anyTag = 7
@@ -91,8 +91,8 @@ const (
 	gap = 64
 )
 
-// drawBytes draws the length of a message: more than 1 MiB if large is set, and mostly much less
-// otherwise.
+// drawBytes draws the length of a message. It exceeds 1 MiB if large is set, and is usually much
+// smaller if not.
 func drawBytes(d *rand.Rand, large bool) int {
 	if large {
 		return 1<<20 + d.IntN(7<<20)

@@ -11,7 +11,7 @@ type mistake struct {
 	kind mistakeKind
 	rank int
 	// index selects the op at which the rank deviates. If that op launches a graph, body selects
-	// the call within the graph; otherwise it is 0.
+	// the call within the graph; otherwise, body is 0.
 	index, body int
 }
 

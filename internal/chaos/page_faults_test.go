@@ -125,8 +125,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell, until rank 0 resumes it. It sends the
-// signal to the calling thread, so that it cannot return before the process has stopped.
+// stopSelf stops this process before its first cell, until rank 0 resumes it. It sends the signal
+// to the calling thread, so that Tgkill does not return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil

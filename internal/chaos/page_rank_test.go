@@ -141,8 +141,8 @@ func (p *pageRank) play() error {
 	return err
 }
 
-// resume resumes the victim. If the fault is late, it does so after this rank's checks, and
-// otherwise after pageDelay.
+// resume resumes the victim. If the fault is late, resume waits for this rank's checks first;
+// otherwise, it waits for pageDelay.
 func (p *pageRank) resume(checked <-chan struct{}) error {
 	if p.fault.stops {
 		if err := awaitStopped(p.victim); err != nil {

@@ -195,8 +195,8 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 		if r.rt.Rank() == r.m.rank {
 			g.Abort() // in case the mistake has not made the group fail
 		} else if r.noise.IntN(4) > 0 {
-			// Make a call, in which a rank detects the fault immediately. Otherwise, that takes up to a
-			// second.
+			// Make a call, so that this rank detects the fault immediately rather than after up to
+			// a second.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
 		select {

@@ -29,8 +29,8 @@ func (t *task) unevenRanks() int {
 	return 2 + t.worldDraws().IntN(7)
 }
 
-// uneven draws a program of AllToAllV calls. It adds a copy before and after each call with
-// small buffers.
+// uneven draws a program of AllToAllV calls. Each call with small buffers is preceded and followed
+// by a copy.
 func (t *task) uneven(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.unevenRanks()))

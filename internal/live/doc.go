@@ -1,21 +1,20 @@
 // Package live serves the current state of ranks over HTTP: a page, metrics for Prometheus, and
-// JSON. It reads a rank's state as a [Snapshot].
+// JSON. A [Snapshot] holds the state of one rank.
 //
 // # Sockets
 //
 // Each rank has a [Server] that listens on a Unix socket in the folder of its job: <temporary
-// folder>/symmem-<user id>/<job>/rank<N>.sock. Only the user can enter the folder. A server
-// creates its socket under another name and renames it once it accepts connections. If a socket
-// has its final name but refuses connections, the process of its rank must therefore have
-// exited. [Sweep] removes the sockets of jobs in which all ranks have exited. It runs when a
-// rank of the same user opens a Server, and when symmem launch exits.
+// folder>/symmem-<user id>/<job>/rank<N>.sock. Only the user can enter the folder. A server creates
+// its socket under another name and renames the socket once it accepts connections. If a socket has
+// its final name but refuses connections, the process of its rank must therefore have exited.
+// [Sweep] removes the sockets of jobs in which all ranks have exited. Sweep runs when a rank of the
+// same user opens a Server, and when symmem launch exits.
 //
 // # Page
 //
-// The page is made by package page and fetches its data every second. The data contain the
-// latest events of each pool. A rank copies them from the history of the pool while it holds the
-// pool's lock. The server compares the events that are still available from all ranks of the
-// pool.
+// The page is made by package page and fetches its data every second. The data contain the latest
+// events of each pool. A rank copies these events from the history of the pool while it holds the
+// pool's lock. The server compares the events that are still available from all ranks of the pool.
 //
 // # Address
 //

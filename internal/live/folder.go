@@ -38,9 +38,9 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that only this user can enter. If the folder exists,
-// createFolder returns an error unless it belongs to this user and is closed to others, because
-// others could replace the sockets in it.
+// createFolder creates a folder that only this user can enter. If the folder already exists and
+// another user owns it or can access it, createFolder returns an error, because that user could
+// replace the sockets in it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -126,7 +126,7 @@ func Sweep() {
 	}
 }
 
-// refuses reports whether no process listens on a rank's socket, so that it refuses connections.
+// refuses reports whether a rank's socket refuses connections, because no process listens on it.
 func refuses(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

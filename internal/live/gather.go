@@ -25,8 +25,7 @@ const (
 // Ended is the Snapshot.Error of a rank whose process has exited.
 const Ended = "its process has ended"
 
-// newMachine returns a Machine that describes ranks. The first of them is the one that serves
-// the request.
+// newMachine returns a Machine that describes ranks, the first of which serves the request.
 func newMachine(ranks ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
@@ -42,8 +41,8 @@ func (s *Server) snapshot(events int) Snapshot {
 	return snapshot
 }
 
-// readAll returns the states of all ranks of the job on this machine. For each pool, it includes
-// the latest events, at most as many as given.
+// readAll returns the states of all ranks of the job on this machine. The state of a pool includes
+// its latest events, up to the given number.
 func (s *Server) readAll(ctx context.Context, events int) Machine {
 	own := s.snapshot(events)
 	m := newMachine(own)

@@ -22,8 +22,8 @@ const (
 	cookieName  = "symmem-token"
 )
 
-// reader returns the state of some ranks. For each pool, it includes the latest events, at most
-// as many as given.
+// reader returns the states of one or more ranks. The state of a pool includes its latest events,
+// up to the given number.
 type reader func(ctx context.Context, events int) Machine
 
 // maxEvents limits the number of events of each pool in an answer.
@@ -145,10 +145,10 @@ func hostAllowed(host, configured string) bool {
 	return false
 }
 
-// authorized reports whether the caller should answer a request, because it contains the token
-// as a bearer token or in a cookie. If the token is in the URL, authorized sets the cookie and
-// redirects to the URL without the token. If the token is missing or wrong, it answers with an
-// error.
+// authorized reports whether a request contains the token as a bearer token or in a cookie, so that
+// the caller may serve it. If the token is in the URL instead, authorized sets the cookie and
+// redirects to the URL without the token. If the token is missing or wrong, authorized responds
+// with an error.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
 		s.isToken(bearer) {

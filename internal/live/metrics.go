@@ -31,8 +31,8 @@ func newMetric(name, help string, kind prometheus.ValueType, labels ...string) m
 	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
 }
 
-// inspectorLabels lists the labels that NCCL Inspector uses. The last two are added by symmem:
-// the rank, and where the time is measured.
+// inspectorLabels lists the labels that NCCL Inspector uses, followed by two that symmem adds: the
+// rank, and where the time is measured.
 var inspectorLabels = []string{
 	"version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "collective",
 	"message_size", "algo_proto", "rank", "timing_source",
@@ -110,8 +110,8 @@ type rankMetrics struct {
 	node   string
 }
 
-// send sends one series. Its first label is the rank, and labels are the others. send replaces
-// invalid UTF-8 in labels, because group names may contain any bytes.
+// send sends one series, whose labels are the rank followed by the given labels. It replaces
+// invalid UTF-8 in labels, because group names may contain arbitrary bytes.
 func (r *rankMetrics) send(m metric, value float64, labels ...string) {
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
 	if err == nil {

@@ -182,8 +182,8 @@ type trackBuilder struct {
 	count    int32           // number of blocks so far
 }
 
-// newTrack returns the track of a pool on one rank. In it, the first request at or after
-// position begin has the number 0.
+// newTrack returns the track of a pool on one rank. Request 0 of the track is the first one at or
+// after position begin.
 func newTrack(m member, begin uint64) *page.Track {
 	b := &trackBuilder{
 		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[spot]int32{},
@@ -225,9 +225,9 @@ func (b *trackBuilder) older(events []Placement) {
 	}
 }
 
-// segment returns the index of an event's segment in the track, or -1 if the event has none. If
-// the segment was mapped before the track begins, its size is unknown, so segment makes it large
-// enough for all blocks seen in it.
+// segment returns the index of an event's segment in the track, or -1 if the event has none. If the
+// segment was mapped before the track begins, its size is unknown, so the size is set to the
+// smallest that fits all blocks seen in the segment.
 func (b *trackBuilder) segment(e Placement, old bool) int32 {
 	if e[2] < 0 {
 		return -1

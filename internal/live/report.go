@@ -27,8 +27,8 @@ func writeShell(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data that the page shows. If the client already has the same data,
-// writeData answers that they have not changed.
+// writeData writes the data that the page shows. If the client already has the same data, writeData
+// responds with 304 (Not Modified).
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := newReport(&m).WriteData(&data); err != nil {

@@ -33,8 +33,8 @@ type Config struct {
 	// Token is the token that clients must present. It consists of at least 16 letters, digits, "-"
 	// and "_". If it is empty, the first rank to open a Server on the machine generates one.
 	Token string
-	// Snapshot returns the current state of the rank. For each pool, it includes the latest events,
-	// at most as many as given. It may be called concurrently.
+	// Snapshot returns the current state of the rank. The state of a pool includes its latest
+	// events, up to the given number. Snapshot may be called concurrently.
 	Snapshot func(events int) Snapshot
 	// Log receives warnings.
 	Log *slog.Logger
@@ -124,8 +124,8 @@ func open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// tokens matches valid tokens. It limits their length, because a longer token would not fit into
-// the header of a request.
+// tokens matches valid tokens. The length is limited because a longer token would not fit into the
+// header of a request.
 var tokens = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
 // shareToken returns the token that is stored in the folder of a job. If none is stored yet, it
@@ -162,7 +162,6 @@ func Token(folder string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// newHTTPServer returns a server with the limits on requests.
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
@@ -172,8 +171,7 @@ func newHTTPServer(h http.Handler) *http.Server {
 }
 
 // Start makes the rank serve the TCP address whenever it is the lowest rank on its machine. All
-// ranks of the machine must have opened their Servers before, so that no lower rank appears
-// later.
+// ranks of the machine must already have opened their Servers, so that no lower rank appears later.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.serveWhileLowest)

@@ -20,8 +20,8 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error is empty if the rank answered. Otherwise, it states why not, and the fields after it
-	// are empty.
+	// Error is the reason why the rank did not answer, or empty if it answered. If Error is set,
+	// all fields below it are empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
@@ -64,7 +64,7 @@ type Group struct {
 	// State is "open" or "failed", or "failing" while the ranks are still determining the cause of
 	// a fault.
 	State string `json:"state"`
-	// Fault describes why the group has failed. It is empty if it has not.
+	// Fault is the reason why the group has failed, or empty if it has not failed.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`

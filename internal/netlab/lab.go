@@ -34,9 +34,9 @@ type Lab struct {
 	stop     chan struct{} // closed by close
 }
 
-// New builds a network in which all links are perfect, and closes it at the end of the test. If
-// this process cannot build a network, for example because it does not run as root, New skips
-// the test.
+// New builds a network in which all links are perfect. The network is closed when the test ends. If
+// this process cannot build a network, for example because it does not run as root, New skips the
+// test.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {

@@ -16,8 +16,8 @@ type Machine struct {
 	// Name is the host name, and Addresses lists the address of each interface. Neither changes.
 	Name      string
 	Addresses []netip.Addr
-	// Thread is the ID of a thread that runs in the namespaces of the machine, which nsenter
-	// --target accepts. It does not change.
+	// Thread is the ID of a thread that runs in the machine's namespaces. It does not change, and
+	// can be passed to nsenter --target.
 	Thread int
 
 	index   int

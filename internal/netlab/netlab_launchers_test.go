@@ -176,7 +176,7 @@ func (l *launcherLab) killVictim(output *safeBuffer) {
 	l.t.Fatalf("rank 0 did not report a round, or rank 3 is not running:\n%s", output.String())
 }
 
-// lostRank is how an error must name rank 3.
+// lostRank is how errors must refer to rank 3.
 const lostRank = "rank 3 on node-b"
 
 func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
@@ -233,8 +233,8 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	l.checkEmpty()
 }
 
-// agent writes a script that mpirun uses instead of ssh, and returns its path. The script runs a
-// command on the machine with the given address.
+// agent writes a script for mpirun to use instead of ssh, and returns the script's path. The script
+// runs a command on the machine with the given address.
 func (l *launcherLab) agent() string {
 	l.t.Helper()
 	text := "#!/bin/sh\naddress=$1; shift\ncase $address in\n"

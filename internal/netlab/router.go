@@ -45,7 +45,7 @@ func newRouter(seed uint64) *router {
 }
 
 // attach connects a device with the given addresses to the router, and forwards packets from the
-// device until it is closed.
+// device until the device is closed.
 func (r *router) attach(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {
@@ -64,8 +64,8 @@ func (r *router) attach(p *port, addresses []netip.Addr) {
 	})
 }
 
-// forward sends a packet to the device that has its destination address, after the delay of the
-// link.
+// forward sends a packet, after the link's delay, to the device that has the packet's destination
+// address.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, ok := r.route(src, packet)
 	switch {
@@ -83,8 +83,8 @@ func (r *router) forward(src *port, packet []byte) {
 	}
 }
 
-// watch measures, until stop is closed, how long this process was not running, and records it
-// with noteDelay.
+// watch detects when this process was not running for some time, and calls noteDelay with the
+// length of that time. It returns when stop is closed.
 func (r *router) watch(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -99,8 +99,7 @@ func (r *router) watch(stop <-chan struct{}) {
 	}
 }
 
-// noteDelay updates r.late with a delay that a packet may have had in addition to that of its
-// link.
+// noteDelay updates r.late after packets may have been delayed by more than their link's delay.
 func (r *router) noteDelay(delay time.Duration) {
 	for {
 		longest := r.late.Load()

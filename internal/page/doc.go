@@ -46,7 +46,7 @@
 // number of its frames and then the indexes of the frames, innermost first, all as varints.
 //
 // A request is an event of kind 1, 2 or 6. Because ranks must make the same requests, the
-// horizontal axis of the page counts requests: an event is drawn at the number of requests
+// horizontal axis of the page counts requests: the position of an event is the number of requests
 // before it. The first request of a track has the number First. Until the ranks differ, the same
 // number denotes the same request on all ranks.
 //

@@ -47,8 +47,8 @@ type Sequence struct {
 	// Equal is the number of requests before the first one that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
-	// Differences describes the first request that differs between ranks and the first place that
-	// does, if any.
+	// Differences describes the first request that differs between ranks, and the first placement
+	// that differs between them, if any.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }

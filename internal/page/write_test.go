@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// decoded holds the data of a page after decoding.
 type decoded struct {
 	Title     string
 	Sequences []struct {

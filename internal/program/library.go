@@ -12,7 +12,7 @@ import (
 // Library stands in for another GPU library in the process, such as PyTorch. It bypasses symmem:
 // it creates its streams, graphs and memory by calling CUDA directly.
 type Library struct {
-	// Streams lists the library's streams, after the Runtime has adopted them.
+	// Streams lists the library's streams, as adopted by the Runtime.
 	Streams []*symmem.Stream
 
 	gpu     *cuda.Driver // uses the device's primary context in each call

@@ -31,8 +31,8 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 	return s
 }
 
-// maxTries limits how often Draw tries to find a free range, so it may fail if the arena is
-// nearly full.
+// maxTries limits how often Draw tries to find a free range. Draw may therefore fail if the arena
+// is nearly full.
 const maxTries = 1000
 
 // Draw returns an offset for a new segment in an arena, an address range of space bytes at base.
@@ -53,8 +53,8 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 	return 0, fmt.Errorf("no free range of %d bytes in an arena of %d bytes", bytes, space)
 }
 
-// take claims all granules of a range if all of them are free, and reports whether it did.
-// Granules are never released, just as a driver does not soon reuse an address.
+// take claims all granules of a range if all of them are free, and reports whether it did. Granules
+// are never released, because addresses must not be reused.
 func (s *Scatter) take(base uintptr, bytes int64) bool {
 	for b := int64(0); b < bytes; b += s.granule {
 		if s.taken[base+uintptr(b)] {

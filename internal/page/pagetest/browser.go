@@ -1,5 +1,5 @@
-// Package pagetest controls Chromium in tests of web pages. It talks to Chromium in the DevTools
-// protocol over pipes.
+// Package pagetest controls Chromium in tests of web pages. It uses the DevTools protocol over
+// pipes.
 package pagetest
 
 import (
@@ -112,8 +112,8 @@ func Open(t testing.TB) *Browser {
 	return b
 }
 
-// fonts contains the glyphs of DejaVu Sans that the pages use. Because of it, screenshots do not
-// depend on the fonts of the machine.
+// fonts contains the glyphs of DejaVu Sans that the pages use, so that screenshots do not depend on
+// the fonts that are installed on the machine.
 //
 //go:embed fonts
 var fonts embed.FS
@@ -183,8 +183,8 @@ func (b *Browser) markExited(err error) {
 	b.waiting = map[int]chan message{}
 }
 
-// call sends a command to a session, or to the browser itself if session is empty. It waits for
-// the answer, and decodes it into result unless that is nil.
+// call sends a command to a session, or to the browser itself if session is empty. It waits for the
+// answer and, unless result is nil, decodes the answer into result.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

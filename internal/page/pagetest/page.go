@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Page controls a tab of a Browser. If the browser fails, its methods end the test with an
+// Page controls a tab of a Browser. If the browser fails, the methods of Page end the test with an
 // error.
 type Page struct {
 	t       testing.TB
@@ -156,7 +156,7 @@ func (p *Page) Wait(expression string) {
 	}
 }
 
-// Painted waits until the page has finished drawing, which it shows by the attribute
+// Painted waits until the page has finished drawing and has therefore set the attribute
 // data-painted.
 func (p *Page) Painted() {
 	p.t.Helper()
@@ -185,7 +185,7 @@ func (p *Page) Type(text string) {
 }
 
 // Wheel turns the mouse wheel at a point to scroll by dx and dy pixels. If ctrl is set, the Ctrl
-// key is pressed meanwhile.
+// key is held down.
 func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -226,8 +226,8 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// Work returns the CPU time that the main thread of the page has used for scripts, and for
-// everything. Unlike wall time, CPU time does not depend on other processes.
+// Work returns the CPU time that the main thread of the page has used for scripts and in total.
+// Unlike wall time, CPU time does not depend on other processes.
 func (p *Page) Work() (script, all time.Duration) {
 	p.t.Helper()
 	var r struct {

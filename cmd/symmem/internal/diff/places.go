@@ -43,8 +43,8 @@ func (v *view) places(n int) []place {
 	return all
 }
 
-// comparePlaces finds the first of the first n requests whose place differs between the members.
-// These requests must be the same on all members.
+// comparePlaces looks for a difference in the places of the first n requests, which must be the
+// same on all members.
 func (c *comparison) comparePlaces(n int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlaces; reason != "" {
@@ -99,8 +99,8 @@ func placeText(p place) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// whyPlace explains a difference in places by whether the frees that completed before it differ
-// too.
+// whyPlace explains a difference in places. The explanation depends on whether the frees that
+// completed before the difference differ too.
 func (c *comparison) whyPlace(groups []group, at int) string {
 	reference := c.views[groups[0][0]].completions(at)
 	for _, g := range groups[1:] {

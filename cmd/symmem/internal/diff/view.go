@@ -5,7 +5,7 @@ import "symmem/cmd/symmem/internal/diff/history"
 // key holds the properties of a request that must be the same on all ranks.
 type key struct {
 	size   int64
-	block  int32 // for a free, the number of the block; for a call, that of its text
+	block  int32 // for a free, the block's number; for a call, the number of its text
 	stream int32
 	action history.Action
 }

@@ -10,13 +10,13 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at the same time. Each of Rounds rounds
-	// allocates, reduces and frees all of them, so that later rounds reuse memory.
+	// Cases is the number of buffers that are live at the same time. All of them are allocated,
+	// reduced and freed in each of the Rounds rounds, so that later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
 	// Churn is the number of random allocations and frees that all ranks make before the cases of
-	// each round. Some of the blocks that are live in between are reduced and checked.
+	// each round. Some of the blocks that are live at that time are reduced and checked.
 	Churn int
 	// Groups is the number of groups that use the pool: the world and overlapping subgroups of it.
 	// Each group runs all cases.
@@ -25,10 +25,10 @@ type Config struct {
 	// because results on the plain path are correct wherever the buffers are.
 	Path symmem.PathChoice
 	// Deterministic selects the formula that results must match bit for bit, if any. If it is set,
-	// rows cycle through all types and reductions, and their inputs are numbers that cancel each
-	// other out.
+	// the all-reduces cycle through all types and reductions, and their inputs are numbers that
+	// cancel each other out.
 	Deterministic symmem.Formula
-	// CallSites becomes symmem.Options.CallSites.
+	// CallSites is the value of symmem.Options.CallSites.
 	CallSites bool
 }
 

@@ -93,7 +93,6 @@ func (r *runner) normalize(ctx context.Context) error {
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
 }
 
-// norm computes a norm and compares its outputs.
 func (r *runner) norm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm, outcome *normOutcome,
 ) error {
@@ -121,8 +120,8 @@ func (r *runner) norm(
 	return nil
 }
 
-// normReport combines the findings of all ranks. If a rank has not run a norm, the norm counts
-// as failed if another rank found a wrong output, and otherwise not at all.
+// normReport combines the findings of all ranks. A norm that did not run on all ranks of its group
+// counts as failed if any rank found a wrong output; if none did, it is not counted.
 func normReport(results []rankResult, ranks int) (report NormReport) {
 	found := map[int][normWrong + 1]bool{} // for each norm, which outcomes occurred on its ranks
 	for a := range results {

@@ -25,7 +25,7 @@ type finding struct {
 }
 
 // tolerance is the permitted relative error of a sum. Sums over very many ranks are not exact,
-// because they are rounded. It does not apply to results that must match a formula.
+// because they are rounded. The tolerance does not apply to results that must match a formula.
 const tolerance = 1e-5
 
 // setFormula assigns a type and a reduction to w, the row with index i, so that rows cycle

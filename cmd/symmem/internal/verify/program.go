@@ -91,8 +91,8 @@ func (c *composer) spread() int64 {
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// Churn checks a block with an all-reduce every churnStride steps. If a round would then have
-// more than churnChecks checks, it does so less often.
+// At every churnStride-th step, churn checks a block with an all-reduce. If this would exceed
+// churnChecks checks in a round, the checks are made less often.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -151,8 +151,8 @@ func (c *composer) cases(round, group int) {
 	}
 }
 
-// maxValue is the largest input value of a case. It is low enough for sums over a few hundred
-// ranks to be exact in float32. Churn uses the next maxValue values.
+// maxValue is the largest input value of a case. It is low enough for sums over a few hundred ranks
+// to be exact in float32. The checks of churn blocks use the next maxValue values.
 const maxValue = 997
 
 func (c *composer) reduce(blocks []liveBlock, rows ...row) {

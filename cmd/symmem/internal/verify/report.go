@@ -99,8 +99,8 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the results of the ranks. It is a pure function of them, so that all ranks get
-// the same report.
+// merge combines the results of the ranks. The report depends only on the arguments, so that all
+// ranks get the same one.
 func merge(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
 	missing := NotRun

@@ -42,9 +42,9 @@ func (d Dict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value. With protocols 3 to 5, it does so like Python's pickler, which extends
-// lists and dicts in batches of 1,000 items. With protocol 2, it does so like PyTorch's C++
-// pickler, which writes each list or dict in one batch.
+// Pickle encodes a value. With protocols 3 to 5, it works like Python's pickler, which extends
+// lists and dicts in batches of 1,000 items. With protocol 2, it works like PyTorch's C++ pickler,
+// which writes each list or dict in one batch.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, strings: map[string]int{}}
 	p.write(0x80, byte(protocol))

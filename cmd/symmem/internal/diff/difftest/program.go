@@ -1,8 +1,7 @@
-// Package difftest creates the input files of symmem diff for tests. It generates random
-// programs of allocations and frees, executes them under PyTorch's placement rule, and encodes
-// memory snapshots and Flight Recorder dumps with the keys and values of PyTorch 2.11
-// (torch/csrc/cuda/Module.cpp, c10/cuda/CUDACachingAllocator.cpp and
-// torch/csrc/distributed/c10d/FlightRecorder.hpp).
+// Package difftest generates input files for testing the diff command. It draws random programs of
+// allocations and frees, executes them under PyTorch's placement rule, and encodes memory snapshots
+// and Flight Recorder dumps with the keys and values of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
+// c10/cuda/CUDACachingAllocator.cpp and torch/csrc/distributed/c10d/FlightRecorder.hpp).
 package difftest
 
 import (

@@ -65,7 +65,7 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
 	created, _ := d.Get(v, r.key(d, "time_created_ns")).About()
-	created /= 1000 // About clears the low 4 bits, which are only nanoseconds
+	created /= 1000 // in microseconds; About clears the low 4 bits, which do not matter here
 	group.Events = append(group.Events, history.Event{
 		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
@@ -120,8 +120,7 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
-// uneven lists the prefixes of operations whose sizes may differ between ranks, and the suffix
-// "_v".
+// uneven lists prefixes, and the suffix "_v", of operations whose sizes may differ between ranks.
 var uneven = []string{"gather", "scatter", "all_to_all", "_v"}
 
 // describe returns the name of the operation followed by its types and sizes, which must be the

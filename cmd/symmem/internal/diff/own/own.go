@@ -51,7 +51,7 @@ type sequence struct {
 	blocks   int32
 }
 
-// finish completes the history with what is known only at the end of the trace.
+// finish adds information to the history that is known only at the end of the trace.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {

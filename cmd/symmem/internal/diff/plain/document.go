@@ -3,10 +3,10 @@
 // error.
 //
 // PyTorch's files may contain gigabytes, nearly all of it in a few lists. Decode passes the
-// elements of these lists to the caller one at a time and then drops them. A Value is a number
-// that refers to a table in the Document rather than a pointer, so that the garbage collector
-// has little work even with large files. This package does not use one of Go's pickle libraries,
-// because they build the whole file in memory and resolve classes.
+// elements of these lists to the caller one at a time and then drops them. A Value is a number that
+// refers to a table in the Document rather than a pointer, so that the garbage collector has little
+// work even with large files. This package does not use any of Go's pickle libraries, because they
+// load the whole file into memory and resolve classes.
 package plain
 
 import (

@@ -27,7 +27,7 @@ type poolID [2]int64
 // unknownPool stands for a pool that cannot be determined from the file.
 var unknownPool = poolID{-1, -1}
 
-// raw holds an event of the trace with the addresses, pool and stream ids of the file.
+// raw is an event of the trace, with addresses, pool ids and stream ids as in the file.
 type raw struct {
 	number  int64
 	address uint64

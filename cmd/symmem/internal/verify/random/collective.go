@@ -207,8 +207,7 @@ func (cs *calls) allReduce(
 	return cs.runAndCheck(ctx, e)
 }
 
-// newAllReduce returns an all-reduce that sums the given number of bytes of float32 elements.
-// Its input is written and its call is made on s.
+// newAllReduce returns an all-reduce on s that sums the given number of bytes of float32 elements.
 func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,

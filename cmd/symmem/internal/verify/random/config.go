@@ -24,9 +24,9 @@ type Config struct {
 	Steps int
 	// MaxBytes is the maximum size of a rank's message in bytes.
 	MaxBytes int64
-	// SharedGPUs is set if several ranks share a GPU. A rank's share may be too small for the
-	// kernels of two groups (see Progress in package kernels), so the rank then replays graphs
-	// concurrently only if they belong to the same group.
+	// SharedGPUs is set if several ranks share a GPU. Because a rank's share of the GPU may be too
+	// small for the kernels of two groups (see Progress in package kernels), ranks then replay
+	// graphs concurrently only if the graphs belong to the same group.
 	SharedGPUs bool
 	// RoundTimeout limits the duration of a round.
 	RoundTimeout time.Duration
@@ -79,8 +79,7 @@ func (c *Config) levels() []symmem.CheckLevel {
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 
-// continues reports whether the run continues after done rounds that have taken the elapsed
-// time.
+// continues reports whether another round should begin after done rounds.
 func (c *Config) continues(done int, elapsed time.Duration) bool {
 	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || elapsed < c.Duration)
 }

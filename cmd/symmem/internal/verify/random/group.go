@@ -60,9 +60,9 @@ func (gs *groups) split(ctx context.Context) error {
 
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from. The window and direct paths are listed
-// twice, so that they are drawn more often, because wrong placement affects only these paths. A
-// call that cannot take the path that was drawn takes the path that PathAuto would select.
+// pathChoices lists the path settings to draw from. Because wrong placement affects only the window
+// and direct paths, they are listed twice, so that they are drawn more often. A call that cannot
+// take the drawn path takes the path that PathAuto would select.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,

@@ -21,7 +21,7 @@ type recording struct {
 	group     int // the index of the group
 	calls     []*exchange
 	outs      []symmem.Buffer // buffers for copies of the results
-	retained  []symmem.Buffer // those buffers of the calls that have not been freed yet
+	retained  []symmem.Buffer // buffers of the calls that have not been freed yet
 }
 
 type graph interface {

@@ -18,11 +18,11 @@ type Rank struct {
 	// Local is the number of the rank on its machine.
 	Local int
 	// Shared is set if the process also runs other ranks. Run then does not compare resource usage,
-	// because it cannot measure that of a single rank.
+	// because the usage of a single rank cannot be measured.
 	Shared bool
 	// Progress, if set, is called after each round.
 	Progress func(line string)
-	// Hang, if set, is called if a round does not end long after it should have. stacks contains
+	// Hang, if set, is called if a round is still running long after its deadline. stacks contains
 	// the stacks of all goroutines.
 	Hang func(round int, stacks []byte)
 }
@@ -126,10 +126,10 @@ func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause 
 	return cause
 }
 
-// A round counts as hung if it is still running overtime after its deadline. It also counts as
-// hung if it is still running afterFault after the world has failed, because the failure ends
-// all waits. afterFault is shorter than the time for which other ranks wait, so that the rank
-// reports the hang before they give up.
+// A round counts as hung if it is still running when overtime has passed since its deadline, or
+// when afterFault has passed since the world failed, because the failure ends all waits. afterFault
+// is shorter than the time for which other ranks wait, so that a rank reports the hang before the
+// others give up.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
@@ -235,7 +235,7 @@ func (r *runner) compare(ctx context.Context) error {
 	return nil
 }
 
-// Reproduce returns the flags with which the same number of ranks repeat a round.
+// Reproduce returns the flags that repeat a round on the same number of ranks.
 func Reproduce(c *Config, round int) string {
 	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d",
 		c.Seed, round, c.Steps, c.MaxBytes)

@@ -30,13 +30,12 @@ var resourceNames = [numResources]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns by how much the usage of each resource may grow. On the host backend,
-// nothing may grow, because only symmem allocates resources there. On GPUs, CUDA and NCCL open
-// files and map queues when they first use them, and load each kernel into device memory at its
-// first launch, which may be in any round. The tolerances are low enough to detect a pool,
-// window or communicator that leaks in each round. Ranks that share a GPU also measure each
-// other's memory: with 8 ranks on an H100, the device memory that a rank measured varied by 107
-// to 204 MB.
+// tolerances returns how much the usage of each resource may grow. On the host backend, nothing may
+// grow, because only symmem allocates resources there. On GPUs, CUDA and NCCL open files and map
+// queues when they first use them, and load each kernel into device memory at its first launch,
+// which may be in any round. The tolerances are low enough to detect a pool, window or communicator
+// that leaks in each round. Ranks that share a GPU also measure each other's memory: with 8 ranks
+// on an H100, the device memory that a rank measured varied by 107 to 204 MB.
 //
 // In a world of several machines, the ranks of a machine connect to each other when they create
 // the first group within the machine, once per world. Each connection needs two goroutines on
