@@ -20,8 +20,7 @@ type generator struct {
 	// of each buffer on each stream.
 	lastWrite []access
 	lastRead  [][maxStreams]int
-	// marks holds, for each event, the row of seen for the event's stream at the time the event was
-	// recorded.
+	// marks[e] is the value that seen[s] had when event e was recorded on stream s.
 	marks [][maxStreams]int
 	// live lists the buffers that calls may use. groups lists the groups in which calls may be
 	// made.
@@ -112,8 +111,8 @@ func (g *generator) drawOp() {
 	}
 }
 
-// addOrdered adds an op. Before the op, it adds the waits that order its accesses to buffers
-// after earlier ones.
+// addOrdered adds an op, preceded by the waits that order its accesses to buffers after earlier
+// accesses.
 func (g *generator) addOrdered(o op) {
 	body := g.p.body(&o)
 	for i := range body {
@@ -141,8 +140,8 @@ func (g *generator) add(o op) {
 	g.p.ops = append(g.p.ops, o)
 }
 
-// waitFor makes a stream wait for an earlier access, with an existing event or a new one. It
-// does nothing if the stream has already waited for it.
+// waitFor makes a stream wait for an earlier access, with an existing event or a new one. It does
+// nothing if the stream has already waited for that access.
 func (g *generator) waitFor(stream int, previous access) {
 	if g.seen[stream][previous.stream] >= previous.index {
 		return
@@ -189,8 +188,8 @@ func (g *generator) shuffle() {
 	}
 }
 
-// before reports whether o and the op after it must keep their order on all ranks. They must if
-// either of them is not a call, or if both are collectives. A message and a collective must keep
+// before reports whether o and next, the op after it, must keep their order on all ranks. They must
+// if one of them is not a call, or if both are collectives. A message and a collective must keep
 // their order unless unordered is set. Two messages must keep their order if they have the same
 // group, tag, sender and receiver.
 func (o *op) before(next *op, unordered bool) bool {

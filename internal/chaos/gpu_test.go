@@ -19,9 +19,9 @@ func skipSlow(t *testing.T) {
 	}
 }
 
-// gpuVariables returns the environment variables that make ranks use software GPUs, and extra.
-// If SYMMEM_TEST_BACKEND is nccl, it returns none, so that the ranks use the machine's GPUs. If
-// there is no compiler for the software GPU, it skips the test.
+// gpuVariables returns the environment variables that make ranks use software GPUs, followed by
+// extra. If SYMMEM_TEST_BACKEND is nccl, it returns none, so that the ranks use the machine's GPUs.
+// If there is no compiler for the software GPU, it skips the test.
 func gpuVariables(t *testing.T, extra ...string) []string {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {

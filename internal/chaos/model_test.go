@@ -307,7 +307,7 @@ func (m *model) deliver(index int, o *op, sent contents) {
 }
 
 // nextMessage returns the contents of the next message that rank src sent to o's receiver for
-// AnySource. If src sent no further message, it returns none.
+// AnySource. If src sent no further message, nextMessage returns its argument none.
 func (m *model) nextMessage(o *op, src int, none contents) contents {
 	skip := m.received[[2]int{o.group, src}]
 	m.received[[2]int{o.group, src}]++

@@ -107,8 +107,8 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 	return r, err
 }
 
-// close frees the kept buffers and closes the Runtime. If the program had a mistake, it ignores
-// the error of closing the Runtime.
+// close frees the kept buffers and closes the Runtime. If the program had a mistake, the Runtime's
+// error is ignored.
 func (r *player) close() error {
 	var errs []error
 	for _, b := range r.keptBuffers {
@@ -359,8 +359,8 @@ func (r *player) callLater(call func()) {
 	}()
 }
 
-// cancel registers a buffer that only this rank has, with a canceled context. It then aborts the
-// group, like a program that cannot continue.
+// cancel calls Register with a canceled context, after allocating a buffer that only this rank has.
+// It then aborts the group, like a program that cannot continue.
 func (r *player) cancel(g *symmem.Group) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()

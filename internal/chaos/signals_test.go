@@ -49,8 +49,8 @@ const (
 
 type signalPlan struct {
 	ranks, victim int
-	// secondVictim is stopped before the victim is killed, and is killed after it. It is -1 if
-	// there is none.
+	// secondVictim is a rank that is stopped before the victim is killed, and killed afterwards. It
+	// is -1 if there is none.
 	secondVictim int
 	// noLauncher makes the ranks ignore the launcher and its store.
 	noLauncher bool
@@ -62,7 +62,7 @@ type signalPlan struct {
 	// stop is the time for which the victim is stopped. If it is 0, the victim is killed instead.
 	stop time.Duration
 	// call and round select the call in which the victim gets the signal. The victim announces the
-	// call before it makes it, and the signal follows signalDelay after the announcement. The other
+	// call before making it, and gets the signal signalDelay after the announcement. The other
 	// ranks make the call after their delays.
 	call        string
 	round       int
@@ -72,8 +72,8 @@ type signalPlan struct {
 
 const (
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout in most programs. It is longer than a rank is stopped, and
-	// longer than it takes until an error names a killed rank.
+	// longTimeout is Options.Timeout in most programs. It exceeds both the time for which a rank is
+	// stopped and the time until an error names a killed rank.
 	longTimeout = time.Minute
 	// openTimeout is Options.Timeout if a rank is killed in Open without the launcher. It is short
 	// because ranks that have not connected to the killed rank can only time out.
@@ -388,9 +388,8 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	return nil
 }
 
-// starved returns the total time for which ranks have waited for a processor since the signal.
-// It adds up the times of all ranks, because a rank may have to wait until any other has
-// reacted.
+// starved returns the total time for which ranks have waited for a processor since the signal. It
+// adds up the times of all ranks, because a rank may have to wait until another rank has reacted.
 func (s *signaller) starved() (sum time.Duration) {
 	for i := range s.lines {
 		sum += starvedSince(s.lines[i].Starved, s.sent)

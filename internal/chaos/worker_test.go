@@ -85,7 +85,7 @@ func (l *logBuffer) lines() []string {
 }
 
 // worker makes calls as one rank. It continues until a rank has been killed or, in programs that
-// stop a rank, until stopRest after the stop.
+// stop a rank, until stopRest has passed since the stop.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
@@ -100,7 +100,7 @@ type worker struct {
 	// endTime is the time after which rank 0 ends the program if no rank is killed.
 	endTime time.Time
 	// own, sum and received hold this rank's contribution to a sum, the sum, and a received
-	// message. memory holds the buffers for these three that calls use.
+	// message. memory holds the buffers that calls use for these three.
 	own, sum, received []int32
 	memory             [3]symmem.Memory
 }
@@ -208,8 +208,8 @@ func (w *worker) round(round int) (last bool, err error) {
 		return false, err
 	}
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
-	// Skip Join if all ranks must log a warning, because it logs none about a stopped rank 0 that
-	// serves the store.
+	// Skip Join if all ranks must log a warning, because Join logs none if the stopped rank is rank
+	// 0, which serves the store.
 	silent := w.plan.stop > 0 && w.plan.call == anyCall
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/page/pagetest"
 )
 
-// openChanging opens the Server of a rank that reports a pool and a wait. While differ is set,
-// one request of rank 1 has another size.
+// openChanging opens the Server of a rank that reports a pool and a wait. While differ is set, one
+// request of rank 1 has a different size.
 func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 	t.Helper()
 	s, err := Open(Config{
@@ -37,8 +37,8 @@ func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 	return s
 }
 
-// TestPageInBrowser opens the page by a URL with the token. The page must show the waits of the
-// ranks, and a difference between the ranks that arises while the page is open.
+// TestPageInBrowser opens the page at a URL that contains the token. The page must show the waits
+// of the ranks, and a difference between the ranks that arises while the page is open.
 func TestPageInBrowser(t *testing.T) {
 	useFolder(t)
 	var differ atomic.Bool

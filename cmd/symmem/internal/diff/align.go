@@ -70,9 +70,9 @@ func (a *aligner) run() []edit {
 }
 
 // matches reports whether request ri of reference and request dj of other are the same. If they
-// free blocks that were allocated before requests i and j, the blocks must be paired. If the
-// blocks were allocated later, the number of allocations between i and the one block must be the
-// same as between j and the other.
+// free blocks that were allocated before requests i and j, the blocks must be paired. If the blocks
+// were allocated later, the block of ri must come as many allocations after i as the block of dj
+// comes after j.
 func (a *aligner) matches(ri, dj, i, j int) bool {
 	if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
 		return false
@@ -184,7 +184,7 @@ func (a *aligner) score(h hypothesis) int {
 	n, ri, dj := 0, h.i, h.j
 	for n < lookahead {
 		if ri >= len(a.reference.keys) && dj >= len(a.other.keys) {
-			n = lookahead // the rest is explained
+			n = lookahead // the hypothesis explains all remaining requests
 			break
 		}
 		switch {

@@ -185,10 +185,10 @@ func (c *comparison) requestDifference(at int) *Difference {
 	return d
 }
 
-// editsFrom returns the differences between two views that first differ at request at. An
-// aligner ignores some differences between frees: those in the sizes of frees of the same block,
-// and those between frees of unknown blocks. If it finds nothing else, editsFrom returns a
-// single difference that describes the request.
+// editsFrom returns the differences between two views that first differ at request at. An aligner
+// ignores some differences between frees: those in the sizes of frees of the same block, and those
+// between frees of unknown blocks. If the aligner finds no other differences, editsFrom returns a
+// single one that describes request at.
 func editsFrom(reference, other *view, at int) []edit {
 	a := newAligner(reference, other)
 	edits := a.run()
@@ -230,7 +230,7 @@ func requestText(r *history.Rank, k key, e *history.Event) string {
 	return text
 }
 
-// before describes the last five requests before request at, or fewer if there are not as many.
+// before describes up to five requests that precede request at.
 func (c *comparison) before(member, at int) []string {
 	lines := []string{}
 	v := c.views[member]
@@ -240,7 +240,7 @@ func (c *comparison) before(member, at int) []string {
 	return lines
 }
 
-// explain states how many of the requests after the first difference that difference explains.
+// explain states whether the first difference explains the rest or, if not, where the next one is.
 func (c *comparison) explain(g group, reference int, edits []edit) string {
 	v := c.views[g[0]]
 	who := fmt.Sprintf("%s against rank %d", ranklist.Ranks(c.ranks(g)), c.numbers[reference])
@@ -281,7 +281,7 @@ func findOtherPools(all []*comparison) {
 	}
 }
 
-// samePoolMove reports whether a request that some ranks lack in a is an extra one of the same
+// samePoolMove reports whether a request that is missing on some ranks in a is extra on the same
 // ranks in b.
 func samePoolMove(a, b *comparison) bool {
 	da, db := a.result.Requests, b.result.Requests

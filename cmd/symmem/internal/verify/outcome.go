@@ -30,8 +30,7 @@ type rankResult struct {
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
 	Norms      normFindings            `json:"norms"`
-	// Paths has an entry for each path that an all-reduce took: the reason why the first all-reduce
-	// on that path took it.
+	// Paths maps each path that an all-reduce took to the reason why the first one took it.
 	Paths map[string]string `json:"paths"`
 }
 

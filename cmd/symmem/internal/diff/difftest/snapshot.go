@@ -24,7 +24,7 @@ type Run struct {
 	Line int
 }
 
-// Snapshot executes a program as PyTorch's allocator would, and returns its memory snapshot. The
+// Snapshot executes a program as PyTorch's allocator would, and returns a memory snapshot. The
 // snapshot shows pool n of the program as the MemPool with the id (0, n+1).
 func Snapshot(p Program, r Run) Dict {
 	e := &execution{Run: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), live: map[int]block{}}
@@ -237,6 +237,6 @@ func Calls(operations []string, first int) Dict {
 	}
 }
 
-// FileName returns a name for a rank's snapshot file. It contains the rank, so that symmem diff
-// can find out which rank wrote the file.
+// FileName returns a name for a rank's snapshot file. The name contains the rank, because the
+// snapshot itself does not.
 func FileName(rank int) string { return fmt.Sprintf("snapshot_rank%d.pickle", rank) }

@@ -123,7 +123,7 @@ type Sequence struct {
 	ID       string
 	Events   []Event
 	Segments []SegmentInfo
-	// Older lists those blocks described in the file that were already live when the trace began.
+	// Older lists the blocks in the file that were already live when the trace began.
 	Older []OlderBlock
 	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool

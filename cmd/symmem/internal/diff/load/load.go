@@ -176,9 +176,9 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 // softLimit is the number of bytes of memory above which the garbage collector runs more often.
 const softLimit = 5 << 29
 
-// limitMemory makes the garbage collector try to keep the memory of the process below softLimit.
-// Otherwise, the garbage from reading a large file could double the memory used. It does nothing
-// if GOMEMLIMIT is set.
+// limitMemory makes the garbage collector try to keep the memory of the process below softLimit,
+// unless GOMEMLIMIT is set. Without a limit, the garbage from reading a large file could double the
+// memory used.
 func limitMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(softLimit)

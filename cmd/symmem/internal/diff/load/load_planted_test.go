@@ -120,8 +120,8 @@ type plantedCall struct {
 	Call, Rank int
 }
 
-// readRecordings reads an archive of recordings. It returns them by name, which is the number of
-// a program or "calls".
+// readRecordings reads an archive of recordings. The keys of the result are program numbers and,
+// for the recording of calls, "calls".
 func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 	t.Helper()
 	all := map[string]*plantedRecording{}
@@ -211,8 +211,8 @@ func firstDifferences(report *diff.Report) [][2]int {
 	return all
 }
 
-// differences sorts the elements that contain a difference. It drops the others, because a
-// snapshot may contain further pools, which have no events.
+// differences returns the elements that contain a difference, in sorted order. It drops the others,
+// because a snapshot may contain further pools, which have no events.
 func differences(all [][2]int) [][2]int {
 	all = slices.DeleteFunc(all, func(first [2]int) bool { return first == [2]int{-1, -1} })
 	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
@@ -244,10 +244,10 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 	return all
 }
 
-// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, which
-// bench/gpu/planted.sh makes. Without -recordings, it simulates them. The first requests that
-// differ according to Compare must be the planted ones, and the first place that differs must be
-// the first that differs between the recorded places.
+// TestRecordedPrograms compares recordings of PyTorch's pools on 4 GPUs, which bench/gpu/planted.sh
+// makes. Without -recordings, it simulates them. The first request that differs according to
+// Compare must be the planted one. If none was planted, the first place that differs must be the
+// first one that differs between the recorded places.
 func TestRecordedPrograms(t *testing.T) {
 	var recordings map[string]*plantedRecording
 	if *recordingsFile == "" {

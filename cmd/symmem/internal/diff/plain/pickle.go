@@ -85,7 +85,6 @@ func (p *pickle) run() error {
 	}
 }
 
-// execute executes one operation. It handles common operations on containers itself.
 func (p *pickle) execute(op byte) error {
 	switch op {
 	case opMark:

@@ -16,7 +16,7 @@ type stackTable struct {
 	bytes  []byte
 }
 
-// maxFrames is the number of innermost frames that are kept of each stack.
+// maxFrames limits the number of frames that are kept from each stack, innermost first.
 const maxFrames = 64
 
 // Stacks converts the call stacks in memory snapshots and Flight Recorder dumps.

@@ -183,8 +183,8 @@ func (r *round) end(ctx context.Context) error {
 	}
 	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
 	for i, p := range r.buffers.pools {
-		// After a fault, pools keep buffers that were live on some ranks but not on others until Trim
-		// is called.
+		// After a fault, pools keep buffers that were live on some ranks but not on others. Trim
+		// releases these buffers.
 		if r.tally.Aborts > 0 && !r.byAddress() {
 			if err := p.Trim(ctx, math.MaxInt64); err != nil {
 				return err

@@ -2,7 +2,7 @@ package random
 
 import "context"
 
-// step is a kind of step in a round. The probability that it is drawn is proportional to weight.
+// step is a kind of step in a round. It is drawn with a probability proportional to weight.
 type step struct {
 	name   string
 	weight int
