@@ -78,8 +78,8 @@ func (g *generator) tally(stream, buffer int) {
 }
 
 // TestGraphsOnAGPU replays graphs that symmem or another library has captured, and makes other
-// calls in between. All of them run on several streams, without events that order them. Sums are
-// up to 64 MiB large on GPUs, and up to 256 KiB on the software GPU.
+// calls in between. All of them run on several streams, without events that order them. Sums have
+// up to 64 MiB on GPUs, and up to 256 KiB on the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	base := task{Kind: "graphs", MaxBytes: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

@@ -25,8 +25,7 @@ var messages = kind{
 	},
 }
 
-// messagesLayout draws a world with two further groups, one of its even ranks and one of its odd
-// ranks.
+// messagesLayout draws a world with two further groups: the even ranks and the odd ranks.
 func (t *task) messagesLayout() layout {
 	d := t.worldDraws()
 	ranks := 2 + d.IntN(7)

@@ -10,8 +10,9 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table in docs/reference/failures.md: a path, either called directly
-// or replayed in a graph. Each cell has a separate group and separate streams.
+// cell tests one cell of the table in docs/reference/failures.md: a collective on one path, which
+// is either called directly or replayed in a graph. Each cell has a separate group and separate
+// streams.
 type cell struct {
 	name     string
 	path     symmem.PathChoice

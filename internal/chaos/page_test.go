@@ -48,10 +48,10 @@ type pageWorld struct {
 	// after the failure is skipped. Otherwise, only the group and the stream of the call report the
 	// error.
 	propagates bool
-	// followingWorkEnds is set if work queued after the failed call ends, whether it is skipped or
-	// run.
+	// followingWorkEnds is set if work that was queued after the failed call terminates, whether it
+	// is skipped or executed.
 	followingWorkEnds bool
-	// unpromisedEnd is set if the calls end even in cells whose outcome is not promised.
+	// unpromisedEnd is set if calls terminate even in cells whose outcome is not promised.
 	unpromisedEnd bool
 }
 

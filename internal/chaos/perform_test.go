@@ -40,7 +40,7 @@ func (r *player) queue(i int, o *op) error {
 	}
 }
 
-// take allocates a buffer. If the program requires it, the ranks then compare the buffer's
+// take allocates a buffer. If comparePlacement is set, the ranks then compare the buffer's
 // placement.
 func (r *player) take(number int, s *symmem.Stream) error {
 	if err := r.makeBuffer(number, s); err != nil || !r.p.comparePlacement {

@@ -159,7 +159,7 @@ func (v *verdict) interruptedWrite(buffer int) bool {
 	})
 }
 
-// isComplete reports whether the last write to a buffer is known to be complete. It is if the
+// isComplete reports whether the last write to a buffer is known to be complete, because the
 // write's stream, or an event recorded after the write, was synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	index := m.lastWrite[rank][buffer]

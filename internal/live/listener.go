@@ -33,8 +33,8 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// isAdmitted reports whether the peer of a connection may use it. On a Unix socket, the peer
-// must be a process of this user or of root.
+// isAdmitted reports whether to accept a connection. On a Unix socket, the peer must be a process
+// of this user or of root.
 func isAdmitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
 	if !ok {

@@ -73,8 +73,8 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until condition returns true. If that takes longer than patience, it fails the
-// test, with event in the message.
+// await polls until condition returns true. If that takes longer than patience, the test fails with
+// a message that contains event.
 func await(t *testing.T, event string, condition func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
@@ -94,14 +94,12 @@ func awaitAddress(t *testing.T, s *Server) string {
 	return s.Address()
 }
 
-// request describes a request and the expected response.
 type request struct {
 	method, path, host, bearer, cookie string
 	status                             int
 	contains                           string
 }
 
-// send sends the request and returns the response and its body.
 func (r *request) send(t *testing.T, address string) (*http.Response, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -299,7 +297,6 @@ func TestWeakTokensAreRefused(t *testing.T) {
 	}
 }
 
-// stall opens n connections and sends nothing on them.
 func stall(t *testing.T, address string, n int) {
 	t.Helper()
 	for range n {

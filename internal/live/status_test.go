@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// get requests a path from a handler that serves s and returns the response.
 func get(t *testing.T, path string, s Snapshot) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -28,7 +28,6 @@ func destinationOf(packet []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// addressAt returns the IPv4 address at an offset in a packet.
 func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }

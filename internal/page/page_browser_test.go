@@ -49,7 +49,6 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// check fails the test if errors occurred on the page.
 func check(t *testing.T, p *pagetest.Page) {
 	t.Helper()
 	for _, e := range p.Errors() {
@@ -69,8 +68,8 @@ func fragment(p *pagetest.Page, field string) string {
 	return values.Get(field)
 }
 
-// redPixels is a JavaScript function that counts the red pixels of a lane (the map of one rank).
-// It returns their number to the left and to the right of the given part of the lane's width.
+// redPixels is a JavaScript function that counts the red pixels of a lane (the map of one rank). It
+// returns their number on each side of the given part of the lane's width.
 const redPixels = `(lane, part) => {
 	const c = document.querySelectorAll("#lanes canvas")[lane];
 	const at = Math.round(c.width * part);
@@ -310,7 +309,6 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 	}
 }
 
-// testLive tests a page that fetches its data from a server repeatedly.
 func testLive(t *testing.T, b *pagetest.Browser) {
 	var requests atomic.Int64
 	requests.Store(40)
@@ -345,7 +343,7 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 	p.Wait(`document.body.dataset.lost !== undefined`)
 }
 
-// testBroken tests that a page with broken data shows why it cannot show them.
+// testBroken checks that a page with broken data shows why the data cannot be displayed.
 func testBroken(t *testing.T, b *pagetest.Browser) {
 	var whole bytes.Buffer
 	if err := (sample{ranks: 2, requests: 40, extra: -1}).page().WriteHTML(&whole, ""); err != nil {
@@ -368,7 +366,6 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 	}
 }
 
-// testEmpty tests a page without ranks and without sequences.
 func testEmpty(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, write(t, &Page{Title: "empty", Verdict: "nothing"}), desktop)
 	for _, key := range []string{"d", "p", "+", "]"} {
@@ -380,8 +377,8 @@ func testEmpty(t *testing.T, b *pagetest.Browser) {
 	check(t, p)
 }
 
-// testOlder tests a block that was allocated before the track begins. The map must show it until
-// it is freed.
+// testOlder tests a block that was allocated before the track begins. The map must show the block
+// until it is freed.
 func testOlder(t *testing.T, b *pagetest.Browser) {
 	track := &Track{Segments: []Segment{{Bytes: 100}, {Bytes: 100}}}
 	track.Add(&Event{Kind: Older, Size: 100, Block: -1, Stack: -1})
@@ -426,8 +423,8 @@ func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 // quiet makes tests check even times that depend on the load of the machine.
 var quiet = flag.Bool("quiet", false, "check the time between frames: no other process is running")
 
-// testMillion tests the speed of the page with 10^6 events. It measures the CPU time of the
-// page's main thread, because that hardly depends on other processes.
+// testMillion tests the speed of the page with 10^6 events. It measures the CPU time of the page's
+// main thread, because CPU time hardly depends on other processes.
 func testMillion(t *testing.T, b *pagetest.Browser) {
 	const (
 		openTime    = 2 * time.Second
@@ -459,7 +456,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	for i := range frames {
 		p.Key([]string{"ArrowRight", "+", "ArrowLeft", "-", "]"}[i/3%5])
 		script, work := p.Work()
-		p.Frame() // the first of two frames draws
+		p.Frame() // waits for two frames, the first of which draws
 		afterScript, afterWork := p.Work()
 		scripts, all = append(scripts, afterScript-script), append(all, (afterWork-work)/2)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// sample holds the parameters of a page about a random program.
+// sample describes a page about a random program.
 type sample struct {
 	ranks, requests int
 	// If extra is not negative, rank 2 makes an additional request before the request with that

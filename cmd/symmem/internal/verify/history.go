@@ -18,9 +18,9 @@ type liveBlock struct {
 	elements int64
 }
 
-// At most churnBlocks blocks of the largest size are live. The largest size is at least
-// churnUnit elements, because the churn of small cases would otherwise fit into a single
-// segment, where the order of blocks by address is the same as by offset.
+// At most churnBlocks blocks of the largest size are live. The largest size is at least churnUnit
+// elements, because smaller blocks would fit into a single segment, in which blocks have the same
+// order by address as by offset.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10

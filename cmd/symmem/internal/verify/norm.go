@@ -23,7 +23,6 @@ type NormReport struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// normFindings holds the findings of one rank about norms.
 type normFindings struct {
 	// Outcomes has an element for each norm of each group.
 	Outcomes []normOutcome `json:"outcomes"`

@@ -36,8 +36,6 @@ func TestNormReportCombinesRanks(t *testing.T) {
 	}
 }
 
-// TestNormsOfAllGroupsPass runs norms in three groups on three ranks. The first group is the
-// world.
 func TestNormsOfAllGroupsPass(t *testing.T) {
 	c := smallConfig()
 	c.Groups, c.Rounds, c.Churn = 3, 1, 0

@@ -21,7 +21,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
-	// Ignore the errors of Close, which returns a divergence again.
+	// Ignore the errors of Close, which repeat a divergence.
 	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)

@@ -13,12 +13,10 @@ import (
 // text returns the pickle operation that pushes a string of less than 256 bytes.
 func text(s string) string { return "\x8c" + string(rune(len(s))) + s }
 
-// dump returns a pickle of a Flight Recorder dump with the given entries.
 func dump(entries ...string) []byte {
 	return []byte("\x80\x04}(" + text("entries") + "](" + strings.Join(entries, "") + "eu.")
 }
 
-// entry returns an entry with one key.
 func entry(key, value string) string { return "}(" + text(key) + value + "u" }
 
 // TestStackInPlaceOfFrame reads a dump in which a list of frames contains another list of frames
@@ -41,7 +39,7 @@ func TestStackInPlaceOfFrame(t *testing.T) {
 }
 
 // TestSizesOfSharedLists reads sizes in nested lists, each of which contains the same list many
-// times. Without a limit, the text that describes them would be far longer than the file.
+// times. Without a limit, the description of these sizes would be far longer than the file.
 func TestSizesOfSharedLists(t *testing.T) {
 	const width = 2000
 	value := "](" + strings.Repeat("K\x01", width) + "e"

@@ -57,7 +57,6 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// plantExtra returns a copy of a program with an extra allocation.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
 		if q := difftest.Plant(rng, p, "extra", streams, pools); q != nil {
@@ -66,7 +65,6 @@ func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	}
 }
 
-// compareFolder compares the files in a folder and reports the resources used.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
 	err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // reset VmHWM
@@ -110,7 +108,6 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the symmem trace of a rank that performs a program's requests.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: 2 * len(p)})
@@ -145,7 +142,6 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 }
 
-// writeSnapshot writes the PyTorch memory snapshot of a rank that performs a program's requests.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	data := difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: uint64(rank)}), 2)

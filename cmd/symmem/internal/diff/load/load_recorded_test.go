@@ -27,7 +27,6 @@ func recorded(t *testing.T) map[string][][]byte {
 	return files
 }
 
-// readArchive calls visit with the name and contents of each file in an archive.
 func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 	t.Helper()
 	f, err := os.Open(path)

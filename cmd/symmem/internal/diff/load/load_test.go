@@ -20,7 +20,6 @@ import (
 
 const pools, streams = 2, 3
 
-// encode encodes a file in one of PyTorch's formats, which n selects.
 func encode(file difftest.Dict, n int) []byte {
 	if n%5 == 0 {
 		return difftest.JSON(file)
@@ -149,8 +148,8 @@ func TestAgreeingRuns(t *testing.T) {
 }
 
 // TestPlacesByAddress places blocks by address, so that places may differ between ranks. If they
-// do, Compare must report that addresses are the cause. PyTorch's rule must explain all places,
-// and by symmem's rule the ranks must agree.
+// do, Compare must report that addresses are the cause. PyTorch's rule must explain all places, and
+// the ranks must agree under symmem's rule.
 func TestPlacesByAddress(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

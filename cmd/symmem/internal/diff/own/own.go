@@ -25,7 +25,6 @@ func Read(r io.Reader) (*history.Rank, error) {
 	return c.rank, nil
 }
 
-// converter converts one trace to a history.
 type converter struct {
 	rank      *history.Rank
 	sequences map[source]*sequence
@@ -150,7 +149,7 @@ func (c *converter) stack(site string) int32 {
 	return n
 }
 
-// call adds a collective, a value or a step of a group.
+// call adds an event of a group, which is a collective, a value or a step.
 func (c *converter) call(r *trace.Record) {
 	text := r.Call
 	switch {

@@ -239,7 +239,7 @@ func (d *Document) IsList(v Value) bool {
 	return v.tag() == tagObject && d.object(v).kind != dict
 }
 
-// Label returns the number that SetLabel gave to an object, if any.
+// Label returns the number that SetLabel has assigned to an object, if any.
 func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false

@@ -63,13 +63,11 @@ var calls = map[byte]string{
 // maxProtocol is the newest supported pickle protocol.
 const maxProtocol = 5
 
-// pickle reads a pickle.
 type pickle struct {
 	*machine
 	*input
 }
 
-// run executes operations until the end of the pickle.
 func (p *pickle) run() error {
 	for {
 		op, err := p.byte()

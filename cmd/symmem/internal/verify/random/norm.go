@@ -77,7 +77,6 @@ func (r *round) drawNorm(g *symmem.Group, picked []liveBuffer) *workload.Norm {
 	return &workload.Norm{NormCase: formula.DrawNorm(draws, ranks, rows, hidden, t, quant)}
 }
 
-// verifyNorm checks the outputs of a completed norm.
 func (r *round) verifyNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
 	r.tally.Norms++
