@@ -56,8 +56,8 @@ func (c contents) part(offset, n int) []byte {
 const never = 1 << 30
 
 // model predicts the outcome of a program, possibly with a mistake: the contents of all buffers,
-// and which streams, events and groups must report an error. After a mistake, other streams,
-// events and groups may report an error too.
+// and which streams, events and groups must report an error. After a mistake, other streams, events
+// and groups may also report errors.
 type model struct {
 	seed uint64
 	p    *program
@@ -161,8 +161,8 @@ func (m *model) performs(rank, index int) bool {
 	}
 }
 
-// work performs a call or a copy. index is the index of the op. If that op launches a graph, n
-// is the index of the call or copy in the graph; otherwise it is 0.
+// work performs a call or a copy. index is the index of the op. If that op launches a graph, n is
+// the index of the call or copy in the graph; otherwise, n is 0.
 func (m *model) work(index, n int, o *op) {
 	if o.kind == copyOp {
 		for r := range m.p.ranks {

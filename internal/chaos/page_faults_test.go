@@ -28,7 +28,7 @@ type fault struct {
 	// at all levels.
 	level string
 	// promised reports whether the documentation promises the outcome for a check level and path.
-	// If it is nil, the outcome is promised for all of them.
+	// If promised is nil, the outcome is promised for every level and path.
 	promised func(level string, path symmem.PathChoice) bool
 	// inject causes the fault. The victim calls inject before the collective, and skips the
 	// collective if call is false.

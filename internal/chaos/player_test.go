@@ -221,8 +221,8 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 		}
 		r.buffers[number] = buffer
 		// The history of a pool must be the same on all ranks. If the ranks queue ops in different
-		// orders, record all possible uses in advance, because the order would otherwise show in the
-		// history.
+		// orders, record all possible uses in advance, so that the history does not depend on the
+		// order.
 		for _, s := range r.streams {
 			if r.p.orders == nil {
 				break

@@ -90,8 +90,8 @@ const (
 	signalLimit = 60 * time.Second
 )
 
-// plan draws the plan of the task's program. In half of the programs, the signal arrives in
-// Open, Split, Join or Close, and in the others in any call.
+// plan draws the plan of the task's program. In half of the programs, the signal arrives in Open,
+// Split, Join or Close. In the others, it may arrive in any call.
 func (s *signalTask) plan() *signalPlan {
 	d := newDraws(s.Seed, s.Program)
 	if s.Store {

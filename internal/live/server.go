@@ -23,8 +23,8 @@ import (
 
 // Config describes a rank for Open.
 type Config struct {
-	// Job is the name of the job's folder. It must be the same on all ranks, and different from
-	// that of any other job.
+	// Job is the name of the job's folder. It must be the same on all ranks of the job, and
+	// different from the names of other jobs' folders.
 	Job  string
 	Rank int
 	// Address is the TCP address at which one rank per machine serves all ranks of the machine, or

@@ -1,7 +1,7 @@
 package page
 
-// Page holds the contents of a report page. Unless stated otherwise, it refers to ranks by their
-// index in Ranks. A Page is not safe for concurrent use.
+// Page holds the contents of a report page. Its fields refer to ranks by their index in Ranks,
+// unless stated otherwise. A Page is not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
 	// Live is set if the page shows a running job, so that it fetches its data repeatedly.
@@ -29,8 +29,7 @@ type Page struct {
 	stackCount int
 }
 
-// Rank describes a rank. If a rank has several files, each of them is described by a separate
-// Rank.
+// Rank describes a rank's file. A rank that has several files is described by several Ranks.
 type Rank struct {
 	Rank   int      `json:"rank"`
 	File   string   `json:"file"`

@@ -5,7 +5,7 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
-// Alloc and the other constants are the kinds of events. Older represents a block that was
+// Alloc and the constants after it are the kinds of events. Older represents a block that was
 // allocated before the track begins.
 const (
 	Alloc Kind = iota + 1

@@ -108,7 +108,7 @@ func (p *Page) WriteHTML(w io.Writer, plain string) error {
 }
 
 // WriteShell writes an HTML page without data. The page fetches its data from source, a URL
-// relative to that of the page.
+// relative to the page's URL.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")

@@ -49,7 +49,7 @@ func newAligner(reference, other *view) *aligner {
 	return a
 }
 
-// run aligns all requests and returns the differences. It stops after maxEdits of them.
+// run aligns all requests and returns the differences. It stops after maxEdits differences.
 func (a *aligner) run() []edit {
 	for a.i < len(a.reference.keys) || a.j < len(a.other.keys) {
 		switch {

@@ -99,8 +99,8 @@ func placeText(p place) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// whyPlace explains a difference in places. The explanation depends on whether the frees that
-// completed before the difference differ too.
+// whyPlace explains a difference in places: either different frees had completed by then, or the
+// addresses of segments have decided.
 func (c *comparison) whyPlace(groups []group, at int) string {
 	reference := c.views[groups[0][0]].completions(at)
 	for _, g := range groups[1:] {

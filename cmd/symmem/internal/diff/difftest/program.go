@@ -114,9 +114,9 @@ func plantExtra(rng *rand.Rand, q Program, at int) Program {
 	return q
 }
 
-// FirstDifference returns, for each pool, the index of the first request that differs between
-// two programs, or -1 if there is no difference. It identifies tensors by the order of their
-// allocation in the pool. Tests compare its result with that of package diff.
+// FirstDifference returns, for each pool, the index of the first request that differs between two
+// programs, or -1 if there is no difference. It identifies tensors by the order of their allocation
+// in the pool. Tests compare the result with the difference that package diff finds.
 func FirstDifference(a, b Program, pools int) []int {
 	first := make([]int, pools)
 	for pool := range first {

@@ -20,7 +20,7 @@ func dump(entries ...string) []byte {
 func entry(key, value string) string { return "}(" + text(key) + value + "u" }
 
 // TestStackInPlaceOfFrame reads a dump in which a list of frames contains another list of frames
-// instead of a frame. The number of that list is larger than that of any frame.
+// instead of a frame. The list's number is larger than the number of any frame.
 func TestStackInPlaceOfFrame(t *testing.T) {
 	b := dump(
 		entry("frames", "](}q\x00("+text("name")+text("f")+"ue"),

@@ -175,8 +175,8 @@ type Rank struct {
 	// World is the number of the rank's world in its process, counted from 1 and taken from the
 	// name of the trace file. Ranks of different worlds are not compared.
 	World int
-	// Format names the format of the file. If World is above 1, it names the world too. Ranks whose
-	// formats differ are not compared.
+	// Format names the format of the file. If World is above 1, Format also names the world. Ranks
+	// whose formats differ are not compared.
 	Format    string
 	Sequences []*Sequence
 	Frames    []Frame

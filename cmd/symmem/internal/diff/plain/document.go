@@ -67,7 +67,7 @@ func boolValue(b bool) Value {
 	return makeValue(tagBool, 0)
 }
 
-// IsNone reports whether v is None. Get returns None for a missing key too.
+// IsNone reports whether v is None. Get also returns None if the key is missing.
 func (v Value) IsNone() bool { return v.tag() == tagNone }
 
 // Int returns the integer that v represents, and whether v is an integer of at most 60 bits or a

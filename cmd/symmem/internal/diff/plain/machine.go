@@ -7,8 +7,8 @@ type Options struct {
 	// Streamed describes the lists whose elements are passed to Element.
 	Streamed []Stream
 	// Element is called with each element of the streamed lists. key is an index in Streamed. In a
-	// list of lists, list is the index of the inner list; otherwise it is 0. The element is valid
-	// until Element returns.
+	// list of lists, list is the index of the inner list; otherwise, list is 0. The element is
+	// valid until Element returns.
 	Element func(d *Document, key, list int, element Value) error
 }
 

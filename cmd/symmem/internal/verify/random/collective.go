@@ -153,8 +153,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members of the group make the call, but all ranks must record that it uses the input,
-	// because otherwise ranks outside the group would reuse the buffer earlier.
+	// Only members of the group make the call, but all ranks must record that it uses the input, so
+	// that ranks outside the group do not reuse the buffer earlier.
 	if err := e.input.UseOn(e.stream); err != nil {
 		return err
 	}
