@@ -99,7 +99,8 @@ func (r *router) watch(stop <-chan struct{}) {
 	}
 }
 
-// noteDelay updates r.late after packets may have been delayed by more than their link's delay.
+// noteDelay records that packets may have been late by the given delay, in addition to their link's
+// delay. r.late keeps the longest one.
 func (r *router) noteDelay(delay time.Duration) {
 	for {
 		longest := r.late.Load()

@@ -29,7 +29,7 @@ type Page struct {
 	stackCount int
 }
 
-// Rank describes a rank's file. A rank that has several files is described by several Ranks.
+// Rank describes a rank or, if the rank has several files, one of them.
 type Rank struct {
 	Rank   int      `json:"rank"`
 	File   string   `json:"file"`
