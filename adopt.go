@@ -7,30 +7,29 @@ import (
 )
 
 // AdoptStream returns a Stream for a stream that another library has created. The handle is a
-// CUstream, which is also a cudaStream_t; on the host backend it is any number. The Stream is
+// CUstream, which is also a cudaStream_t. The host backend accepts any number. The Stream is
 // numbered like one that NewStream creates. A Runtime can create and adopt at most 65,535 streams,
 // so adopt each stream once and keep the result.
 //
-// The owner may capture the stream. Collectives then become part of the owner's capture; those on
-// unregistered memory take a path that needs no windows. Once a collective has been captured,
-// nothing can be registered on this rank until the capture ends. The segments, group and Runtime
-// that the captured collectives use stay in memory until the owner has destroyed the graph and
-// everything instantiated from it. If the program trims or closes them earlier, later replays
-// complete without producing a result. As in PyTorch, a freed buffer may be reused even if a graph
-// uses it, so the owner must keep the buffers that its graphs use.
+// The owner may capture the stream. Collectives then become part of the owner's capture.
+// Collectives on unregistered memory are captured on a path without windows. Once a collective has
+// been captured, nothing can be registered on this rank until the capture ends. The segments, group
+// and Runtime that the captured collectives use stay in memory until the owner has destroyed the
+// graph and everything instantiated from it. If the program trims or closes them earlier, later
+// replays complete without producing a result. As in PyTorch, a freed buffer may be reused even if
+// a graph uses it, so the owner must keep the buffers that its graphs use.
 //
 // The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
 // Runtime.Close wait for the work that the owner has queued on the stream, unless SetIdle(true) is
 // in effect. A Pool.Alloc for another stream queries this stream before it takes memory that was
-// freed on this stream. Calls that take the stream as an argument query it, too, and registrations
-// and collectives do so after a collective has been captured on the stream, until that capture has
-// ended.
+// freed on this stream. Calls that take the stream as an argument query it as well. While a capture
+// of the stream contains a collective, every registration and collective queries the stream.
 //
 // symmem's background work never invalidates a capture. However, do not use the stream while
 // another thread is inside the CUDA function that begins or ends a capture of it, because the CUDA
 // driver (580.159.04) may then crash. This also applies to calls that wait for the stream:
-// Synchronize, ForgetStream, Pool.Trim, Pool.Close, Alloc when memory is short, and freeing a
-// Buffer of another stream that was used on this one.
+// Synchronize, ForgetStream, Pool.Trim, Pool.Close, Alloc when memory is short, and Free of a
+// Buffer that belongs to another stream but was used on this one.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -77,7 +76,7 @@ func (i Interop) Captured(handle uintptr) bool {
 // to other streams when memory is short, and Pool.Trim unmaps it.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
-		_ = s.forget(driver.AdoptedStream.Close) // the next call of the failed group returns the error
+		_ = s.forget(driver.AdoptedStream.Close) // a group that fails returns the error in its next call
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime for the live view. It includes up to the given
-// number of events of each pool, the latest ones.
+// snapshot returns the current state of the Runtime for the live view. It includes at most the
+// given number of each pool's latest events.
 func (v *liveView) snapshot(events int) live.Snapshot {
 	rt := v.rt
 	s := live.Snapshot{
@@ -84,8 +84,8 @@ const (
 	poolPause = time.Millisecond
 )
 
-// poolSnapshot returns the current state of a pool, with up to the given number of latest events.
-// Copying them takes about 10 ns per event, during which it holds the pool's lock.
+// poolSnapshot returns the current state of a pool with at most the given number of its latest
+// events. It holds the pool's lock while it copies them, which takes about 10 ns per event.
 func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {

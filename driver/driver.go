@@ -24,18 +24,18 @@ type Config struct {
 	Rank, Size int
 	// LocalRank is this rank's number among the ranks of its machine.
 	LocalRank int
-	// Device selects the device to open. If it is positive, this is the visible device with ordinal
-	// Device-1; if it is 0, LocalRank selects the device.
+	// Device selects the device to open. A positive value selects the visible device with ordinal
+	// Device-1. If it is 0, LocalRank selects the device.
 	Device int
 	// Store is shared by all ranks. They use it to connect, but never on a hot path.
 	Store Store
-	// Timeout bounds each wait for a peer that has no other deadline. It is positive.
+	// Timeout bounds every wait for a peer to which no other deadline applies. It is positive.
 	Timeout time.Duration
-	// Late configures warnings about late ranks, which do not end the wait.
+	// Late configures warnings about late ranks. A warning does not end the wait for the rank.
 	Late Late
-	// Scatter, if not 0, seeds random segment addresses. A GPU driver may choose such addresses
-	// too, so they expose code that assumes an order of the segments. If Scatter is 0, segments are
-	// contiguous. A backend without a window path may ignore Scatter.
+	// Scatter, if not 0, seeds random segment addresses. GPU drivers do not guarantee the order of
+	// segments in memory either, so Scatter helps to find code that relies on it. If Scatter is 0,
+	// segments are contiguous. A backend without a window path may ignore Scatter.
 	Scatter uint64
 	// Interrupted, if set, is polled during long waits for peers. It runs on the waiting goroutine,
 	// possibly with a stream's lock held, so it must be fast and safe to call at any time. If it
@@ -100,9 +100,9 @@ type Arena interface {
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep shrinks the arena to the given number of bytes and releases as many of the other
-	// addresses as possible; nothing may be mapped there. After Keep, the device may be closed
-	// while the arena is still open and its segments are still mapped.
+	// Keep releases the addresses beyond the first bytes, as far as possible. Nothing may be mapped
+	// beyond them. After Keep, the device may be closed while the arena is still open and its
+	// segments are still mapped.
 	Keep(bytes int64) error
 	// Close releases the addresses.
 	//

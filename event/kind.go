@@ -5,8 +5,8 @@ import "fmt"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events in the history of a pool, which ranks compare. Their values are part of the
-// wire format and must not change.
+// The kinds of events that form a pool's history. The ranks compare their histories. The values are
+// part of the wire format and must not change.
 const (
 	// KindSegment reports that a segment was mapped at the next free offset of the pool's arena
 	// (its reserved address range).
@@ -19,8 +19,8 @@ const (
 	KindReturn
 	// KindPark reports that a block was freed while a captured graph still used it.
 	KindPark
-	// KindDefer reports that a block was freed while other streams may still be using it, either by
-	// the caller or, after a KindPark, because the last graph that used the block has released it.
+	// KindDefer reports that a block was freed while other streams may still be using it. Either
+	// the caller freed it or, after a KindPark, the last graph that used it released it.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
@@ -32,17 +32,16 @@ const (
 	kindsInHistory
 )
 
-// The kinds of events of a pool that are not part of its history, so that ranks do not compare
-// them.
+// The kinds of events of a pool that are not part of its history. Ranks do not compare them.
 const (
 	// KindUse reports that a stream uses a block that was allocated on another stream. After the
 	// block has been freed, its memory is not reused until the stream has finished with it.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
-	// KindRestart reports that, after a fault, the ranks have brought the pool back to the same
-	// state. Its history continues at Number, and live blocks remain allocated. A KindRelease
-	// follows for each segment that was removed.
+	// KindRestart reports that, after a fault, the pool has the same state on all ranks again. Its
+	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
+	// segment that was removed.
 	KindRestart
 	// KindRegister reports that a segment was registered with the group that Name identifies. The
 	// registration created a window.
@@ -52,8 +51,8 @@ const (
 	// KindScopeBegin reports that a scope begins. Name identifies the scope's group, and is empty
 	// for a disabled scope.
 	KindScopeBegin
-	// KindScopeEnd reports that a scope ends. The events of the registrations that this causes
-	// follow.
+	// KindScopeEnd reports that a scope ends. If the scope registers segments, a KindRegister
+	// follows for each of them.
 	KindScopeEnd
 	// KindScopeAbandon reports that a scope ends without registering.
 	KindScopeAbandon
@@ -71,7 +70,7 @@ const (
 	KindFlag
 	// KindFloat is like KindInteger, for a floating-point number.
 	KindFloat
-	// KindText is like KindInteger, for a text.
+	// KindText is like KindInteger, for a string.
 	KindText
 	// KindStep reports that a step of the program begins.
 	KindStep
@@ -110,7 +109,7 @@ var kindNames = [kindEnd]string{
 	KindFault:      "fault",
 }
 
-// String returns the name of k that reports show.
+// String returns the name of k as shown in reports.
 func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))

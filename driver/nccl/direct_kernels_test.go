@@ -18,8 +18,8 @@ var operations = []driver.Operation{
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the size of the buffers in the calls that offers returns. It is large
-// enough that the parts of a call on four ranks need bulk kernels.
+// maxOfferBytes limits the buffer sizes of the calls that the function offers returns. With four
+// ranks, each rank's share of such a buffer is still large enough to need a bulk kernel.
 const maxOfferBytes = 12 << 20
 
 // offers returns calls with the given buffer layout, grouped by the kernel that they use. In each

@@ -12,8 +12,8 @@ import (
 )
 
 // TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and after
-// a collective. The second Send is blocked until rank 1 receives the first message. Rank 1 receives
-// it only after another collective, so that collective must not wait for the Send.
+// a collective. The second Send is blocked until rank 1 receives the first message, which it does
+// only after a second collective. That collective therefore must not wait for the second Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAddingGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -108,10 +108,9 @@ func (m *testRank) useDuringLaunch(
 	return errors.Join(err, <-launched)
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, which
-// another group has used as well, while the group is being closed. A launch that has already
-// checked that the group is open must be ordered after the latest call without using the closed
-// stream.
+// TestClosingGroupDoesNotUseAClosedStream closes a group and, at the same time, the stream of its
+// latest call, which a second group has used as well. A launch that has already checked that the
+// group is open must be ordered after the latest call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAddingGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())

@@ -6,16 +6,16 @@ import "math/bits"
 type freeBlocks struct {
 	slab
 	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
-	spareKeys [32]uint32 // first unused array in keys, indexed by log2 of its capacity
-	credit    int        // how many tail keys searches may still visit; see creditStep
+	spareKeys [32]uint32 // heads of the lists of unused arrays in keys, by log2 of their capacity
+	credit    int        // number of tail keys that searches may still visit; see creditStep
 	classes   []class    // by number; index 0 is reserved and means no class
 	unused    uint32     // first unused class
 }
 
-// bag holds the free blocks of one size in one index. It stores one key for each block, in an
-// array that is a part of freeBlocks.keys. Keys are ordered like the positions of their blocks,
-// and each block records the slot of its key. To remove a key, the bag moves its last key into
-// the slot, so that only one other block's record changes.
+// bag holds the free blocks of one size. It stores one key for each block, in an array that is a
+// part of freeBlocks.keys. Keys compare like the positions of their blocks, and each block records
+// the slot of its key. To remove a key, the bag moves its last key into the slot, so that only one
+// other block's record changes.
 //
 // The first keys form a heap. The remaining keys, called the tail, are unordered. New keys are
 // appended to the tail. Only a search for the lowest block compares keys: it reads the root of the

@@ -131,8 +131,8 @@ func (p *Peer) disconnect() error {
 }
 
 // requestFile sends a request, reads the response into a buffer and returns the file that came
-// with it, or nil if there was none. The caller owns the file. If requestFile fails because ctx
-// is done, it returns the error of ctx, even if the connection reaches its deadline first.
+// with it, or nil if there was none. The caller owns the file. If ctx expires or is canceled,
+// requestFile returns the error of ctx, even if the connection reaches its deadline first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {

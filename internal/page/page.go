@@ -4,7 +4,7 @@ package page
 // unless stated otherwise. A Page is not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
-	// Live is set if the page shows a running job, so that it fetches its data repeatedly.
+	// Live is set if the page shows a running job. Such a page fetches its data repeatedly.
 	Live bool `json:"live,omitempty"`
 	// Agree is set if no difference was found. Compared is set if any ranks were compared.
 	Agree    bool `json:"agree"`
@@ -13,7 +13,7 @@ type Page struct {
 	Verdict   string     `json:"verdict"`
 	Ranks     []Rank     `json:"ranks"`
 	Sequences []Sequence `json:"sequences"`
-	// Windows lists the registrations of segments with groups.
+	// Windows lists which segments are registered with which groups.
 	Windows []Window `json:"windows"`
 	Pending []Row    `json:"pending"`
 	Faults  []Row    `json:"faults"`
@@ -21,7 +21,7 @@ type Page struct {
 	Paths []Path `json:"paths"`
 	// Notes lists what the page does not show.
 	Notes []string `json:"notes"`
-	// Texts and Frames contain the texts of calls and the stack frames to which events refer.
+	// Events refer to the descriptions of calls in Texts and to the stack frames in Frames.
 	Texts  []string `json:"texts"`
 	Frames []string `json:"frames"`
 

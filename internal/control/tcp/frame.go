@@ -21,10 +21,10 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete is sent before kindFail. It contains the last step of a track that the sender
-	// has seen complete.
+	// kindComplete is sent before kindFail. It contains the last step of a track whose completion
+	// the sender has observed.
 	kindComplete
-	kindReport // carries a report on the fault lane
+	kindReport // carries a report; sent on the fault lane
 	kindStatus // carries the sender's status
 	// kindFail announces that the sender has failed. Its step holds the control.Reason, and its
 	// payload the sender's status.
@@ -43,7 +43,7 @@ const (
 	trackCalls      track = "calls"
 	// trackCompare carries the digests of the calls being compared.
 	trackCompare track = "compare"
-	// valuePrefix precedes the name of a value in the name of its track.
+	// valuePrefix and the name of a value form the name of the value's track.
 	valuePrefix = "value "
 )
 

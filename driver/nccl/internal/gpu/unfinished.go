@@ -36,8 +36,8 @@ func (g *GPU) KeepsMemory() bool {
 		if !work.done() {
 			return true
 		}
-		// Read the list again in the next iteration, because Stream.Close registers the rest of the
-		// stream's work before it makes done return true.
+		// The next iteration reads the list again, because Stream.Close may have added the rest of
+		// the stream's work just before done returned true.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()

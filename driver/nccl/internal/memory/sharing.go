@@ -31,7 +31,7 @@ func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return f, nil
 }
 
-// Withdraw ends the export of the file that Export returned for a key.
+// Withdraw ends the export under a key. f must be the file that Export returned for the key.
 func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	l.Machine.Withdraw(key)
 	return f.Close()

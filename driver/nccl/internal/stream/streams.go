@@ -22,13 +22,13 @@ type Streams struct {
 	Groups func() []Group
 	// LongestTimeout returns the longest timeout of the device and of its groups.
 	LongestTimeout func() time.Duration
-	// NewCalls returns an empty record of the calls in a new graph.
+	// NewCalls returns an empty call record for a new graph.
 	NewCalls func() Calls
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
-	// Order makes stream order a happens-before relation in Go's memory model. A host function loads
-	// Order before it runs and increments it afterwards. Code that observes the completion of work
-	// must load Order afterwards.
+	// Order makes stream order a happens-before relation in Go's memory model. runHost loads Order
+	// before it calls a host function and increments it afterwards. Code that observes the
+	// completion of work must load Order afterwards.
 	Order atomic.Uint64
 	pool  pool
 
@@ -75,9 +75,9 @@ var errForeign = errors.New("the stream belongs to another device")
 // NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// keepInCapture keeps p alive until the graph that the owner of stream is capturing is destroyed.
-// If the driver cannot report when that happens, p stays alive until the device is closed. If
-// stream is not being captured, keepInCapture does nothing.
+// keepInCapture ties p's lifetime to the graph into which stream is being captured. If the driver
+// cannot report when the graph is destroyed, p stays alive until the device is closed. If stream is
+// not being captured, keepInCapture does nothing.
 func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := d.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
