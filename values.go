@@ -81,8 +81,8 @@ type values struct {
 	last [lastValues]event.Event
 	// count is the number of calls so far; guarded by Group.state.
 	count uint64
-	// launched is what driver.Values.Collectives returned at the latest step; guarded by the mu of
-	// stepName's valueName.
+	// launched is the number of collectives launched before the latest step, from
+	// driver.Values.Collectives; guarded by the mu of stepName's valueName.
 	launched   uint64
 	latestStep string // description of the latest step; guarded by Group.state
 }

@@ -12,7 +12,7 @@ import (
 var messageClauses = []clause{
 	{"messages match in the order of the calls, on any streams", testCallOrder},
 	{"ranks that all send before they receive do not deadlock", testSwap},
-	{"a Recv accepts only a message of its own size", testSizes},
+	{"a Recv refuses a message of a different size", testSizes},
 	{"messages with different tags do not match", testTags},
 	{"a Recv from any source accepts all ranks' messages and reports the source", testAnySource},
 	{"a Recv from any source does not wait for a blocked Send", testAnySourceOrder},

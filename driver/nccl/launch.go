@@ -44,7 +44,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
-	// This is what launch does in the common case.
+	// The following lines do the same as launch in the common case.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.recordLaunch(s, prepared, ticket)
 		c.direct.order.ByNCCL = true

@@ -86,7 +86,8 @@ func needDevices(t *testing.T, n int) {
 	case usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "":
 		t.Fatalf("the software GPU has only %d devices, but the test needs %d", have, n)
 	default:
-		t.Skipf("the machine has only %d GPUs, but the test needs %d", have, n)
+		t.Skip(fmt.Errorf("the machine has only %d GPUs, but the test needs %d: %w", have, n,
+			driver.ErrUnsupported))
 	}
 }
 

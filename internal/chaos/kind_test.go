@@ -61,7 +61,7 @@ type performer interface {
 	close() error
 }
 
-// report is what a rank writes to standard output before it exits, as one line of JSON.
+// report holds a rank's results. The rank prints it as one line of JSON before it exits.
 type report struct {
 	Rank int
 	// Program is the last program that the rank ran. Reported and Bad are the results of its run.

@@ -25,8 +25,8 @@ from symmem._c import library
 LIBRARY = library.where()
 
 DEADLINE = int(os.environ.get("SYMMEM_TEST_DEADLINE", "300"))
-"""How many seconds the set-up, the call and the tear-down of a test may take each. What tests wait
-for has shorter deadlines of its own; this is for what nobody has thought of."""
+"""The time limit, in seconds, for each of set-up, call and tear-down of a test. Waits inside tests
+have shorter deadlines; this limit catches unexpected hangs."""
 
 BACKSTOP = 60
 """The additional seconds after which a test that cannot be interrupted ends the test run."""

@@ -127,7 +127,7 @@ def run() -> None:
         "transformer end to end",
         gain >= -SLOWER,
         f"{BATCH * steps / plain:.0f} tokens/s, symmem {BATCH * steps / ours:.0f}: {gain:+.1%} "
-        "(sglang #8934 tells of +4.7 %)",
+        "(sglang #8934 reports +4.7 %)",
     )
 
 

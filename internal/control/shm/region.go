@@ -26,7 +26,7 @@ const (
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
-// line is what a rank posts in one step.
+// line holds the data that a rank posts in one step.
 type line struct {
 	step uint64
 	// digest is the digest of the rank's call, XORed with balance.

@@ -117,7 +117,7 @@ func (t *textWriter) notes(r *Report) {
 		}
 	}
 	if len(order)+len(r.Notes) > 0 {
-		t.line("\nWhat the files do not tell:")
+		t.line("\nNot recorded in the files:")
 	}
 	for _, note := range r.Notes {
 		t.line("  %s", note)

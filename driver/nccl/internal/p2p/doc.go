@@ -29,7 +29,7 @@
 // one of them. A slot has two words: full is 1 from the arrival of a message until the receiver
 // claims it, and taken is 1 from the end of the copy until the sender reuses the slot. Captured
 // messages can be replayed, because every replay writes the same values to the two words.
-// Whatever differs between replays is in the header.
+// Only the header differs between replays.
 //
 // A Send allocates a slot and a block of staging memory (stage). If none is free, it waits as
 // long as one may become free. It is then queued (queueSend) and announced to the peer

@@ -23,7 +23,7 @@ class _Masks(threading.local):
 class _Stop:
     """Records whether this process was asked to stop, by a call or by SIGTERM.
 
-    A forked child has no steps of its own, so its state is reset and SIGTERM terminates it.
+    A forked child runs no steps, so its state is reset and SIGTERM terminates it.
     """
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ class TorchHooks:
 
         PyTorch has no query for it, so the first scope of a capture allocates one element and finds
         the pool that contains it. The element also keeps the private pool's first segment in use,
-        which tells `live_pools` that the graph is alive.
+        from which `live_pools` infers that the graph is alive.
         """
         number = capture_id(self.torch.raw_stream(self.device))
         known = self._captures.last
