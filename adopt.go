@@ -42,10 +42,10 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle(true) declares that all work queued on adopted streams has finished, because their owners
-// have waited for it. Until SetIdle(false) is called, Pool.Trim and Runtime.Close do not query
-// adopted streams, memory freed on an adopted stream is not given to other streams, and owners may
-// destroy their streams without calling ForgetStream.
+// SetIdle declares, if idle is true, that all work queued on adopted streams has finished, because
+// their owners have waited for it. Until SetIdle(false) is called, Pool.Trim and Runtime.Close do
+// not query adopted streams, memory freed on an adopted stream is not given to other streams, and
+// owners may destroy their streams without calling ForgetStream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.ownersWait.Store(idle)

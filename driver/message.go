@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// AnySource, as the Root of a Recv, lets the Recv match the first message with its tag from any
-// rank.
+// AnySource is the Root of a Recv that matches the first message with its tag from any rank.
 const AnySource = -1
 
 // MessageFault is the kind of mismatch in a MessageError.

@@ -40,8 +40,8 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	}
 }
 
-// TestCanSucceed checks a ticket that rank 1 has submitted, and one that it has not, while rank 1 is
-// connected, after it was lost, and after it reported a fault.
+// TestCanSucceed checks a ticket that rank 1 has submitted, and one that it has not. Rank 1 is
+// connected, lost, or has reported a fault.
 func TestCanSucceed(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost          bool
