@@ -50,16 +50,19 @@ func (v visit) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
+// refusalOf returns the reason why the pool has refused a call.
 func refusalOf(p *Pool) error {
-	if p.Suspended() {
-		return errPoolSuspended
-	}
-	return errPoolClosed
+	p.mu.Lock()
+	return unlockRefused(p)
 }
 
+// unlockRefused is like refusalOf, for a caller that holds Pool.mu. It unlocks Pool.mu.
 func unlockRefused(p *Pool) error {
-	p.mu.Unlock()
-	return refusalOf(p)
+	defer p.mu.Unlock()
+	if p.segments.closed || p.suspender.closes > 0 {
+		return errPoolClosed
+	}
+	return errPoolSuspended // the pool may have been resumed since it refused the call
 }
 
 // refuse makes further calls fail and waits for those in progress. If the context ends first,

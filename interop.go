@@ -97,10 +97,10 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return invalid("noting %d of kind %d", value, kind)
 	}
 	p.mu.Lock()
-	defer p.events.release()
-	if err := p.usable(); err != nil {
-		return err
+	if p.segments.refuses {
+		return unlockRefused(p)
 	}
+	defer p.events.release()
 	p.ledger.Absorb(&event.Event{
 		Kind: event.KindNote, Segment: -1, Size: value, Requested: kind,
 	}, i.site)

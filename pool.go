@@ -57,8 +57,7 @@ type Pool struct {
 	frees atomic.Uint64
 	// calls counts the calls that use the pool's memory. It is a gate that refuses new calls while
 	// the pool is suspended, and once Close has begun.
-	calls   spin.Gate
-	closing atomic.Bool // set while Close runs
+	calls spin.Gate
 
 	// Each of the following fields uses only fields declared before it.
 	events    poolEvents
@@ -423,8 +422,8 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout(p.rt.opts.Timeout))
 	defer cancel()
 	defer p.events.deliver()
-	p.closing.Store(true)
-	defer p.closing.Store(false)
+	p.suspender.noteCloses(1)
+	defer p.suspender.noteCloses(-1)
 	err := refuse(ctx, &p.calls)
 	if err == nil {
 		if err = cmp.Or(p.suspender.awaitRest(ctx), wait(ctx)); err != nil {

@@ -64,6 +64,7 @@ type suspender struct {
 	registrar *registrar
 	history   *history
 	state     atomic.Int32
+	closes    int      // number of Pool.Close calls in progress; guarded by mu
 	contents  Contents // of the current suspension; used only by the goroutine that changes state
 }
 
@@ -73,21 +74,19 @@ var errPoolSuspended = &refusalError{
 }
 
 // begin changes the state from old to next. If the state is done, there is nothing to do, and begin
-// returns false without an error.
+// returns false without an error. No suspension begins while Close runs.
 func (s *suspender) begin(old, next, done int32) (bool, error) {
-	switch {
-	case s.pool.isClosed():
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state := s.state.Load(); {
+	case s.segments.closed || s.closes > 0:
 		return false, errPoolClosed
-	case s.state.CompareAndSwap(old, next):
-	case s.state.Load() == done:
+	case state == done:
 		return false, nil
-	default:
+	case state != old:
 		return false, &refusalError{"another goroutine is suspending or resuming the pool", ErrBusy}
 	}
-	if s.pool.closing.Load() {
-		s.state.Store(old)
-		return false, errPoolClosed
-	}
+	s.state.Store(next)
 	return true, nil
 }
 

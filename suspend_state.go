@@ -49,6 +49,14 @@ func (s *suspender) setRefusing(refuses bool) {
 	s.segments.refuses = refuses || s.segments.closed
 }
 
+// noteCloses adds n to the number of Pool.Close calls in progress. No suspension begins while there
+// are any.
+func (s *suspender) noteCloses(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closes += n
+}
+
 // awaitRest waits until no Suspend or Resume is in progress.
 func (s *suspender) awaitRest(ctx context.Context) error {
 	inProgress := func() bool {
