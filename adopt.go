@@ -48,15 +48,15 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 // owners may destroy their streams without calling ForgetStream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
-	rt.ownersWait.Store(idle)
+	rt.adoptedIdle.Store(idle)
 	if idle {
 		rt.captures.forget() // all captures have ended
 	}
 }
 
-// Captured reports whether a stream of another library is being captured. It also returns true if
-// that cannot be determined.
-func (i Interop) Captured(handle uintptr) bool {
+// IsCapturing reports whether a stream of another library is being captured. It also returns true
+// if that cannot be determined.
+func (i Interop) IsCapturing(handle uintptr) bool {
 	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
 		return false
@@ -65,7 +65,7 @@ func (i Interop) Captured(handle uintptr) bool {
 	if err != nil {
 		return true
 	}
-	capturing, err := queue.Captured()
+	capturing, err := queue.IsCapturing()
 	return capturing || err != nil
 }
 
@@ -85,12 +85,12 @@ func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	return end(s.adopted)
 }
 
-// captured reports whether the owner of an adopted stream is capturing it. It also returns true if
-// that cannot be determined.
-func (s *Stream) captured() bool {
+// isCapturing reports whether the owner of an adopted stream is capturing it. It also returns true
+// if that cannot be determined.
+func (s *Stream) isCapturing() bool {
 	if s.adopted == nil {
 		return false
 	}
-	capturing, err := s.adopted.Captured()
+	capturing, err := s.adopted.IsCapturing()
 	return capturing || err != nil
 }

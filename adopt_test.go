@@ -57,8 +57,8 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
 		r.checkAll(b, 3)
-		if r.Interop().Captured(foreign.Handle()) {
-			r.failf("Captured = true without a capture, want false")
+		if r.Interop().IsCapturing(foreign.Handle()) {
+			r.failf("IsCapturing = true without a capture, want false")
 		}
 		r.Interop().ForgetStream(s)
 		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
@@ -79,12 +79,12 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		r.ok(err)
 		m := b.Memory()
 		r.ok(foreign.BeginCapture())
-		if !r.Interop().Captured(foreign.Handle()) {
-			r.failf("Captured = false during a capture, want true")
+		if !r.Interop().IsCapturing(foreign.Handle()) {
+			r.failf("IsCapturing = false during a capture, want true")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// An event recorded during the capture would complete before the captured work runs, so a wait
-		// for the event would return too early.
+		// An event recorded during the capture would complete before the captured work runs, so a
+		// wait for the event would return too early.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)

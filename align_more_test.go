@@ -15,16 +15,16 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
 		s, err := r.NewStream()
 		r.ok(err)
-		r.ok(symmem.StockSince(p, func() { r.alloc(p, 4096) }))
+		r.ok(symmem.InventoryAround(p, func() { r.alloc(p, 4096) }))
 		for name, change := range map[string]func() error{
 			"free": a.Free,
 			"use":  func() error { return b.UseOn(s) },
 		} {
-			if err := symmem.StockSince(p, func() { r.ok(change()) }); err == nil {
+			if err := symmem.InventoryAround(p, func() { r.ok(change()) }); err == nil {
 				r.failf("%s during a realignment: got no error, want one", name)
 			}
 		}
-		r.ok(symmem.StockSince(p, func() {}))
+		r.ok(symmem.InventoryAround(p, func() {}))
 	})
 }
 

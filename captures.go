@@ -15,8 +15,8 @@ type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations
 	own     int           // number of captures on streams that symmem created; guarded by mu
-	// adopted lists the streams of other libraries whose captures contain symmem's calls, until their
-	// captures are known to have ended. The list is replaced, never modified; guarded by mu.
+	// adopted lists the streams of other libraries whose captures contain symmem's calls, until
+	// their captures are known to have ended. The list is replaced, never modified; guarded by mu.
 	adopted []*Stream
 	// registering counts the registrations in progress. Captures begin only when it is 0; guarded
 	// by mu.
@@ -74,15 +74,15 @@ func (c *captures) any(current *Stream) bool {
 	c.mu.Lock()
 	own, adopted := c.own > 0, c.adopted
 	c.mu.Unlock()
-	if own || current != nil && current.captured() {
+	if own || current != nil && current.isCapturing() {
 		return true
 	}
 	for _, s := range adopted {
-		if s.captured() {
+		if s.isCapturing() {
 			return true
 		}
 		c.note(s, false)
-		if s.captured() { // a call may have found the stream listed and begun to use it
+		if s.isCapturing() { // a call may have found the stream listed and begun to use it
 			c.note(s, true)
 			return true
 		}
@@ -153,7 +153,7 @@ func (c *captures) afterRegistrations(operation string, step func()) error {
 		case <-done:
 		case <-expired:
 			return &TimeoutError{
-				Doing:  operation + ": another goroutine of this rank is still registering memory",
+				InCall: operation + ": another goroutine of this rank is still registering memory",
 				Waited: c.timeout,
 			}
 		}

@@ -84,7 +84,7 @@ func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	case <-timer.C:
 		pending = true
 	}
-	r := reportOf(&PriorError{Doing: prior.Doing, Rank: prior.Rank, Cause: first})
+	r := reportOf(&PriorError{InCall: prior.InCall, Rank: prior.Rank, Cause: first})
 	r.Pending = pending
 	return r
 }
@@ -113,7 +113,7 @@ func (q *inquiry) decodeReports(payloads [][]byte) *reports {
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
 		all.pending = all.pending || r.Pending
 		all.suspect = all.suspect || r.Suspect
-		all.placeUnknown = all.placeUnknown || r.Doing == ""
+		all.placeUnknown = all.placeUnknown || r.InCall == ""
 	}
 	return all
 }
@@ -138,32 +138,33 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 			elsewhere[r.from] = "has closed its Runtime in the meantime"
 		}
 		return &DeadlockError{
-			Doing: "joining group " + q.id, Elsewhere: elsewhere, Members: q.ranks,
+			InCall: "joining group " + q.id, Activity: elsewhere, Members: q.ranks,
 		}
 	case len(byKind[kindDiverged]) > 0:
 		everywhere := !all.placeUnknown && len(all.missing) == 0
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.advise(err)
 		}
-		// The histories do not differ. A rank may have left the group, so report where each rank is.
+		// The histories do not differ. A rank may have left the group, so report where each rank
+		// is.
 		elsewhere := map[int]string{}
 		for _, r := range byKind[kindDiverged] {
 			if r.Deadlock != nil {
-				maps.Copy(elsewhere, r.Deadlock.Elsewhere)
+				maps.Copy(elsewhere, r.Deadlock.Activity)
 			}
 		}
 		switch {
 		case len(elsewhere) > 0 && len(all.lost) > 0:
-			return &RankLostError{Ranks: all.lost, Doing: byKind[kindDiverged][0].Doing, Members: q.ranks}
+			return &RankLostError{Ranks: all.lost, InCall: byKind[kindDiverged][0].InCall, Members: q.ranks}
 		case len(elsewhere) > 0:
 			return all.advise(&DeadlockError{
-				Doing: byKind[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: q.ranks,
+				InCall: byKind[kindDiverged][0].InCall, Activity: elsewhere, Members: q.ranks,
 			})
 		}
 	case len(byKind[kindMessages]) > 0:
 		return q.messageCause(byKind[kindMessages])
 	case len(all.lost) > 0:
-		return &RankLostError{Ranks: all.lost, Doing: reportOf(cause).Doing, Members: q.ranks}
+		return &RankLostError{Ranks: all.lost, InCall: reportOf(cause).InCall, Members: q.ranks}
 	case len(byKind[kindLate]) > 0:
 		return all.advise(q.mergeLate(byKind[kindLate]))
 	case len(byKind[kindAborted]) > 0:
@@ -187,11 +188,11 @@ func (q *inquiry) unreported(cause error, all *reports) error {
 	}
 	if late := difference(all.missing, all.left); len(late) > 0 {
 		return &TimeoutError{
-			Doing: "finding out why group " + q.id + " failed", Waited: all.waited, Missing: late,
+			InCall: "finding out why group " + q.id + " failed", Waited: all.waited, Missing: late,
 			Activity: activity, Members: q.ranks,
 		}
 	}
-	return &DeadlockError{Doing: reportOf(cause).Doing, Elsewhere: activity, Members: q.ranks}
+	return &DeadlockError{InCall: reportOf(cause).InCall, Activity: activity, Members: q.ranks}
 }
 
 func difference(ranks, others []int) []int {
@@ -214,7 +215,7 @@ func (all *reports) advise(err error) error {
 
 func (q *inquiry) mergeLost(reports []report) *RankLostError {
 	e := &RankLostError{
-		Doing: reports[0].Doing, Machines: map[int]string{}, Members: q.ranks,
+		InCall: reports[0].InCall, Machines: map[int]string{}, Members: q.ranks,
 	}
 	for _, r := range reports {
 		e.Ranks = append(e.Ranks, r.Lost.Ranks...)
@@ -228,7 +229,7 @@ func (q *inquiry) mergeLost(reports []report) *RankLostError {
 // ranks, because its texts come from the report of the lowest rank.
 func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
-		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
+		InCall: reports[0].InCall, Waited: reports[0].Late.Waited, Activity: map[int]string{},
 		Machines: map[int]string{}, Members: q.ranks,
 	}
 	for _, r := range reports {
@@ -243,7 +244,7 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 			continue
 		}
 		// Other ranks waited for r.from, which was itself waiting in a call.
-		e.Activity[r.from] = "waits in " + r.Doing
+		e.Activity[r.from] = "waits in " + r.InCall
 		if len(r.Late.Missing) > 0 {
 			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
 		}
@@ -291,11 +292,11 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
-		// Because ranks that wait for each other do not continue, an event that only some of them have
-		// reached is a difference, too.
+		// Because ranks that wait for each other do not continue, an event that only some of them
+		// have reached is a difference, too.
 		{Mode: agreement.Exact},
 	}
-	if here := reportOf(cause).Doing + q.values.inStep(); everywhere {
+	if here := reportOf(cause).InCall + q.values.inStep(); everywhere {
 		here = here[:min(len(here), agreement.MaxTag)]
 		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
 	}

@@ -33,7 +33,7 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 			return
 		}
 		defer others.Done()
-		symmem.Fail(g, &symmem.TimeoutError{Doing: "AllReduce 1", Missing: []int{2}})
+		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{2}})
 		texts.add(r, g.Cause(r.ctx))
 		_ = g.Close() // Close returns the fault again.
 	})
@@ -75,11 +75,11 @@ func TestDepartedRanksAreCause(t *testing.T) {
 		want error
 	}{
 		"one rank is lost": {[]int{2}, &symmem.RankLostError{
-			Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 1, 2},
+			Ranks: []int{2}, InCall: "AllReduce 1", Members: []int{0, 1, 2},
 		}},
 		"all ranks have left": {nil, &symmem.DeadlockError{
-			Doing:   "AllReduce 1",
-			Members: []int{0, 1, 2}, Elsewhere: map[int]string{
+			InCall:  "AllReduce 1",
+			Members: []int{0, 1, 2}, Activity: map[int]string{
 				1: "has left the group without a report of its fault",
 				2: "has left the group without a report of its fault",
 			},
@@ -106,7 +106,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 					return
 				}
 				defer close(done)
-				symmem.Fail(g, &symmem.PeerError{Doing: "AllReduce 1", Ranks: []int{1}})
+				symmem.Fail(g, &symmem.PeerError{InCall: "AllReduce 1", Ranks: []int{1}})
 				if got := g.Cause(r.ctx); reflect.TypeOf(got) != reflect.TypeOf(c.want) ||
 					got.Error() != c.want.Error() {
 					r.failf("Cause() = %v; want %v", got, c.want)
@@ -123,7 +123,7 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	for _, cause := range slices.Concat(firstCauses, []error{
 		mismatch, fmt.Errorf("%w; advice", firstCauses[2]), errors.New("unknown"),
 		&symmem.DivergenceError{Group: "world", Message: "ranks differ", Why: "extra event"},
-		&symmem.PriorError{Doing: "AllReduce 1", Rank: 1, Cause: mismatch},
+		&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: mismatch},
 		fmt.Errorf("reading: %w", symmem.ErrAborted),
 	}) {
 		got := symmem.Adopt(own, cause)

@@ -154,7 +154,8 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v vi
 	}
 	recordUse := s.mustRecordUse(c)
 	if recordUse && g.life.fault.Load() != resolved {
-		// Record the use even if this rank refuses the call later, because other ranks may queue it.
+		// Record the use even if this rank refuses the call later, because other ranks may queue
+		// it.
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
 			s.useBoth(others[2], others[3])); err != nil {
 			return err
@@ -362,7 +363,7 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 		}
 		return g.comm.Launch(s.queue, p.plan)
 	}
-	if s.adopted == nil || s.capturing.Load() || !s.captured() {
+	if s.adopted == nil || s.capturing.Load() || !s.isCapturing() {
 		return g.comm.Launch(s.queue, p.plan)
 	}
 	recorder, ok := g.comm.(driver.Recorder)

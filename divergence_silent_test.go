@@ -129,7 +129,7 @@ func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
 	var texts errorTexts
 	done := newGate(3)
 	wait := newPatience(func(w symmem.LateWarning) bool {
-		return w.Doing == "agreement of group world/2.0" && slices.Equal(w.Ranks, []int{1})
+		return w.InCall == "agreement of group world/2.0" && slices.Equal(w.Ranks, []int{1})
 	})
 	runWithFault(t, 3, wait.options(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()

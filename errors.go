@@ -41,11 +41,11 @@ var (
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by calls that are not permitted while a stream is being captured. They
-	// return it before they call the backend, so the capture remains valid.
+	// ErrCapturing is returned by calls that are not permitted while a stream is being captured.
+	// They return it before they call the backend, so the capture remains valid.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned if a buffer is too short for a collective, or if a count is too large
-	// for any buffer. The collective is not launched.
+	// ErrOutOfRange is returned if a buffer is too short for a collective, or if a count is too
+	// large for any buffer. The collective is not launched.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted
@@ -105,8 +105,8 @@ func outOfMemoryError(err, device error) error {
 // Errors of waits, and of calls that differ between ranks. Most of them are created by backends, so
 // they are defined and documented in package driver; programs use these aliases.
 type (
-	// TimeoutError reports which ranks did not arrive within the deadline, and what they were doing:
-	// see [driver.TimeoutError].
+	// TimeoutError reports which ranks did not arrive within the deadline, and what they were
+	// doing: see [driver.TimeoutError].
 	TimeoutError = driver.TimeoutError
 	// AbsentError reports which ranks did not arrive at Open, Join or Split; errors.As also finds a
 	// TimeoutError in it: see [driver.AbsentError].
@@ -127,8 +127,8 @@ type (
 	// PeerError reports that other ranks of a group failed first, for a reason that could not be
 	// determined: see [driver.PeerError].
 	PeerError = driver.PeerError
-	// MessageError reports that the ends of messages do not match. All ranks of the group return the
-	// same error, except for messages that only Group.Close finds: see [driver.MessageError].
+	// MessageError reports that the ends of messages do not match. All ranks of the group return
+	// the same error, except for messages that only Group.Close finds: see [driver.MessageError].
 	MessageError = driver.MessageError
 	// MessageEnds describes both ends of a message, or of all messages between a pair of ranks with
 	// one tag: see [driver.MessageEnds].
@@ -151,7 +151,7 @@ func asAbsentError(err error) error {
 	if !errors.As(err, &absent) {
 		return err
 	}
-	return &rendezvousError{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
+	return &rendezvousError{AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
 // rendezvousError is an AbsentError whose text is that of the wrapped error, because that text

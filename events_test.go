@@ -61,7 +61,7 @@ func (r *replay) apply(e *event.Event) {
 		delete(r.live, place)
 	default:
 	}
-	if e.Kind.InHistory() || e.Kind.OfGroup() {
+	if e.Kind.InHistory() || e.Kind.IsGroupEvent() {
 		r.next = e.Number + 1
 	}
 }
@@ -114,7 +114,7 @@ func (r *recorder) history(key poolKey) *poolHistory {
 
 func (r *recorder) record(e *event.Event) {
 	key := poolKey{int(e.Rank), e.Group, e.Pool}
-	if e.Kind.OfGroup() {
+	if e.Kind.IsGroupEvent() {
 		key.id = groupEvents
 	}
 	p := r.history(key)
@@ -320,7 +320,7 @@ func TestGroupEvents(t *testing.T) {
 	failed := make(chan event.Event, 2)
 	hook := func(e *event.Event) {
 		switch {
-		case e.Group == "world" || !e.Kind.OfGroup():
+		case e.Group == "world" || !e.Kind.IsGroupEvent():
 		case e.Kind == event.KindFault:
 			failed <- *e
 		default:

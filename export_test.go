@@ -369,9 +369,9 @@ func collectiveOf(c *Call) *collective {
 	}
 }
 
-// StockSince takes the pool's inventory, as a realignment does after its wait for the streams, and
-// fails if the pool has changed during that wait. In place of the wait, it calls meanwhile.
-func StockSince(p *Pool, meanwhile func()) error {
+// InventoryAround takes the pool's inventory, as a realignment does after its wait for the streams,
+// and fails if the pool has changed during that wait. In place of the wait, it calls meanwhile.
+func InventoryAround(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()
 	_, err := p.realigner.takeStock(before)

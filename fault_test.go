@@ -15,11 +15,11 @@ import (
 // firstCauses lists the faults that ranks report, in the order of docs/reference/failures.md. If
 // the ranks report different faults, every rank gets the first of them in this list.
 var firstCauses = []error{
-	&symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1"},
-	&symmem.PriorError{Doing: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
-	&symmem.DeadlockError{Doing: "AllReduce 1", Elsewhere: map[int]string{2: "in an agreement"}},
+	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
+	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
+	&symmem.DeadlockError{InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"}},
 	&symmem.MessageError{Fault: symmem.MessagesDiffer},
-	&symmem.TimeoutError{Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2}},
+	&symmem.TimeoutError{InCall: "AllReduce 1", Waited: time.Second, Missing: []int{2}},
 	fmt.Errorf("the group: %w", symmem.ErrAborted),
 }
 
@@ -53,7 +53,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 		doing := []string{"AllReduce 7", "AllGather 63, call 1 of capture 4", "AllReduce 7"}
 		missing := [][]int{{1}, {0, 2}, {1}}[r.Rank()]
 		symmem.Fail(g, &symmem.TimeoutError{
-			Doing: doing[r.Rank()], Waited: time.Second, Missing: missing,
+			InCall: doing[r.Rank()], Waited: time.Second, Missing: missing,
 		})
 		var late *symmem.TimeoutError
 		if !errors.As(g.Cause(r.ctx), &late) {

@@ -79,7 +79,7 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
 		const only = "and no other path can take the call"
 		registered, unregistered := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
-		g := symmem.NarrowedTo(r.World(), withoutFormula, withoutFormula, smallExchange)
+		g := symmem.WithPathChecks(r.World(), withoutFormula, withoutFormula, smallExchange)
 		for _, row := range []struct {
 			m      symmem.Memory
 			count  int64

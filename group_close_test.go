@@ -118,7 +118,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		}
 		err = g.Cause(r.ctx)
 		var deadlock *driver.DeadlockError
-		if !errors.As(err, &deadlock) || deadlock.Elsewhere[2] == "" || len(deadlock.Elsewhere) > 1 {
+		if !errors.As(err, &deadlock) || deadlock.Activity[2] == "" || len(deadlock.Activity) > 1 {
 			t.Errorf("rank %d: got %v, want a DeadlockError with only rank 2 elsewhere", r.Rank(), err)
 		}
 		texts.add(r, err)
@@ -146,7 +146,7 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 		defer mu.Unlock()
 		faults[g.Cause(r.ctx).Error()] = true
 		var deadlock *driver.DeadlockError
-		if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
+		if !errors.As(err, &deadlock) || deadlock.Activity[1] == "" {
 			t.Errorf("rank %d: got %v, want a DeadlockError with rank 1 elsewhere", r.Rank(), err)
 		}
 	})

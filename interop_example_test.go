@@ -41,7 +41,7 @@ func ExampleInterop_AdoptStream() {
 			return err
 		}
 		if rt.Rank() == 0 {
-			fmt.Println(v[0], interop.Captured(foreign))
+			fmt.Println(v[0], interop.IsCapturing(foreign))
 		}
 		return tensor.Free()
 	})

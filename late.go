@@ -41,7 +41,7 @@ func (o Options) logger() *slog.Logger {
 }
 
 func (o Options) logLate(w LateWarning) {
-	o.logger().Warn("symmem: "+w.String(), "group", w.Group, "doing", w.Doing, "waited", w.Waited,
+	o.logger().Warn("symmem: "+w.String(), "group", w.Group, "doing", w.InCall, "waited", w.Waited,
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
@@ -55,7 +55,7 @@ func (o Options) absenceWarner(
 	return func(missing []int, waited time.Duration) time.Duration {
 		if len(missing) > 0 {
 			late.Warn(LateWarning{
-				Doing: operation, Waited: waited.Round(time.Millisecond), Ranks: missing,
+				InCall: operation, Waited: waited.Round(time.Millisecond), Ranks: missing,
 			})
 		}
 		if waited == 0 {

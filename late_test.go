@@ -77,10 +77,10 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 				// warnings about another rank.
 				for reports := 0; reports < 4; {
 					w := <-warnings
-					if strings.HasPrefix(w.Doing, "meeting ") {
+					if strings.HasPrefix(w.InCall, "meeting ") {
 						continue // the ranks were still connecting
 					}
-					if w.Group != "world" || w.Doing == "" || w.Waited < warnSoon ||
+					if w.Group != "world" || w.InCall == "" || w.Waited < warnSoon ||
 						w.Activity[w.Ranks[0]] == "" {
 						r.failf("got the warning %+v, want a wait in the world and the late rank's activity", w)
 					}

@@ -26,11 +26,11 @@ func leftError(operation string, ended []*rendezvous.EndedError) error {
 		switch reason := e.How + " because of that"; {
 		case r.Kind == kindLost && len(r.Lost.Ranks) > 0:
 			return &RankLostError{
-				Ranks: r.Lost.Ranks, Machines: r.Lost.Machines, Doing: operation + " (" + reason + ")",
+				Ranks: r.Lost.Ranks, Machines: r.Lost.Machines, InCall: operation + " (" + reason + ")",
 			}
 		case r.Kind == kindLate && len(r.Late.Missing) > 0:
 			return &AbsentError{
-				Doing: operation, Waited: r.Late.Waited, Ranks: r.Late.Missing,
+				InCall: operation, Waited: r.Late.Waited, Ranks: r.Late.Missing,
 				Machines: r.Late.Machines, Activity: r.Late.Activity, Members: r.Late.Members,
 				Err: errors.New(reason),
 			}

@@ -134,7 +134,7 @@ func TestInvalidListsAreRefused(t *testing.T) {
 // direct path.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		g := symmem.Narrowed(r.World(), nil, smallExchange)
+		g := symmem.WithChecks(r.World(), nil, smallExchange)
 		gather := func(bytes int64) symmem.Call {
 			recv := r.unregistered(2 * bytes)
 			send, err := recv.Slice(int64(r.Rank())*bytes, bytes)

@@ -70,7 +70,7 @@ func TestLiveViewShowsWaits(t *testing.T) {
 				}
 				w := m.Ranks[0].Waits[0]
 				if len(w.Ranks) != 1 || w.Ranks[0] != 1 || w.Group != "world" ||
-					!strings.Contains(w.Doing, "AllReduce 2 of group world") ||
+					!strings.Contains(w.InCall, "AllReduce 2 of group world") ||
 					!strings.Contains(w.Activity[1], "in no call of this group") {
 					t.Errorf("wait of rank 0 = %+v; want a wait in AllReduce 2 for rank 1", w)
 				}
@@ -89,7 +89,7 @@ func TestLiveViewShowsValues(t *testing.T) {
 			await(t, "the wait of rank 0 in Agree", func() bool {
 				m := viewOf(t, r.Runtime)
 				return len(m.Ranks) == 2 && len(m.Ranks[0].Waits) == 1 &&
-					strings.Contains(m.Ranks[0].Waits[0].Doing, "batch")
+					strings.Contains(m.Ranks[0].Waits[0].InCall, "batch")
 			})
 		}
 		r.ok(r.World().Agree(r.ctx, "batch", 8))

@@ -167,7 +167,7 @@ func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError 
 		ranks, how = append(ranks, e.Rank), append(how, e.How)
 	}
 	return &RankLostError{
-		Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", operation, strings.Join(how, "; ")),
+		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(how, "; ")),
 		Left: len(deadRanks(ended)) == 0,
 	}
 }

@@ -30,8 +30,8 @@ const (
 	// CheckRegistration compares ledgers at registrations, in Check, and at intervals in the
 	// background. It does not slow down collectives, but may report a divergence late.
 	CheckRegistration
-	// CheckEvery also compares the operation, count, type, path and place of every collective before
-	// its result is used.
+	// CheckEvery also compares the operation, count, type, path and place of every collective
+	// before its result is used.
 	CheckEvery
 )
 
@@ -62,12 +62,12 @@ func parseName[T ~int | ~uint8](name string, names []string, kind string) (T, er
 
 // Options configures Open. The zero value reads all settings from the environment.
 type Options struct {
-	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read from
-	// the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of these, the
-	// process is the only rank.
+	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read
+	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of
+	// these, the process is the only rank.
 	Rank, Size int
-	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks on that
-	// machine. If LocalSize is 0, they default to Rank and Size.
+	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks on
+	// that machine. If LocalSize is 0, they default to Rank and Size.
 	LocalRank, LocalSize int
 	// Device selects one of the devices that the process sees: DeviceAuto, the zero value, or
 	// DeviceNumber.
@@ -78,43 +78,45 @@ type Options struct {
 	Store string
 	// Token authenticates ranks to the store.
 	Token string
-	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or "auto".
+	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or
+	// "auto".
 	Backend string
-	// Tuning is the file of the table that determines the paths of collectives, as written by symmem
-	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies. If that is
-	// empty, too, the table is read from TuningFile. If that file does not exist, or if Tuning is
-	// BuiltInTuning, the built-in table is used.
+	// Tuning is the file of the table that determines the paths of collectives, as written by
+	// symmem tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies. If
+	// that is empty, too, the table is read from TuningFile. If that file does not exist, or if
+	// Tuning is BuiltInTuning, the built-in table is used.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
 	// Deterministic selects the order in which reductions combine values. With every formula except
-	// FormulaAny, creating a group returns an error if the group cannot use the formula, for example
-	// because its GPUs are on several machines or cannot access each other's memory. Communicators of
-	// other libraries cannot be adopted then. Deterministic must be the same on every rank.
+	// FormulaAny, creating a group returns an error if the group cannot use the formula, for
+	// example because its GPUs are on several machines or cannot access each other's memory.
+	// Communicators of other libraries cannot be adopted then. Deterministic must be the same on
+	// every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
-	// CheckInterval is the interval at which CheckRegistration compares ledgers in the background. 0
-	// selects one second, and a negative value disables these comparisons.
+	// CheckInterval is the interval at which CheckRegistration compares ledgers in the background.
+	// 0 selects one second, and a negative value disables these comparisons.
 	CheckInterval time.Duration
 	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects 30 s. A
 	// group may have a different timeout: see GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
-	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that names
-	// them. It repeats the warning every 2*WarnAfter. 0 selects 30 s, and a negative value disables
-	// warnings.
+	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that
+	// names them. It repeats the warning every 2*WarnAfter. 0 selects 30 s, and a negative value
+	// disables warnings.
 	WarnAfter time.Duration
-	// Logger receives warnings about late ranks, and panics of user functions that no call returns as
-	// an error. nil selects slog.Default(). The handler must not call symmem, which may hold the lock
-	// of a pool or a group while it logs.
+	// Logger receives warnings about late ranks, and panics of user functions that no call returns
+	// as an error. nil selects slog.Default(). The handler must not call symmem, which may hold the
+	// lock of a pool or a group while it logs.
 	Logger *slog.Logger
 	// OnLate, if set, receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
-	// OnEvent, if set, is called for every event on this rank. It usually runs on the goroutine that
-	// caused the event, before the call that caused it returns. If another goroutine is already
-	// delivering events of the same pool or group, OnEvent runs on that goroutine instead. See
-	// package event for the order of events. OnEvent may call symmem. A panic in OnEvent is logged.
-	// The Event is valid only until OnEvent returns, and must not be modified.
+	// OnEvent, if set, is called for every event on this rank. It usually runs on the goroutine
+	// that caused the event, before the call that caused it returns. If another goroutine is
+	// already delivering events of the same pool or group, OnEvent runs on that goroutine instead.
+	// See package event for the order of events. OnEvent may call symmem. A panic in OnEvent is
+	// logged. The Event is valid only until OnEvent returns, and must not be modified.
 	OnEvent func(*event.Event)
 	// Trace is a folder in which this rank writes a trace, a file with the events that OnEvent
 	// receives. The file is readable even if the process is killed. If Trace is empty, SYMMEM_TRACE
@@ -133,14 +135,15 @@ type Options struct {
 	// CallSites records the file and line of every allocation, for error messages. It costs about a
 	// microsecond per allocation.
 	CallSites bool
-	// Scatter, if not 0, is a seed for random segment addresses that differ between ranks, like those
-	// of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the errors that
-	// symmem prevents.
+	// Scatter, if not 0, is a seed for random segment addresses that differ between ranks, like
+	// those of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the
+	// errors that symmem prevents.
 	Scatter uint64
-	// Interrupted, if set, can end waits that no context can end. It is called about a hundred times
-	// a second while a collective waits for other ranks on the caller's goroutine. If Interrupted
-	// returns an error or panics, the group is aborted and the collective returns an ErrInterrupted
-	// that wraps the error. Interrupted must return quickly and must not call symmem.
+	// Interrupted, if set, can end waits that no context can end. It is called about a hundred
+	// times a second while a collective waits for other ranks on the caller's goroutine. If
+	// Interrupted returns an error or panics, the group is aborted and the collective returns an
+	// ErrInterrupted that wraps the error. Interrupted must return quickly and must not call
+	// symmem.
 	Interrupted func() error
 }
 
@@ -320,7 +323,7 @@ func asTimeoutError(err error, timeout time.Duration) error {
 		return err
 	}
 	operation := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
-	return &TimeoutError{Doing: operation, Waited: closeTimeout(timeout)}
+	return &TimeoutError{InCall: operation, Waited: closeTimeout(timeout)}
 }
 
 // messageOrder describes UnorderedMessages in the settings that ranks compare.

@@ -131,7 +131,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		registered := r.window(r.pool(), 128<<10).Memory()
 		unregistered := r.alloc(r.pool(), 128<<10).Memory()
-		g := symmem.Narrowed(r.World(), allowAll, smallExchange)
+		g := symmem.WithChecks(r.World(), allowAll, smallExchange)
 		for _, row := range directRows {
 			m := unregistered
 			if row.windows {
@@ -151,8 +151,8 @@ func TestDirectPathIsPreferred(t *testing.T) {
 
 func TestBarriersPreferDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		supported := symmem.Narrowed(r.World(), nil, allowAll)
-		unsupported := symmem.Narrowed(r.World(), nil, func(*driver.Call) error {
+		supported := symmem.WithChecks(r.World(), nil, allowAll)
+		unsupported := symmem.WithChecks(r.World(), nil, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
 		})
 		const without = "the operation works without windows"
@@ -195,7 +195,7 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 		p, other := r.pool(), r.pool()
 		a, b := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
 		c, d := r.alloc(other, 4096).Memory(), r.alloc(other, 4096).Memory()
-		g := symmem.Narrowed(r.World(), allowAll, allowAll)
+		g := symmem.WithChecks(r.World(), allowAll, allowAll)
 		digest := func(send, recv symmem.Memory) uint64 {
 			path, _, d := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: 64, Send: send, Recv: recv, Path: symmem.PathDirect,
@@ -222,7 +222,7 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 
 func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		g := symmem.Narrowed(r.World(), allowAll, smallExchange)
+		g := symmem.WithChecks(r.World(), allowAll, smallExchange)
 		m := r.alloc(r.pool(), 16<<10).Memory()
 		e, err := g.Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.ok(err)

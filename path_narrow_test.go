@@ -42,15 +42,15 @@ func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error)
 
 func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 
-// Narrowed returns a copy of g for Route and Explain. The functions windowed and direct return an
+// WithChecks returns a copy of g for Route and Explain. The functions windowed and direct return an
 // error for a call that cannot take the window path or the direct path, respectively. In place of
 // nil, the check of g's own communicator is used.
-func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
-	return NarrowedTo(g, nil, windowed, direct)
+func WithChecks(g *Group, windowed, direct func(*driver.Call) error) *Group {
+	return WithPathChecks(g, nil, windowed, direct)
 }
 
-// NarrowedTo is like Narrowed, but also takes a check for the plain path.
-func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
+// WithPathChecks is like WithChecks, but also takes a check for the plain path.
+func WithPathChecks(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
 	narrowed := newGroup(g.rt, &config, narrow{g.comm, plain, windowed, direct}, life)

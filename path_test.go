@@ -226,7 +226,7 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 			}
 			return nil
 		}
-		g := symmem.Narrowed(r.World(), noSums, nil)
+		g := symmem.WithChecks(r.World(), noSums, nil)
 		call := symmem.Call{Type: symmem.Float32, Count: 64, Send: m, Recv: m}
 		path, why, _ := symmem.Route(g, call)
 		want := "both buffers lie in windows of the group, but they cannot take the window path: " +
@@ -248,7 +248,7 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 		b := r.window(r.pool(), 64<<10)
 		segment := symmem.ForeignMemory(b.Address()-uintptr(b.Offset()), 8*mib)
 		for bytes, want := range map[int64]string{4 * mib: "window", 4*mib + 4: "plain"} {
-			path, why, _ := symmem.Route(symmem.Narrowed(r.World(), allowAll, nil), symmem.Call{
+			path, why, _ := symmem.Route(symmem.WithChecks(r.World(), allowAll, nil), symmem.Call{
 				Type: symmem.Float32, Count: bytes / 4, Send: segment, Recv: segment,
 			})
 			if path != want {

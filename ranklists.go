@@ -38,7 +38,7 @@ func (l *rankLists) announce(
 		return nil // joining the group reports the cause
 	}
 	return &AbsentError{
-		Doing: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
+		InCall: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
 		Ranks: []int{server}, Members: ranks, Err: err,
 		Activity: map[int]string{server: "serves the store, which does not answer"},
 	}

@@ -10,8 +10,8 @@ import (
 // report describes a fault for the other ranks of the group.
 type report struct {
 	Kind string `json:"kind"`
-	// Doing names the call that the rank was in, if it is known.
-	Doing string `json:"doing"`
+	// InCall names the call that the rank was in, if it is known.
+	InCall string `json:"doing"`
 	// Only the field for the type of the error is set, or Text if there is no such field.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
@@ -19,7 +19,7 @@ type report struct {
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch is sent without its Call; Doing contains the text of the call.
+	// Mismatch is sent without its Call; InCall contains the text of the call.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
 	// Interrupted reports whether Options.Interrupted ended the rank's wait.
@@ -55,27 +55,27 @@ func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) {
 		first := reportOf(prior.Cause)
-		return report{Kind: kindPrior, Doing: prior.Doing, Rank: prior.Rank, Cause: &first}
+		return report{Kind: kindPrior, InCall: prior.InCall, Rank: prior.Rank, Cause: &first}
 	}
 	var r report
 	var mismatch *driver.MismatchError
 	switch {
 	case errors.As(cause, &r.Lost):
-		r.Kind, r.Doing = kindLost, r.Lost.Doing
+		r.Kind, r.InCall = kindLost, r.Lost.InCall
 	case errors.As(cause, &r.Divergence):
-		r.Kind, r.Doing = kindDiverged, "agreement"
+		r.Kind, r.InCall = kindDiverged, "agreement"
 	case errors.As(cause, &mismatch):
 		shortened := *mismatch
 		shortened.Call = nil
-		r.Kind, r.Doing, r.Mismatch = kindDiverged, mismatch.Error(), &shortened
+		r.Kind, r.InCall, r.Mismatch = kindDiverged, mismatch.Error(), &shortened
 	case errors.As(cause, &r.Deadlock):
-		r.Kind, r.Doing = kindDiverged, r.Deadlock.Doing
+		r.Kind, r.InCall = kindDiverged, r.Deadlock.InCall
 	case errors.As(cause, &r.Messages):
 		shortened := *r.Messages
 		shortened.Ends = shortened.Ends[:min(len(shortened.Ends), maxEnds)]
 		r.Kind, r.Messages = kindMessages, &shortened
 	case errors.As(cause, &r.Late):
-		r.Kind, r.Doing = kindLate, r.Late.Doing
+		r.Kind, r.InCall = kindLate, r.Late.InCall
 	case errors.Is(cause, driver.ErrClosed):
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
@@ -84,7 +84,7 @@ func reportOf(cause error) report {
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
-		r.Kind, r.Doing = kindPeer, r.Peer.Doing
+		r.Kind, r.InCall = kindPeer, r.Peer.InCall
 	default:
 		r.Kind, r.Text = kindOther, cause.Error()
 	}
@@ -122,7 +122,7 @@ func (r *report) err() error {
 	case kindAborted:
 		return &peerReportError{text: r.Text, err: ErrAborted}
 	case kindPrior:
-		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
+		return &PriorError{InCall: r.InCall, Rank: r.Rank, Cause: r.Cause.err()}
 	case kindDiverged:
 		if r.Divergence != nil {
 			return r.Divergence
@@ -131,10 +131,10 @@ func (r *report) err() error {
 			return r.Deadlock
 		}
 		if r.Mismatch != nil {
-			return &peerReportError{text: r.Doing, err: r.Mismatch}
+			return &peerReportError{text: r.InCall, err: r.Mismatch}
 		}
 	}
-	return errors.New(cmp.Or(r.Text, r.Doing))
+	return errors.New(cmp.Or(r.Text, r.InCall))
 }
 
 // peerReportError is an error of another rank. It has the text of the original error and wraps the

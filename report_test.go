@@ -13,14 +13,14 @@ import (
 // reportedErrors lists errors of one rank that all ranks must return.
 var reportedErrors = map[string]error{
 	"RankLostError": &symmem.RankLostError{
-		Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2},
+		Ranks: []int{2}, InCall: "AllReduce 1", Members: []int{0, 2},
 	},
 	"TimeoutError": &symmem.TimeoutError{
-		Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2},
+		InCall: "AllReduce 1", Waited: time.Second, Missing: []int{2},
 		Activity: map[int]string{2: "in no call"}, Members: []int{0, 2},
 	},
 	"DeadlockError": &symmem.DeadlockError{
-		Doing: "AllReduce 1", Elsewhere: map[int]string{2: "has left"}, Members: []int{0, 2},
+		InCall: "AllReduce 1", Activity: map[int]string{2: "has left"}, Members: []int{0, 2},
 	},
 	"MessageError": &symmem.MessageError{
 		Fault: symmem.MessagesDiffer, Group: "g",
@@ -28,7 +28,7 @@ var reportedErrors = map[string]error{
 	},
 	"DivergenceError": &symmem.DivergenceError{Group: "g", Message: "ranks diverged"},
 	"PeerError": &symmem.PeerError{
-		Doing: "AllReduce 1", Ranks: []int{2}, Members: []int{0, 2},
+		InCall: "AllReduce 1", Ranks: []int{2}, Members: []int{0, 2},
 	},
 }
 
@@ -36,9 +36,9 @@ var reportedErrors = map[string]error{
 func TestReportKeepsCauseOfPriorError(t *testing.T) {
 	for name, cause := range reportedErrors {
 		t.Run(name, func(t *testing.T) {
-			err := symmem.Reported(&symmem.PriorError{Doing: "AllReduce 2", Rank: 1, Cause: cause})
+			err := symmem.Reported(&symmem.PriorError{InCall: "AllReduce 2", Rank: 1, Cause: cause})
 			var prior *symmem.PriorError
-			if !errors.As(err, &prior) || prior.Doing != "AllReduce 2" || prior.Rank != 1 {
+			if !errors.As(err, &prior) || prior.InCall != "AllReduce 2" || prior.Rank != 1 {
 				t.Fatalf("got %v, want the PriorError of rank 1 in AllReduce 2", err)
 			}
 			if got, want := any(prior.Cause), any(cause); !reflect.DeepEqual(got, want) {

@@ -33,8 +33,8 @@ type Runtime struct {
 	recording recording
 	live      liveView
 	sites     callSites
-	// ownersWait holds the argument of SetIdle.
-	ownersWait atomic.Bool
+	// adoptedIdle holds the argument of SetIdle.
+	adoptedIdle atomic.Bool
 
 	mu        ranked.Mutex[runtimeMu] // also guards fields of the structs below
 	adopted   []*AdoptedCommunicator  // replaced rather than modified; guarded by mu
@@ -216,8 +216,8 @@ type DeviceInfo struct {
 	Granularity int64
 	// Addressable reports whether the CPU can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective costs nothing. If so, CheckEvery is the
-	// default.
+	// CheckIsFree reports whether comparing every collective costs nothing. If so, CheckEvery is
+	// the default.
 	CheckIsFree bool
 }
 

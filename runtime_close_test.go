@@ -125,7 +125,7 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	}
 	for rank, err := range errs[1:] {
 		var deadlock *symmem.DeadlockError
-		if !errors.As(err, &deadlock) || len(deadlock.Elsewhere) != 1 || deadlock.Elsewhere[0] == "" {
+		if !errors.As(err, &deadlock) || len(deadlock.Activity) != 1 || deadlock.Activity[0] == "" {
 			t.Errorf("rank %d: got %v, want a DeadlockError with rank 0 elsewhere", rank+1, err)
 		}
 	}

@@ -69,7 +69,7 @@ func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 	var waits []live.Wait
 	for _, w := range seen.Waits {
 		waits = append(waits, live.Wait{
-			Group: g.id, Doing: w.Doing, Since: now.Add(-w.Waited), Seconds: w.Waited.Seconds(),
+			Group: g.id, InCall: w.InCall, Since: now.Add(-w.Waited), Seconds: w.Waited.Seconds(),
 			Ranks: w.Ranks, Activity: w.Activity,
 		})
 	}

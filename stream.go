@@ -133,7 +133,7 @@ func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
 		return invalid("recording a nil or zero event")
 	}
-	if !s.capturing.Load() && s.captured() {
+	if !s.capturing.Load() && s.isCapturing() {
 		return fmt.Errorf("recording an event on a stream that another library is capturing: %w",
 			ErrCapturing)
 	}
@@ -249,7 +249,7 @@ func (s *Stream) drain(ctx context.Context) error {
 	if s.mayBeGone() {
 		return nil
 	}
-	if s.captured() {
+	if s.isCapturing() {
 		return ErrCapturing
 	}
 	mark, err := s.recordEvent()
@@ -259,7 +259,7 @@ func (s *Stream) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.captured() { // the capture may have begun before the mark was recorded
+	if s.isCapturing() { // the capture may have begun before the mark was recorded
 		return ErrCapturing
 	}
 	if err := mark.Synchronize(ctx); err != nil && !mark.Done() {
@@ -270,7 +270,7 @@ func (s *Stream) drain(ctx context.Context) error {
 
 // mayBeGone reports whether the owner of an adopted stream may have destroyed it. Such a stream has
 // no work left and must not be queried.
-func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.ownersWait.Load() }
+func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.adoptedIdle.Load() }
 
 // close closes a stream. It does not destroy a stream of another library.
 func (s *Stream) close() error {
@@ -284,7 +284,7 @@ func (s *Stream) close() error {
 	if s.mayBeGone() {
 		return s.forget(driver.AdoptedStream.Drop)
 	}
-	if s.captured() {
+	if s.isCapturing() {
 		s.rt.Interop().ForgetStream(s)
 		return nil
 	}
@@ -292,7 +292,7 @@ func (s *Stream) close() error {
 }
 
 // inCapture reports whether work queued on the stream now becomes part of a capture.
-func (s *Stream) inCapture() bool { return s.capturing.Load() || s.captured() }
+func (s *Stream) inCapture() bool { return s.capturing.Load() || s.isCapturing() }
 
 func (s *Stream) checkAndUse(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {

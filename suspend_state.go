@@ -95,7 +95,7 @@ func describeWait(rt *Runtime) string {
 			continue
 		}
 		for _, w := range inspector.Inspect().Waits {
-			return fmt.Sprintf(" (%s waits for %s)", w.Doing, driver.RanksOf(w.Ranks, w.Members))
+			return fmt.Sprintf(" (%s waits for %s)", w.InCall, driver.RanksOf(w.Ranks, w.Members))
 		}
 	}
 	return ""

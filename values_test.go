@@ -260,7 +260,7 @@ func TestRandomValueMismatch(t *testing.T) {
 func TestLateRankIsReportedDuringValue(t *testing.T) {
 	warned := make(chan symmem.LateWarning, 1)
 	o := symmem.Options{WarnAfter: 20 * time.Millisecond, OnLate: func(w symmem.LateWarning) {
-		if !strings.HasPrefix(w.Doing, `value "batch size" 1`) {
+		if !strings.HasPrefix(w.InCall, `value "batch size" 1`) {
 			return // on a busy machine a rank may also be late for an earlier call
 		}
 		select {

@@ -9,11 +9,11 @@ import "context"
 // error.
 type AdoptedStream interface {
 	Stream
-	// Captured reports whether the stream is being captured, by the owner or by symmem. During a
+	// IsCapturing reports whether the stream is being captured, by the owner or by symmem. During a
 	// capture, only Recorder.Record can add work to the stream, Synchronize returns ErrCapturing,
-	// and a recorded event marks the work that symmem queued before the capture began. Captured may
-	// be called during any capture.
-	Captured() (bool, error)
+	// and a recorded event marks the work that symmem queued before the capture began. IsCapturing
+	// may be called during any capture.
+	IsCapturing() (bool, error)
 	// Drop waits for the work that symmem queued on the stream and then closes the stream without
 	// using its handle, because the owner may already have destroyed it.
 	Drop() error

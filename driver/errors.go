@@ -45,8 +45,8 @@ var (
 
 // TimeoutError reports which ranks did not arrive before the deadline, and what they were doing.
 type TimeoutError struct {
-	// Doing names the call in which this rank was waiting, such as "AllReduce 12 of group world".
-	Doing  string
+	// InCall names the call in which this rank was waiting, such as "AllReduce 12 of group world".
+	InCall string
 	Waited time.Duration
 	// Missing lists the world ranks that did not arrive.
 	Missing []int
@@ -58,14 +58,14 @@ type TimeoutError struct {
 	// Counts describes how many collectives of each kind each rank has launched, as counted by the
 	// library that runs them. It is empty if the counts agree or the library does not count.
 	Counts string
-	// Members lists the world ranks of the group in group order. It is empty if the wait was not in a
-	// group.
+	// Members lists the world ranks of the group in group order. It is empty if the wait was not in
+	// a group.
 	Members []int
 }
 
 func (e *TimeoutError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: waited %v", e.Doing, e.Waited)
+	fmt.Fprintf(&b, "%s: waited %v", e.InCall, e.Waited)
 	if len(e.Missing) > 0 {
 		fmt.Fprintf(&b, " for %s", RanksOn(e.Missing, e.Members, e.Machines))
 	}
@@ -82,8 +82,8 @@ func (e *TimeoutError) Timeout() bool { return true }
 // AbsentError reports the ranks that did not arrive at a call that creates a group (Open, Join or
 // Split). errors.As can also convert it to a TimeoutError.
 type AbsentError struct {
-	// Doing describes this rank's call, such as "joining group world".
-	Doing string
+	// InCall describes this rank's call, such as "joining group world".
+	InCall string
 	// Waited is the duration of the wait, or 0 if unknown.
 	Waited time.Duration
 	// Ranks lists the world ranks that did not arrive.
@@ -102,7 +102,7 @@ type AbsentError struct {
 
 func (e *AbsentError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: ", e.Doing)
+	fmt.Fprintf(&b, "%s: ", e.InCall)
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, "waited %v: ", e.Waited)
 	}
@@ -125,7 +125,7 @@ func (e *AbsentError) As(target any) bool {
 	timeout, ok := target.(**TimeoutError)
 	if ok {
 		*timeout = &TimeoutError{
-			Doing: e.Doing, Waited: e.Waited, Missing: e.Ranks, Machines: e.Machines,
+			InCall: e.InCall, Waited: e.Waited, Missing: e.Ranks, Machines: e.Machines,
 			Activity: e.Activity, Members: e.Members,
 		}
 	}
@@ -140,8 +140,8 @@ type RankLostError struct {
 	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
 	// of the group share a machine.
 	Machines map[int]string `json:",omitempty"`
-	// Doing describes the call in which this rank detected the loss.
-	Doing string
+	// InCall describes the call in which this rank detected the loss.
+	InCall string
 	// Members lists the world ranks of the group in group order. It is empty if the call was not in
 	// a group.
 	Members []int
@@ -153,17 +153,17 @@ type RankLostError struct {
 func (e *RankLostError) Error() string {
 	if e.Left {
 		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in no further calls",
-			e.Doing, RanksOn(e.Ranks, e.Members, e.Machines))
+			e.InCall, RanksOn(e.Ranks, e.Members, e.Machines))
 	}
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
-		e.Doing, RanksOn(e.Ranks, e.Members, e.Machines))
+		e.InCall, RanksOn(e.Ranks, e.Members, e.Machines))
 }
 
 // PeerError reports that this rank's wait ended because other ranks of the group had failed. It
 // matches ErrFault. The ranks exchange the causes on LaneFault.
 type PeerError struct {
-	// Doing describes the call in which this rank detected the failure.
-	Doing string
+	// InCall describes the call in which this rank detected the failure.
+	InCall string
 	// Ranks lists the world ranks that had failed by then, if known.
 	Ranks []int
 	// Aborted is set if one of these ranks has aborted the group. The error then also matches
@@ -179,9 +179,9 @@ func (e *PeerError) Error() string {
 		peers = RanksOf(e.Ranks, e.Members)
 	}
 	if e.Aborted {
-		return fmt.Sprintf("%s: aborted by %s", e.Doing, peers)
+		return fmt.Sprintf("%s: aborted by %s", e.InCall, peers)
 	}
-	return fmt.Sprintf("%s: %s failed first, for a reason not known to this rank", e.Doing, peers)
+	return fmt.Sprintf("%s: %s failed first, for a reason not known to this rank", e.InCall, peers)
 }
 
 // Is reports whether target is ErrFault or, after an abort, ErrAborted.
@@ -246,20 +246,20 @@ func (e *MismatchError) Error() string {
 // DeadlockError reports that this rank's call can never complete, because ranks are waiting for
 // each other in different calls or have left the group.
 type DeadlockError struct {
-	// Doing describes this rank's call.
-	Doing string
-	// Elsewhere describes what the other ranks are doing, by world rank.
-	Elsewhere map[int]string
+	// InCall describes this rank's call.
+	InCall string
+	// Activity describes what the other ranks are doing, by world rank.
+	Activity map[int]string
 	// Members lists the world ranks of the group in group order.
 	Members []int
 }
 
 func (e *DeadlockError) Error() string {
 	var b strings.Builder
-	b.WriteString(e.Doing)
+	b.WriteString(e.InCall)
 	b.WriteString(" can never complete (deadlock)")
-	for _, r := range sortedRanks(e.Elsewhere) {
-		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{r}, e.Members), e.Elsewhere[r])
+	for _, r := range sortedRanks(e.Activity) {
+		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{r}, e.Members), e.Activity[r])
 	}
 	return b.String()
 }
@@ -268,8 +268,8 @@ func (e *DeadlockError) Error() string {
 // had failed. The group then fails, because other ranks would otherwise receive data that was never
 // computed.
 type PriorError struct {
-	// Doing names the call that was not run, such as "AllReduce 2 of group world/1.0".
-	Doing string
+	// InCall names the call that was not run, such as "AllReduce 2 of group world/1.0".
+	InCall string
 	// Rank is the world rank whose stream had failed.
 	Rank int
 	// Cause is the first failure of that stream.
@@ -278,7 +278,7 @@ type PriorError struct {
 
 func (e *PriorError) Error() string {
 	return fmt.Sprintf("%s was not run on rank %d of the world: work before it on its stream "+
-		"failed: %v", e.Doing, e.Rank, e.Cause)
+		"failed: %v", e.InCall, e.Rank, e.Cause)
 }
 
 // Unwrap returns the first failure.

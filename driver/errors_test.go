@@ -20,30 +20,30 @@ func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 	for want, err := range map[string]error{
 		"AllReduce 3 of group g: waited 2s for world rank 5 (rank 1 of the group); " +
 			"world rank 5: in a call": &TimeoutError{
-			Doing: "AllReduce 3 of group g", Waited: 2 * time.Second, Missing: []int{5},
+			InCall: "AllReduce 3 of group g", Waited: 2 * time.Second, Missing: []int{5},
 			Activity: map[int]string{5: "in a call"}, Members: pair,
 		},
 		"opening: waited 2s for ranks 1-2; rank 1: late": &TimeoutError{
-			Doing: "opening", Waited: 2 * time.Second, Missing: []int{1, 2},
+			InCall: "opening", Waited: 2 * time.Second, Missing: []int{1, 2},
 			Activity: map[int]string{1: "late"}, Members: []int{0, 1, 2},
 		},
 		"joining: waited 1s: world rank 0 did not arrive": &AbsentError{
-			Doing: "joining", Waited: time.Second, Ranks: []int{0}, Members: pair,
+			InCall: "joining", Waited: time.Second, Ranks: []int{0}, Members: pair,
 			Err: fmt.Errorf("asking: %w", context.DeadlineExceeded),
 		},
 		"joining: rank 1 did not arrive: the store is full": &AbsentError{
-			Doing: "joining", Ranks: []int{1}, Err: errors.New("the store is full"),
+			InCall: "joining", Ranks: []int{1}, Err: errors.New("the store is full"),
 		},
 		"agreement of group g: world ranks 0,5 (ranks 0-1 of the group) lost: " +
 			"the process, or the connection to it, has ended": &RankLostError{
-			Doing: "agreement of group g", Ranks: []int{0, 5}, Members: pair,
+			InCall: "agreement of group g", Ranks: []int{0, 5}, Members: pair,
 		},
 		"AllReduce 1 of group g: world rank 5 (rank 1 of the group) failed first, " +
 			"for a reason not known to this rank": &PeerError{
-			Doing: "AllReduce 1 of group g", Ranks: []int{5}, Members: pair,
+			InCall: "AllReduce 1 of group g", Ranks: []int{5}, Members: pair,
 		},
 		"AllReduce 1 of group g: aborted by another rank of the group": &PeerError{
-			Doing: "AllReduce 1 of group g", Aborted: true,
+			InCall: "AllReduce 1 of group g", Aborted: true,
 		},
 		"collective 3 of group g (AllReduce sum of 4 float32, path plain) differs from that of " +
 			"world rank 5 (rank 1 of the group)": GroupConfig{ID: " g", Ranks: pair}.Mismatch(3, call, 1),
@@ -56,7 +56,7 @@ func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 		},
 		"Check can never complete (deadlock); world rank 5 (rank 1 of the group): " +
 			"has left the group": &DeadlockError{
-			Doing: "Check", Elsewhere: map[int]string{5: "has left the group"}, Members: pair,
+			InCall: "Check", Activity: map[int]string{5: "has left the group"}, Members: pair,
 		},
 	} {
 		if got := err.Error(); got != want {
@@ -66,7 +66,7 @@ func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 }
 
 func TestAbsentErrorIsTimeoutError(t *testing.T) {
-	absent := &AbsentError{Doing: "opening", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
+	absent := &AbsentError{InCall: "opening", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
 	err := fmt.Errorf("joining: %w", absent)
 	var late *TimeoutError
 	var timeout interface{ Timeout() bool }
@@ -99,11 +99,11 @@ func TestErrorsSurviveJSON(t *testing.T) {
 	activity := map[int]string{5: "in no call"}
 	call := &Call{Operation: Recv, Count: 7, DataType: Int8, Keep: func() {}, Norm: &Norm{}}
 	for _, err := range []error{
-		&TimeoutError{Doing: "a", Waited: 7, Missing: pair, Activity: activity, Members: pair},
-		&AbsentError{Doing: "a", Waited: 7, Ranks: pair, Activity: activity, Members: pair},
-		&RankLostError{Doing: "a", Ranks: pair, Members: pair},
-		&PeerError{Doing: "a", Ranks: pair, Members: pair, Aborted: true},
-		&DeadlockError{Doing: "a", Elsewhere: activity, Members: pair},
+		&TimeoutError{InCall: "a", Waited: 7, Missing: pair, Activity: activity, Members: pair},
+		&AbsentError{InCall: "a", Waited: 7, Ranks: pair, Activity: activity, Members: pair},
+		&RankLostError{InCall: "a", Ranks: pair, Members: pair},
+		&PeerError{InCall: "a", Ranks: pair, Members: pair, Aborted: true},
+		&DeadlockError{InCall: "a", Activity: activity, Members: pair},
 		GroupConfig{ID: "g", Ranks: pair}.Mismatch(3, call, 1),
 	} {
 		encoded, jsonErr := json.Marshal(err)

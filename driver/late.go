@@ -11,8 +11,8 @@ import (
 type LateWarning struct {
 	// Group is the group's name. It is empty while the group is being created.
 	Group string
-	// Doing names the call in which this rank is waiting, such as "AllReduce 12 of group world".
-	Doing string
+	// InCall names the call in which this rank is waiting, such as "AllReduce 12 of group world".
+	InCall string
 	// Waited is the duration of the wait so far.
 	Waited time.Duration
 	// Ranks lists the world ranks that have not arrived.
@@ -29,7 +29,7 @@ type LateWarning struct {
 // String returns the warning as one line.
 func (w *LateWarning) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.Doing, w.Waited,
+	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.InCall, w.Waited,
 		RanksOn(w.Ranks, w.Members, w.Machines))
 	writeActivity(&b, w.Activity, w.Members)
 	b.WriteString("; the wait continues")
@@ -41,8 +41,8 @@ type Late struct {
 	// After is how long a wait lasts before its first warning. Further warnings follow at intervals
 	// of 2*After. 0 disables warnings.
 	After time.Duration
-	// Warn is called with each warning, from any goroutine and possibly concurrently. It must return
-	// quickly and must not call symmem.
+	// Warn is called with each warning, from any goroutine and possibly concurrently. It must
+	// return quickly and must not call symmem.
 	Warn func(LateWarning)
 }
 

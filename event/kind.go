@@ -120,8 +120,8 @@ func (k Kind) String() string {
 // InHistory reports whether events of kind k are part of a pool's history, which ranks compare.
 func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
 
-// OfGroup reports whether events of kind k belong to a group rather than a pool.
-func (k Kind) OfGroup() bool { return k >= kindsOfPools && k < kindEnd }
+// IsGroupEvent reports whether events of kind k belong to a group rather than a pool.
+func (k Kind) IsGroupEvent() bool { return k >= kindsOfPools && k < kindEnd }
 
 func (k Kind) places() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve

@@ -31,7 +31,7 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 		return e.Call.AppendText(dst, Names{}), nil
 	case e.Kind == KindFault:
 		return append(append(dst, "fault: "...), e.Text...), nil
-	case e.Kind.OfGroup():
+	case e.Kind.IsGroupEvent():
 		return e.appendValue(dst), nil
 	case e.Kind >= KindScopeBegin && e.Kind <= KindScopeAbandon:
 		return e.appendGroup(append(dst, e.Kind.String()...), " of"), nil

@@ -269,7 +269,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 		Kind: event.Kind(head >> kindShift), Rank: int32(d.log.Rank), Segment: -1,
 		Site: d.text(first.c >> 32),
 	}}
-	if r.Kind.OfGroup() {
+	if r.Kind.IsGroupEvent() {
 		d.decodeGroup(head, first, rest)
 		return
 	}

@@ -61,7 +61,7 @@ func redactRecord(b []byte, used []bool) {
 		}
 	}
 	mark(head >> sourceShift & (1<<16 - 1))
-	ofGroup := event.Kind(head >> kindShift).OfGroup()
+	ofGroup := event.Kind(head >> kindShift).IsGroupEvent()
 	last := get(b[24:])
 	switch {
 	case head&secondFlag != 0 && ofGroup:

@@ -46,7 +46,7 @@ func (w *Writer) NewSource() *Source {
 
 // Record adds an event to the trace. It does not keep e.
 func (s *Source) Record(e *event.Event) {
-	if e.Kind.OfGroup() {
+	if e.Kind.IsGroupEvent() {
 		s.recordOfGroup(e)
 		return
 	}

@@ -72,8 +72,8 @@ func parseReport(text []byte) (*results.Result, error) {
 			t.set(*r.Baseline+", ns", *r.BaselineMedian)
 			t.set("ratio", json.Number(strconv.FormatFloat(*r.Ratio, 'f', 2, 64)))
 		}
-		for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
-			t.set(name, r.Counts[name])
+		for _, name := range slices.Sorted(maps.Keys(r.Figures)) {
+			t.set(name, r.Figures[name])
 		}
 	}
 	return t.result()

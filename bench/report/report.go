@@ -44,14 +44,14 @@ type Result struct {
 	// Ratio is the median of the baseline divided by Median, so a value above 1 means that the
 	// result is faster.
 	Ratio *float64 `json:"ratio"`
-	// Bar is the longest permitted median in nanoseconds. If it is 0, there is no limit.
-	Bar float64 `json:"bar_ns,omitempty"`
-	// Counts holds further figures, by name.
-	Counts map[string]float64 `json:"counts,omitempty"`
+	// Limit is the longest permitted median in nanoseconds. If it is 0, there is no limit.
+	Limit float64 `json:"bar_ns,omitempty"`
+	// Figures holds further figures, by name.
+	Figures map[string]float64 `json:"counts,omitempty"`
 }
 
-// Against sets the baseline and computes the ratio.
-func (r *Result) Against(name string, s Summary) {
+// CompareTo sets the baseline and computes the ratio.
+func (r *Result) CompareTo(name string, s Summary) {
 	ratio := 0.0
 	if r.Median > 0 {
 		ratio = s.Median / r.Median
@@ -59,8 +59,8 @@ func (r *Result) Against(name string, s Summary) {
 	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
 }
 
-// Missed reports whether the median exceeds the permitted maximum.
-func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
+// OverLimit reports whether the median exceeds the permitted maximum.
+func (r *Result) OverLimit() bool { return r.Limit > 0 && r.Median > r.Limit }
 
 // Machine describes the machine on which a report was made.
 type Machine struct {
@@ -102,27 +102,27 @@ func (r *Report) NoteWorst() {
 		result := &r.Results[i]
 		if result.Ratio != nil && (r.Worst == nil || *result.Ratio < r.Worst.Ratio) {
 			r.Worst = &Worst{Ratio: *result.Ratio, Name: fmt.Sprintf("%s of %v bytes %s",
-				result.Name, result.Params["bytes"], result.Half())}
+				result.Name, result.Params["bytes"], result.Variant())}
 		}
 	}
 }
 
-// Half returns "in-place" or "out-of-place". These are the names that nccl-tests uses for the two
-// halves of each row in its output.
-func (r *Result) Half() string {
+// Variant returns "in-place" or "out-of-place". These are the names that nccl-tests uses for the
+// two halves of each row in its output.
+func (r *Result) Variant() string {
 	if r.Params["in_place"] == true {
 		return "in-place"
 	}
 	return "out-of-place"
 }
 
-// Missed returns a message for each result whose median exceeds the permitted maximum.
-func (r *Report) Missed() []string {
+// OverLimit returns a message for each result whose median exceeds the permitted maximum.
+func (r *Report) OverLimit() []string {
 	var missed []string
 	for i := range r.Results {
-		if result := &r.Results[i]; result.Missed() {
+		if result := &r.Results[i]; result.OverLimit() {
 			missed = append(missed, fmt.Sprintf("%s: %s, the bar is %s",
-				result.Label(), Duration(result.Median), Duration(result.Bar)))
+				result.Label(), Duration(result.Median), Duration(result.Limit)))
 		}
 	}
 	return missed

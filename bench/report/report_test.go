@@ -8,7 +8,7 @@ import (
 func TestReportJSONHasAllFields(t *testing.T) {
 	report := New("test", Machine{})
 	report.Results = []Result{{Name: "with baseline"}, {Name: "without baseline"}}
-	report.Results[0].Against("the other", Summary{Median: 1})
+	report.Results[0].CompareTo("the other", Summary{Median: 1})
 	out, err := json.Marshal(report)
 	if err != nil {
 		t.Fatal(err)
@@ -61,12 +61,12 @@ func TestSummarize(t *testing.T) {
 func TestMissedListsResultsAboveBar(t *testing.T) {
 	r := New("test", Machine{})
 	r.Results = []Result{
-		{Name: "at bar", Summary: Summary{Median: 40}, Bar: 40},
-		{Name: "above bar", Summary: Summary{Median: 41}, Bar: 40},
+		{Name: "at bar", Summary: Summary{Median: 40}, Limit: 40},
+		{Name: "above bar", Summary: Summary{Median: 41}, Limit: 40},
 		{Name: "without bar", Summary: Summary{Median: 1e9}},
 	}
-	got := r.Missed()
+	got := r.OverLimit()
 	if len(got) != 1 || got[0] != "above bar: 41.0 ns, the bar is 40.0 ns" {
-		t.Errorf("Missed() = %q, want only the result above its bar", got)
+		t.Errorf("OverLimit() = %q, want only the result above its bar", got)
 	}
 }

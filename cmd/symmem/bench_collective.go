@@ -276,7 +276,7 @@ func (f *collectiveFlags) rank(
 	if wrong > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrong))
 	}
-	if missed := rep.Missed(); f.enforce && len(missed) > 0 && world.Rank == 0 {
+	if missed := rep.OverLimit(); f.enforce && len(missed) > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
 	}
 	return nil
@@ -293,7 +293,7 @@ func (f *collectiveFlags) measure(
 		for _, result := range r.Results {
 			if result != nil {
 				rep.Results = append(rep.Results, *result)
-				wrong += result.Counts["wrong"]
+				wrong += result.Figures["wrong"]
 			}
 		}
 		f.prove.Called(r.Operation.Name, r.Count, c.DataType.Size())

@@ -21,7 +21,7 @@ import (
 // sharing describes how ranks share GPUs when there are more ranks than GPUs.
 type sharing struct {
 	ranks, gpus int
-	status      doctor.Sharing
+	status      doctor.GPUSharing
 	// userEnv is the environment before LocalRanks extends it.
 	userEnv []string
 }
@@ -78,8 +78,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Signals must not end this process before it has stopped the daemon. SIGPIPE is handled, so that
-	// a write to a closed pipe returns an error rather than ending the process.
+	// Signals must not end this process before it has stopped the daemon. SIGPIPE is handled, so
+	// that a write to a closed pipe returns an error rather than ending the process.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)

@@ -153,7 +153,7 @@ func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	}
 	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
 	for _, w := range r.Waits {
-		fmt.Fprintf(b, "  for %s in %s, for %v since %s\n", driver.Ranks(w.Ranks), w.Doing,
+		fmt.Fprintf(b, "  for %s in %s, for %v since %s\n", driver.Ranks(w.Ranks), w.InCall,
 			time.Duration(w.Seconds*float64(time.Second)).Round(time.Millisecond),
 			w.Since.Local().Format("15:04:05"))
 		for _, rank := range slices.Sorted(maps.Keys(w.Activity)) {

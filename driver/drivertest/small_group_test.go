@@ -140,8 +140,8 @@ func (p *smallPlan) launch() (smallWork, error) {
 		<-before
 		if failed != nil {
 			_ = c.plane.Fail(&driver.PriorError{
-				Doing: fmt.Sprintf("%v %d of group %s", p.Operation, ticket, c.cfg.Name()),
-				Rank:  c.cfg.Ranks[c.cfg.Rank], Cause: failed,
+				InCall: fmt.Sprintf("%v %d of group %s", p.Operation, ticket, c.cfg.Name()),
+				Rank:   c.cfg.Ranks[c.cfg.Rank], Cause: failed,
 			})
 			return nil
 		}

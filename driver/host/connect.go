@@ -50,8 +50,8 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Either error may have caused the other: a failed peer leaves unmatched messages behind, and
-		// a peer may have failed because this rank did not receive its message.
+		// Either error may have caused the other: a failed peer leaves unmatched messages behind,
+		// and a peer may have failed because this rank did not receive its message.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.cfg.Timeout.Get()
@@ -65,7 +65,7 @@ func (c *communicator) Close() error {
 		_ = c.release() // Close has already returned, so there is nowhere to report the error
 	}()
 	return errors.Join(lost, unmatched, &driver.TimeoutError{
-		Doing: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
+		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
 			"blocks a collective", Waited: patience,
 	})
 }

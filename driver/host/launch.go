@@ -146,7 +146,7 @@ func (i *pendingCall) skip(cause error) {
 	c.turns.await(i.ticket)
 	defer c.turns.pass(i.ticket)
 	c.Fail(&driver.PriorError{
-		Doing: c.CallName(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
+		InCall: c.CallName(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
 }
 

@@ -155,7 +155,7 @@ func (l *messageCall) skip(cause error) {
 	}
 	defer l.c.EndUse()
 	_ = l.c.Fail(&driver.PriorError{
-		Doing: l.doing(), Rank: l.c.cfg.Ranks[l.c.cfg.Rank], Cause: cause,
+		InCall: l.doing(), Rank: l.c.cfg.Ranks[l.c.cfg.Rank], Cause: cause,
 	})
 }
 
@@ -169,7 +169,7 @@ func (l *messageCall) failIfErr(err error) error {
 
 func (l *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
 	return shm.MessageWait{
-		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: sources, Doing: l.doing,
+		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: sources, CallText: l.doing,
 	}
 }
 

@@ -160,7 +160,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 		}
 		switch polls.Add(1) {
 		case 1: // end the wait as a timeout would
-			return &driver.TimeoutError{Doing: "pushing"}
+			return &driver.TimeoutError{InCall: "pushing"}
 		case 2:
 			close(waitingAgain)
 		}
@@ -195,7 +195,7 @@ func TestPushStopsWhenGroupFails(t *testing.T) {
 	if idle == nil {
 		t.Fatal("no message is buffered for the receiver")
 	}
-	d.groups[0].Abort(&driver.TimeoutError{Doing: "AllReduce 12"})
+	d.groups[0].Abort(&driver.TimeoutError{InCall: "AllReduce 12"})
 	select {
 	case <-idle:
 	case <-d.ctx.Done():

@@ -41,8 +41,8 @@ type busyPeriod struct {
 	err  error         // the stream's error at that time; set before over is closed
 }
 
-// Captured reports whether the stream is being captured.
-func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
+// IsCapturing reports whether the stream is being captured.
+func (s *stream) IsCapturing() (bool, error) { return s.Capturing(), nil }
 
 // Drop closes the stream. A host stream has no other owner.
 func (s *stream) Drop() error { return s.Close() }

@@ -96,7 +96,7 @@ func (g *adoptedCommunicator) callWithDeadline(
 		return err
 	case <-ctx.Done():
 		err := &driver.TimeoutError{
-			Doing:  fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(g.handle), g.size),
+			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(g.handle), g.size),
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
 		g.stuck.Store(err)

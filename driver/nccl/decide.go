@@ -73,11 +73,11 @@ type facts struct {
 	// idle is set if no stream has unfinished work of the group.
 	idle bool
 	// windows is set if window kernels of NCCL may be running. plain is set if plain kernels may be
-	// running, which is possible even if the group is idle, because a stream can be closed before its
-	// kernel has exited.
+	// running, which is possible even if the group is idle, because a stream can be closed before
+	// its kernel has exited.
 	windows, plain bool
 	// closedStreamsBusy is set if the device has unfinished work of closed streams
-	// (gpu.GPU.KeepsMemory).
+	// (gpu.GPU.MustKeepMemory).
 	closedStreamsBusy bool
 	// captured is set if graphs of other libraries contain calls of the group. Such graphs may be
 	// replayed at any time. capturedPlain is set if these graphs contain plain kernels of NCCL, and

@@ -53,8 +53,8 @@ type Device struct {
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// shm.Open must come first, because the other ranks wait in it for rank 0, which would never call
-	// shm.Open if it had already failed to open its GPU.
+	// shm.Open must come first, because the other ranks wait in it for rank 0, which would never
+	// call shm.Open if it had already failed to open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -246,7 +246,7 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 			if timedOut {
 				err = nil // the first error is enough
 			}
-			timedOut = timedOut || err != nil && d.gpu.KeepsMemory()
+			timedOut = timedOut || err != nil && d.gpu.MustKeepMemory()
 		}
 		if !gpu.Stuck.Load() {
 			errs = append(errs, err)

@@ -41,7 +41,7 @@ func closeWhileQueried(d *Device) error {
 				case <-stop:
 					return
 				default:
-					_, _ = s.Captured() // the result does not matter
+					_, _ = s.IsCapturing() // the result does not matter
 				}
 			}
 		})
@@ -113,7 +113,7 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 			_, err := queuedEvent(s).Query()
 			return err
 		},
-		"capture status": func(s *stream.Stream) error { _, err := s.Captured(); return err },
+		"capture status": func(s *stream.Stream) error { _, err := s.IsCapturing(); return err },
 	}
 	for name, query := range queries {
 		t.Run(name, func(t *testing.T) {

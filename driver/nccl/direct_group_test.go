@@ -85,8 +85,8 @@ func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newAddingGroup is like newGroup, but with additive repeated sums.
-func newAddingGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
+// newAdditiveGroup is like newGroup, but with additive repeated sums.
+func newAdditiveGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newGroup(t, n, timeout)
 	w.additive = true

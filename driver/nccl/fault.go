@@ -80,7 +80,7 @@ func (f *faults) kernelFault() error {
 		return e
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing: operation, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
+			InCall: operation, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
@@ -126,7 +126,7 @@ type collectiveWait struct {
 func (f *faults) newWait(ticket uint64, operation driver.Operation) *collectiveWait {
 	w := &collectiveWait{faults: f}
 	w.wait = control.Wait{
-		Ticket: ticket, Operation: operation, Doing: w.describe, Why: w.findFault, Counts: w.counts,
+		Ticket: ticket, Operation: operation, CallText: w.describe, Why: w.findFault, Counts: w.counts,
 	}
 	return w
 }
@@ -174,13 +174,13 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Ranks compare the text of Doing to find out whether they were in the same call, so it must be
-	// the text that a wait for the call uses.
+	// Ranks compare the text of InCall to find out whether they were in the same call, so it must
+	// be the text that a wait for the call uses.
 	wait := f.newWait(ticket, p.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
 	}
-	return f.plane.Fail(f.plane.PeerFault(wait.Doing()))
+	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
 // failUnqueued fails the group because this rank could not queue a call. The other ranks assume

@@ -17,7 +17,7 @@ import (
 // The common case is inlined, because CUDA and NCCL evict symmem's code from the processor's caches
 // between launches, which makes each function call here cost about ten nanoseconds.
 func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
-	s, err := c.device.streams.Own(target)
+	s, err := c.device.streams.Lookup(target)
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 
 // Record adds a collective to a capture that the stream's owner has begun.
 func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
-	s, err := c.device.streams.Own(target)
+	s, err := c.device.streams.Lookup(target)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // a collective. The second Send is blocked until rank 1 receives the first message, which it does
 // only after a second collective. That collective therefore must not wait for the second Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
-	w := newAddingGroup(t, 2, 10*time.Second)
+	w := newAdditiveGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		buffer, err := m.mapRegion(8)
 		others, streamErr := m.newStreams(1)
@@ -57,7 +57,7 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 // launch on another stream waits for the peer in order to compare the call. The group has calls on
 // both streams.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
-	w := newAddingGroup(t, 2, time.Minute)
+	w := newAdditiveGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
@@ -112,7 +112,7 @@ func (m *testRank) useDuringLaunch(
 // latest call, which a second group has used as well. A launch that has already checked that the
 // group is open must be ordered after the latest call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
-	w := newAddingGroup(t, 2, time.Minute)
+	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
 	defer cancel()
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -146,7 +146,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 // direct kernel, and aborts the group. Although the abort terminates the NCCL calls, the second
 // direct kernel must still run after the first.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
-	w := newAddingGroup(t, 2, time.Minute)
+	w := newAdditiveGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup
 	queued.Add(2)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

@@ -28,7 +28,7 @@ func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 				m.group.SetCheck(false) // otherwise the comparison would report the closed group
 				err = p.launch(m.group, m.stream, path)
 				var deadlock *driver.DeadlockError
-				if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
+				if !errors.As(err, &deadlock) || deadlock.Activity[1] == "" {
 					t.Errorf("launch = %v, want a DeadlockError about rank 1", err)
 				}
 				return nil

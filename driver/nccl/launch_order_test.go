@@ -14,7 +14,7 @@ import (
 // TestEmptyCallKeepsTheOrder launches an empty AllToAllV, which makes no NCCL call, between a
 // blocked NCCL kernel and a direct kernel. The direct kernel must still run after the NCCL kernel.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
-	w := newAddingGroup(t, 2, time.Minute)
+	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(2)
 		if err = errors.Join(err, m.warmUp([]*repeatedSum{p})); err != nil {
@@ -45,7 +45,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 		}
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
-				w := newAddingGroup(t, 2, 10*time.Second)
+				w := newAdditiveGroup(t, 2, 10*time.Second)
 				w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 					return m.launchAroundMessage(w, p, kind, adopted)
 				})

@@ -35,7 +35,8 @@ type member struct {
 	NCCL int `json:"nccl"`
 	// NoFabric is the reason why the rank's memory has no fabric handles, or empty if it has them.
 	NoFabric string `json:"no_fabric,omitempty"`
-	// NoKernels is the reason why the rank's GPU cannot run the message kernels, or empty if it can.
+	// NoKernels is the reason why the rank's GPU cannot run the message kernels, or empty if it
+	// can.
 	NoKernels string `json:"no_kernels,omitempty"`
 	// Failed is the reason why the rank could not open its GPU. If it is set, the other fields are
 	// empty.
@@ -72,14 +73,14 @@ type members struct {
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
-	warning := driver.LateWarning{Doing: "waiting for the ranks of a group", Members: ranks}
+	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
 	defer control.WarnLate(d.cfg.Late, warning, func() ([]int, map[int]string) {
 		return absent(), nil
 	})()
 	for i, rank := range ranks {
 		m, err := d.get(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return nil, control.AbsentError(warning.Doing, driver.GroupConfig{Ranks: ranks},
+			return nil, control.AbsentError(warning.InCall, driver.GroupConfig{Ranks: ranks},
 				time.Since(begin), absent(), []int{rank}, err)
 		}
 		if err != nil {

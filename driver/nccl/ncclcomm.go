@@ -70,6 +70,6 @@ func waitError(ctx context.Context, operation string, begin time.Time) error {
 		return fmt.Errorf("%s: %w", operation, context.Cause(ctx))
 	}
 	return &driver.TimeoutError{
-		Doing: operation, Waited: time.Since(begin).Round(time.Millisecond),
+		InCall: operation, Waited: time.Since(begin).Round(time.Millisecond),
 	}
 }

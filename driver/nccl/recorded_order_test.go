@@ -56,7 +56,7 @@ func (r *causes) checkReported(t *testing.T) {
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
-			w := newAddingGroup(t, ranks, 20*time.Second)
+			w := newAdditiveGroup(t, ranks, 20*time.Second)
 			var reports causes
 			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 				foreign, err := m.newForeignStreams(2)
@@ -135,7 +135,7 @@ func checkDivergence(capture int, launch bool) func(error) error {
 func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
-			w := newAddingGroup(t, 2, 20*time.Second)
+			w := newAdditiveGroup(t, 2, 20*time.Second)
 			var reports causes
 			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 				for _, p := range sums {
@@ -157,7 +157,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 // TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other
 // rank launches the same call eagerly. The calls must not match.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
-	w := newAddingGroup(t, 2, 20*time.Second)
+	w := newAdditiveGroup(t, 2, 20*time.Second)
 	var reports causes
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
@@ -212,7 +212,7 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 // capturing. The launch must be refused, because the owner's graph may outlive objects that
 // symmem's graph uses. Both the capture and the group must stay valid.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
-	w := newAddingGroup(t, 2, 10*time.Second)
+	w := newAdditiveGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		g, err := m.capture(p, driver.PathDirect, 1)
 		foreign, foreignErr := m.newForeignStreams(1)

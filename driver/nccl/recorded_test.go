@@ -166,7 +166,7 @@ func forEachPair(
 	for _, ranks := range []int{2, 4} {
 		for _, pair := range pairs {
 			t.Run(fmt.Sprintf("%s, %d ranks", pair.name, ranks), func(t *testing.T) {
-				w := newAddingGroup(t, ranks, 20*time.Second)
+				w := newAdditiveGroup(t, ranks, 20*time.Second)
 				w.withSums(pair.counts, func(m *testRank, sums []*repeatedSum) error {
 					if err := test(m, w, sums, pair.paths); err != nil {
 						return err
@@ -263,7 +263,7 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 // TestCaptureAddsTwoNodesPerGroup checks the number of nodes in a captured graph, and their
 // dependencies. Besides a node for each call, there must be two nodes for each group.
 func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
-	w := newAddingGroup(t, 2, 20*time.Second)
+	w := newAdditiveGroup(t, 2, 20*time.Second)
 	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: onOneMachine(),
@@ -346,7 +346,7 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
 	}
-	w := newAddingGroup(t, 2, 20*time.Second)
+	w := newAdditiveGroup(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)

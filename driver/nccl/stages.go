@@ -45,7 +45,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	switch {
 	case checkOnly:
 		limit = 0
-	case stage == s.released && s.gpu.KeepsMemory():
+	case stage == s.released && s.gpu.MustKeepMemory():
 		limit = gpu.KernelEndTimeout
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())
@@ -60,7 +60,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 		return nil
 	case <-time.After(limit):
 		return &driver.TimeoutError{
-			Doing: "ending NCCL's communicator of group " + s.cfg.Name(), Waited: limit,
+			InCall: "ending NCCL's communicator of group " + s.cfg.Name(), Waited: limit,
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (s *suspender) all() []suspended {
 // PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if abandoned
 // work may still be running.
 func (s *suspender) PrepareSuspend() error {
-	if s.gpu.KeepsMemory() {
+	if s.gpu.MustKeepMemory() {
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
 	return s.messages.PrepareSuspend()

@@ -30,8 +30,8 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts symmem's open graphs that contain calls of the group. watcher is used to wait for
-	// the watcher's goroutine.
+	// graphs counts symmem's open graphs that contain calls of the group. watcher is used to wait
+	// for the watcher's goroutine.
 	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group of the device may have an unfinished window
 	// kernel.
@@ -125,7 +125,7 @@ func (t *teardown) collect() facts {
 	}
 	f.idle = t.busy.AllIdle() // clears Windows and Plain if possible
 	f.windows, f.plain = t.busy.Windows.Load(), t.busy.Plain.Load()
-	f.closedStreamsBusy = t.gpu.KeepsMemory()
+	f.closedStreamsBusy = t.gpu.MustKeepMemory()
 	f.quickAbort = !f.closedStreamsBusy && !t.othersHaveWindows()
 	return f
 }
@@ -159,7 +159,7 @@ func (t *teardown) execute(next step) {
 		t.recorder.captures.Wait()
 	case stepAwaitDevice:
 		gpu.PollWithBackoff(func() bool {
-			return gpu.Stuck.Load() || !t.gpu.KeepsMemory() && !t.othersHaveWindows()
+			return gpu.Stuck.Load() || !t.gpu.MustKeepMemory() && !t.othersHaveWindows()
 		})
 	case stepAbandon:
 		for _, s := range t.busy.Streams() {
@@ -190,7 +190,7 @@ func (t *teardown) drain() error {
 	}
 	t.messages.ReleaseLate()
 	errs := []error{&driver.TimeoutError{
-		Doing: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.KernelEndTimeout,
+		InCall: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.KernelEndTimeout,
 	}}
 	for _, s := range t.busy.Streams() {
 		errs = append(errs, s.MarkUnfinished())

@@ -75,7 +75,7 @@ func (m *testRank) closeBlockedStream() error {
 	err := m.stream.Close()
 	m.stream = nil
 	m.pinned = nil // not freed, because CUDA would wait for the whole device
-	if err == nil || !m.device.gpu.KeepsMemory() {
+	if err == nil || !m.device.gpu.MustKeepMemory() {
 		return failuref("Close = %v, want an error about unfinished work", err)
 	}
 	return nil
@@ -127,7 +127,7 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	h.must((*testRank).closeBlockedStream)
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
-		isIdle := func() (bool, error) { return !m.device.gpu.KeepsMemory(), nil }
+		isIdle := func() (bool, error) { return !m.device.gpu.MustKeepMemory(), nil }
 		return gpu.Within(20*time.Second, isIdle)
 	})
 	before := h.freeMemory()

@@ -63,8 +63,8 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(work)
 		case <-check:
-			// Give this rank's kernels some time to report a fault, because their report may be more
-			// specific than the failure of a peer.
+			// Give this rank's kernels some time to report a fault, because their report may be
+			// more specific than the failure of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -186,7 +186,7 @@ func (w *watcher) examine(p *probe) error {
 	p.wait.wait.Ticket, p.wait.wait.Operation = p.ticket, p.operation
 	wait := p.wait.wait
 	if p.grace.Expired(w.plane.PeerFailed()) {
-		return w.plane.PeerFault(wait.Doing())
+		return w.plane.PeerFault(wait.CallText())
 	}
 	if err := w.plane.Diagnose(wait, p.since); err != nil {
 		return err

@@ -32,7 +32,7 @@ func (r *probeResult) add(a answer) {
 // probePositions returns up to maxProbes positions that divide the interval into parts of
 // similar size. It returns only positions whose digest every rank knows (see candidates).
 func (in interval) probePositions() []uint64 {
-	coarse, dense, fine := in.candidates()
+	coarse, consecutive, fine := in.candidates()
 	n := coarse + fine
 	k := min(n, maxProbes)
 	out := make([]uint64, 0, k)
@@ -41,7 +41,7 @@ func (in interval) probePositions() []uint64 {
 		if j <= coarse {
 			out = append(out, (in.lo/in.stride+j)*in.stride)
 		} else {
-			out = append(out, dense+j-coarse-1)
+			out = append(out, consecutive+j-coarse-1)
 		}
 	}
 	return out
@@ -49,16 +49,16 @@ func (in interval) probePositions() []uint64 {
 
 // candidates describes the positions after lo, up to and including top, whose digests every rank
 // knows. coarse is the number of multiples of the stride below the floor. fine is the number of
-// consecutive positions from dense on.
-func (in interval) candidates() (coarse, dense, fine uint64) {
+// consecutive positions from consecutive on.
+func (in interval) candidates() (coarse, consecutive, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
 	}
-	dense = max(in.floor, in.lo+1)
-	if dense <= in.top {
-		fine = in.top - dense + 1
+	consecutive = max(in.floor, in.lo+1)
+	if consecutive <= in.top {
+		fine = in.top - consecutive + 1
 	}
-	return coarse, dense, fine
+	return coarse, consecutive, fine
 }
 
 // fractionUp returns n*i/parts rounded up. It does not overflow if i and parts are small.

@@ -117,7 +117,7 @@ var pageFaults = map[string]fault{
 		inject: func(_ *pageRank, c *cell) (bool, error) { return false, c.group.Close() },
 		verdict: func(_ *pageTask, err error) string {
 			var deadlock *driver.DeadlockError
-			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Elsewhere[pageVictim], "left") {
+			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Activity[pageVictim], "left") {
 				return "no DeadlockError that names the rank that left"
 			}
 			return ""

@@ -52,7 +52,7 @@ func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 				c.Machines[rank] = MachineName(name)
 			}
 			return &driver.RankLostError{
-				Ranks: c.Lost, Machines: c.Machines, Doing: doing + ": " + text,
+				Ranks: c.Lost, Machines: c.Machines, InCall: doing + ": " + text,
 			}
 		}
 		return errors.New(text)

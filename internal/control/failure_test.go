@@ -12,7 +12,7 @@ import (
 
 func TestDecodeFailures(t *testing.T) {
 	group := []int{4, 7, 9}
-	lost := fmt.Errorf("mapping: %w", &driver.RankLostError{Ranks: []int{7}, Doing: "mapping"})
+	lost := fmt.Errorf("mapping: %w", &driver.RankLostError{Ranks: []int{7}, InCall: "mapping"})
 	for name, c := range map[string]struct {
 		reports [][]byte
 		text    string

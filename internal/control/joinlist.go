@@ -144,7 +144,7 @@ func AbsentError(
 		return err
 	}
 	return &driver.AbsentError{
-		Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: absent,
+		InCall: doing, Waited: waited.Round(time.Millisecond), Ranks: absent,
 		Machines: group.MachinesOf(absent), Members: group.Ranks, Err: err,
 	}
 }
@@ -164,7 +164,7 @@ func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func())
 	}
 	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
-		Group: r.Group.Name(), Doing: "joining group " + r.Group.Name(),
+		Group: r.Group.Name(), InCall: "joining group " + r.Group.Name(),
 		Members: r.Group.Ranks,
 	}
 	stopEarly := WarnLate(early, warning, find)

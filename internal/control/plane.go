@@ -103,9 +103,9 @@ type Wait struct {
 	// Operation is the operation of that last collective. It appears in errors and warnings on
 	// other ranks.
 	Operation driver.Operation
-	// Doing describes the wait in this rank's errors and warnings, for example "AllReduce 12 of
+	// InCall describes the wait in this rank's errors and warnings, for example "AllReduce 12 of
 	// group world".
-	Doing func() string
+	CallText func() string
 	// Why, if set, is called before a wait returns another rank's fault. It returns a more precise
 	// error to return instead, or nil if it knows none.
 	Why func() error

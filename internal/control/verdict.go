@@ -68,8 +68,8 @@ func (r *RankState) launched() string { return driver.Plural(r.Submitted, "colle
 // WaitStatus describes a wait of this rank for Judge, which decides whether the wait continues.
 type WaitStatus struct {
 	Group driver.GroupConfig
-	// Doing describes the wait, for example "AllReduce 12 of group world".
-	Doing func() string
+	// InCall describes the wait, for example "AllReduce 12 of group world".
+	CallText func() string
 	// Collective is the ticket of the waiting collective, or 0. Judge uses it and Exchange to
 	// detect ranks that wait for each other in different calls.
 	Collective uint64
@@ -147,10 +147,10 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	}
 	lost := q.ranksWhere(states, (*RankState).isLost)
 	if slices.ContainsFunc(lost, func(r int) bool { return q.Work || states[r].Missing }) {
-		return Verdict{Err: lostError(q.Group, lost, q.Doing())}
+		return Verdict{Err: lostError(q.Group, lost, q.CallText())}
 	}
 	if faults && (missing || q.FailedFor >= Grace) {
-		if err := PeerFault(q.Group, states, q.Doing); err != nil {
+		if err := PeerFault(q.Group, states, q.CallText); err != nil {
 			return Verdict{Err: err}
 		}
 	}
@@ -195,7 +195,7 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 		return nil
 	}
 	return &driver.DeadlockError{
-		Doing: q.Doing(), Elsewhere: q.activity(states, elsewhere), Members: q.Group.Ranks,
+		InCall: q.CallText(), Activity: q.activity(states, elsewhere), Members: q.Group.Ranks,
 	}
 }
 
@@ -222,7 +222,7 @@ func (q *WaitStatus) late(states []RankState) Verdict {
 	if q.DeadlinePassed || q.Waited >= q.Timeout {
 		missing := q.ranksWhere(states, (*RankState).isMissing)
 		return Verdict{Err: &driver.TimeoutError{
-			Doing: q.Doing(), Waited: waited, Missing: q.Group.World(missing),
+			InCall: q.CallText(), Waited: waited, Missing: q.Group.World(missing),
 			Machines: q.Group.MachinesOf(q.Group.World(missing)),
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
@@ -232,7 +232,7 @@ func (q *WaitStatus) late(states []RankState) Verdict {
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
-	warning := q.Describe(states)
+	warning := q.Warning(states)
 	warning.Waited = waited
 	return Verdict{Warning: warning}
 }
@@ -245,14 +245,14 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// Describe describes the wait as a LateWarning. It returns nil if no rank is missing.
-func (q *WaitStatus) Describe(states []RankState) *driver.LateWarning {
+// Warning describes the wait as a LateWarning. It returns nil if no rank is missing.
+func (q *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
 		return nil
 	}
 	return &driver.LateWarning{
-		Group: q.Group.Name(), Doing: q.Doing(), Waited: q.Waited, Ranks: q.Group.World(missing),
+		Group: q.Group.Name(), InCall: q.CallText(), Waited: q.Waited, Ranks: q.Group.World(missing),
 		Machines: q.Group.MachinesOf(q.Group.World(missing)),
 		Activity: q.activity(states, missing), Members: q.Group.Ranks,
 	}
@@ -276,16 +276,16 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 	}
 	if left := q.ranksWhere(states, func(r *RankState) bool { return r.Left }); len(left) > 0 {
 		return &driver.DeadlockError{
-			Doing: doing, Elsewhere: q.activity(states, left), Members: group.Ranks,
+			InCall: doing, Activity: q.activity(states, left), Members: group.Ranks,
 		}
 	}
-	return &driver.PeerError{Doing: doing, Members: group.Ranks}
+	return &driver.PeerError{InCall: doing, Members: group.Ranks}
 }
 
 func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankLostError {
 	ranks := group.World(lost)
 	return &driver.RankLostError{
-		Ranks: ranks, Machines: group.MachinesOf(ranks), Doing: doing, Members: group.Ranks,
+		Ranks: ranks, Machines: group.MachinesOf(ranks), InCall: doing, Members: group.Ranks,
 	}
 }
 
@@ -304,7 +304,7 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
 	}
-	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
+	return &driver.PeerError{InCall: doing(), Members: group.Ranks}
 }
 
 // PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none
@@ -329,7 +329,7 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	if len(first) == 0 {
 		return nil
 	}
-	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
+	return &driver.PeerError{InCall: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
 // Interrupted returns the error of a wait whose context is done. The error lists the ranks
@@ -337,10 +337,10 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
-		return fmt.Errorf("%s: %w", q.Doing(), cause)
+		return fmt.Errorf("%s: %w", q.CallText(), cause)
 	}
 	late := driver.TimeoutError{
-		Doing: q.Doing(), Waited: q.Waited.Round(time.Millisecond),
+		InCall: q.CallText(), Waited: q.Waited.Round(time.Millisecond),
 		Missing: q.Group.World(missing), Machines: q.Group.MachinesOf(q.Group.World(missing)),
 		Activity: q.activity(states, missing), Members: q.Group.Ranks,
 	}

@@ -36,7 +36,7 @@ func verdictOf(err error) verdict {
 	case errors.As(err, &deadlock):
 		v := verdict{kind: "deadlock"}
 		for _, r := range testGroup.Ranks {
-			if deadlock.Elsewhere[r] != "" {
+			if deadlock.Activity[r] != "" {
 				v.ranks = append(v.ranks, r)
 			}
 		}
@@ -261,7 +261,7 @@ func TestVerdicts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			q := c.status
 			q.Group, q.Timeout = testGroup, timeout
-			q.Doing = func() string { return "the wait" }
+			q.CallText = func() string { return "the wait" }
 			if !q.Exchange && !q.Work {
 				q.Collective = 3
 			}
@@ -271,8 +271,8 @@ func TestVerdicts(t *testing.T) {
 				t.Fatalf("%v: %s", err, diff)
 			}
 			var deadlock *driver.DeadlockError
-			if errors.As(err, &deadlock) && c.elsewhere != "" && deadlock.Elsewhere[5] != c.elsewhere {
-				t.Errorf("activity of world rank 5 = %q, want %q", deadlock.Elsewhere[5], c.elsewhere)
+			if errors.As(err, &deadlock) && c.elsewhere != "" && deadlock.Activity[5] != c.elsewhere {
+				t.Errorf("activity of world rank 5 = %q, want %q", deadlock.Activity[5], c.elsewhere)
 			}
 		})
 	}
@@ -302,8 +302,8 @@ func TestJudgeWarnsOfLateRanks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			q := WaitStatus{
 				Group: testGroup, Collective: 3,
-				Doing:  func() string { return "AllReduce 3 of group ours" },
-				Waited: c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned,
+				CallText: func() string { return "AllReduce 3 of group ours" },
+				Waited:   c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned,
 				IgnoreFaults: c.ignoreFaults,
 			}
 			v := Judge(&q, []RankState{{}, c.row, {}})
@@ -314,7 +314,7 @@ func TestJudgeWarnsOfLateRanks(t *testing.T) {
 				return
 			}
 			want := &driver.LateWarning{
-				Group: "ours", Doing: "AllReduce 3 of group ours", Waited: c.waited,
+				Group: "ours", InCall: "AllReduce 3 of group ours", Waited: c.waited,
 				Ranks:    []int{5},
 				Activity: map[int]string{5: "in no call of this group, after 0 collectives"},
 				Members:  testGroup.Ranks,
@@ -360,7 +360,7 @@ func TestRankStateString(t *testing.T) {
 }
 
 func TestInterruptedErrorListsMissingRanks(t *testing.T) {
-	q := WaitStatus{Group: testGroup, Doing: func() string { return "work" }, Waited: time.Second}
+	q := WaitStatus{Group: testGroup, CallText: func() string { return "work" }, Waited: time.Second}
 	states := []RankState{{}, {Missing: true}, {}}
 	err := Interrupted(&q, states, context.DeadlineExceeded)
 	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {

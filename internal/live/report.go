@@ -82,7 +82,7 @@ func (r *reporter) rank(index int, s *Snapshot) {
 	}
 	r.page.Ranks = append(r.page.Ranks, rank)
 	for _, w := range s.Waits {
-		text := fmt.Sprintf("%s waits for %s", w.Doing, formatRanks(w.Ranks))
+		text := fmt.Sprintf("%s waits for %s", w.InCall, formatRanks(w.Ranks))
 		for _, other := range w.Ranks {
 			if activity := w.Activity[other]; activity != "" {
 				text += fmt.Sprintf("; rank %d: %s", other, activity)

@@ -96,7 +96,7 @@ func TestReportOfOlderBlocks(t *testing.T) {
 func TestReportOfWaits(t *testing.T) {
 	m := machineOf(history(3), history(3))
 	m.Ranks[0].Waits = []Wait{{
-		Group: "world", Doing: "AllReduce 3", Since: time.Unix(9, 0), Ranks: []int{1},
+		Group: "world", InCall: "AllReduce 3", Since: time.Unix(9, 0), Ranks: []int{1},
 		Activity: map[int]string{1: "in no call"},
 	}}
 	m.Ranks = append(m.Ranks, Snapshot{Rank: 2, Error: Ended})

@@ -41,7 +41,7 @@ func example(rank int) Snapshot {
 	return Snapshot{
 		Rank: rank, Size: 4, GPU: -1, Backend: "host", Opened: time.Unix(1, 0),
 		Waits: []Wait{{
-			Group: hostile, Doing: "AllReduce 7 of group " + hostile, Since: time.Unix(2, 0),
+			Group: hostile, InCall: "AllReduce 7 of group " + hostile, Since: time.Unix(2, 0),
 			Seconds: 1.5, Ranks: []int{3}, Activity: map[int]string{3: "in no call of " + hostile},
 		}},
 		Groups: []Group{{

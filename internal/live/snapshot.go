@@ -46,8 +46,8 @@ type Snapshot struct {
 // Wait describes a call in which a rank is waiting for other ranks.
 type Wait struct {
 	Group string `json:"group"`
-	// Doing names the call that waits, such as "AllReduce 12 of group world".
-	Doing   string    `json:"doing"`
+	// InCall names the call that waits, such as "AllReduce 12 of group world".
+	InCall  string    `json:"doing"`
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"`
 	// Ranks lists the world ranks for which the rank waits.

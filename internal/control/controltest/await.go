@@ -26,7 +26,7 @@ func testAwaitEnded(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
-	ended := endlessWork(w.planes[0].Submit())
+	ended := unfinishedWait(w.planes[0].Submit())
 	ended.Done = func() bool { return true }
 	must(t, w.planes[0].Await(ctx, ended))
 }
@@ -37,7 +37,7 @@ func testAwaitEnds(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	w.each(t, func(_ int, p control.Plane) error {
 		for _, polls := range []int{1, 100, 5000} {
-			wait := endlessWork(p.Submit())
+			wait := unfinishedWait(p.Submit())
 			wait.Done = func() bool { polls--; return polls <= 0 }
 			if err := p.Await(w.ctx, wait); err != nil {
 				return err
@@ -55,8 +55,8 @@ func testAwaitCancelled(t *testing.T, join Join) {
 	expired, stop := context.WithDeadline(w.ctx, time.Now())
 	defer stop()
 	p := w.planes[0]
-	checkError(t, "the canceled wait", p.Await(ctx, endlessWork(p.Submit())), cause)
-	err := p.Await(expired, endlessWork(1))
+	checkError(t, "the canceled wait", p.Await(ctx, unfinishedWait(p.Submit())), cause)
+	err := p.Await(expired, unfinishedWait(1))
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
 	w.planes[1].Submit()
 	w.each(t, func(i int, p control.Plane) error {
@@ -67,7 +67,7 @@ func testAwaitCancelled(t *testing.T, join Join) {
 func testLongWork(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, shortTimeout)
 	w.each(t, func(_ int, p control.Plane) error {
-		wait := endlessWork(p.Submit())
+		wait := unfinishedWait(p.Submit())
 		begin := time.Now()
 		wait.Done = func() bool { return time.Since(begin) > 3*shortTimeout }
 		if err := p.Await(w.ctx, wait); err != nil {
@@ -80,7 +80,7 @@ func testLongWork(t *testing.T, join Join) {
 func testOwnWork(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ended := atomic.Bool{}
-	own := endlessWork(0)
+	own := unfinishedWait(0)
 	own.Done = ended.Load
 	result := make(chan error, 1)
 	go func() { result <- w.planes[0].Await(w.ctx, own) }()
@@ -96,14 +96,14 @@ func testOwnWork(t *testing.T, join Join) {
 
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
-		_ = p.Diagnose(endlessWork(0), time.Now()) // lets other goroutines run
+		_ = p.Diagnose(unfinishedWait(0), time.Now()) // lets other goroutines run
 	}
 }
 
 func testDiagnose(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, shortTimeout)
 	p := w.planes[0]
-	wait := endlessWork(p.Submit())
+	wait := unfinishedWait(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
 	longAgo := time.Now().Add(-patience)
 	late := p.Diagnose(wait, longAgo)
@@ -117,10 +117,10 @@ func testDiagnose(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 	wait.Done = func() bool { return true }
 	must(t, p.Diagnose(wait, longAgo))
-	must(t, p.Diagnose(endlessWork(0), longAgo))
+	must(t, p.Diagnose(unfinishedWait(0), longAgo))
 	cause := errors.New("a local fault")
 	checkError(t, "Fail", p.Fail(cause), cause)
-	checkError(t, "after the local fault", p.Diagnose(endlessWork(1), time.Now()), cause)
+	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
 }
 
 func testGrace(t *testing.T, join Join) {
@@ -129,19 +129,19 @@ func testGrace(t *testing.T, join Join) {
 	w.planes[1].Submit()
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wait := endlessWork(p.Submit())
+	wait := unfinishedWait(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
 	begin := time.Now()
 	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
 	must(t, p.Await(w.ctx, wait))
-	checkError(t, "endless work", p.Await(w.ctx, endlessWork(1)), driver.ErrFault)
+	checkError(t, "endless work", p.Await(w.ctx, unfinishedWait(1)), driver.ErrFault)
 	checkError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
 func testWhy(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
-	wait, better := endlessWork(p.Submit()), errors.New("a fault that a kernel has reported")
+	wait, better := unfinishedWait(p.Submit()), errors.New("a fault that a kernel has reported")
 	wait.Why = func() error { return nil }
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)

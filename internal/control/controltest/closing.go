@@ -31,7 +31,7 @@ func testClosed(t *testing.T, join Join) {
 	}
 	_, err := p.Exchange(w.ctx, driver.LaneFault, nil)
 	checkError(t, "the fault lane", err, driver.ErrClosed)
-	checkError(t, "Diagnose", p.Diagnose(endlessWork(1), time.Now()), driver.ErrClosed)
+	checkError(t, "Diagnose", p.Diagnose(unfinishedWait(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("a closed plane does not report PeerFailed")
 	}
@@ -51,8 +51,8 @@ func testLeftWithoutTicket(t *testing.T, join Join) {
 	peer.Submit()
 	peer.Submit()
 	must(t, peer.Close())
-	for p.Diagnose(endlessWork(3), time.Now()) == nil {
-		_ = p.Diagnose(endlessWork(0), time.Now()) // lets other goroutines run
+	for p.Diagnose(unfinishedWait(3), time.Now()) == nil {
+		_ = p.Diagnose(unfinishedWait(0), time.Now()) // lets other goroutines run
 	}
 	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
 		t.Errorf("TrySubmit = %d, %v, want 2, which the peer has submitted", ticket, ok)
@@ -100,7 +100,7 @@ func testWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p, peer := w.planes[0], w.planes[1]
 	peer.Submit()
-	first := endlessWork(p.Submit())
+	first := unfinishedWait(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(w.ctx, first))
 	// After this exchange, each rank knows which tickets the other has submitted.
@@ -116,7 +116,7 @@ func testWithdrawn(t *testing.T, join Join) {
 		t.Error("Submit after Withdraw returned 0")
 	}
 	must(t, peer.Close())
-	checkDeadlock(t, p.Await(w.ctx, endlessWork(p.Submit())), ranksOf(2)[1])
+	checkDeadlock(t, p.Await(w.ctx, unfinishedWait(p.Submit())), ranksOf(2)[1])
 }
 
 func testLeftAfterwards(t *testing.T, join Join) {
@@ -124,7 +124,7 @@ func testLeftAfterwards(t *testing.T, join Join) {
 	w.planes[1].Submit()
 	must(t, w.planes[1].Close())
 	p := w.planes[0]
-	wait := endlessWork(p.Submit())
+	wait := unfinishedWait(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	polls := 0
 	// Await checks for faults several times during 5000 polls.

@@ -81,7 +81,7 @@ func WantDeadlock(t testing.TB, errs []error) {
 	for _, err := range errs {
 		if deadlock, ok := errors.AsType[*driver.DeadlockError](err); ok {
 			deadlocks++
-			if len(deadlock.Elsewhere) == 0 || deadlock.Doing == "" {
+			if len(deadlock.Activity) == 0 || deadlock.InCall == "" {
 				t.Errorf("%#v does not show what the other ranks were doing", deadlock)
 			}
 		} else if !errors.Is(err, driver.ErrFault) {

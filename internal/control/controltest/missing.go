@@ -49,9 +49,9 @@ func testAbsent(t *testing.T, join Join) {
 func testActivity(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, shortTimeout)
 	errs := w.outcomes(func(i int, p control.Plane) error {
-		wait := endlessWork(p.Submit())
+		wait := unfinishedWait(p.Submit())
 		if i == 0 {
-			wait = endlessWork(p.Submit())
+			wait = unfinishedWait(p.Submit())
 		}
 		return p.Await(context.Background(), wait)
 	})
@@ -98,7 +98,7 @@ func awaitInspection(t *testing.T, p control.Plane, rank int) {
 		if len(seen.Waits) == 0 || !slices.Equal(seen.Waits[0].Ranks, []int{rank}) {
 			continue
 		}
-		if w := seen.Waits[0]; w.Doing == "" || w.Activity[rank] == "" || len(seen.Activity) != 2 {
+		if w := seen.Waits[0]; w.InCall == "" || w.Activity[rank] == "" || len(seen.Activity) != 2 {
 			t.Errorf("Inspect = %+v; want a description of what each rank is doing", seen)
 		}
 		return

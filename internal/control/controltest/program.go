@@ -135,7 +135,7 @@ func (s program) runIdle(p control.Plane, round int) error {
 		return waits["a comparison"](p)
 	}
 	awaitPeerFailed(p)
-	err := p.Diagnose(endlessWork(p.Submit()), time.Now())
+	err := p.Diagnose(unfinishedWait(p.Submit()), time.Now())
 	if err == nil {
 		err = errors.New("PeerFailed is true, but Diagnose returns nil")
 	}
@@ -159,7 +159,7 @@ func (s program) leave(p control.Plane) output {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), longWork)
 	defer cancel()
-	if err := p.Await(ctx, endlessWork(ticket)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := p.Await(ctx, unfinishedWait(ticket)); !errors.Is(err, context.DeadlineExceeded) {
 		return s.reportFailure(p, err)
 	}
 	return s.close(p, "cancelled")
@@ -174,7 +174,7 @@ const leaveEarlyProgram = "leaving early"
 func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
-		err = p.Diagnose(endlessWork(ticket), time.Now())
+		err = p.Diagnose(unfinishedWait(ticket), time.Now())
 		if err != nil && !errors.As(err, new(*driver.DeadlockError)) {
 			return p.Fail(err)
 		}
@@ -223,7 +223,7 @@ func KindOf(err error) (kind string, ranks []int) {
 	var deadlock *driver.DeadlockError
 	switch {
 	case errors.As(err, &deadlock):
-		return "deadlock", slices.Sorted(maps.Keys(deadlock.Elsewhere))
+		return "deadlock", slices.Sorted(maps.Keys(deadlock.Activity))
 	case errors.As(err, &lost):
 		return "lost", lost.Ranks
 	case errors.As(err, &late):

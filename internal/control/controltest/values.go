@@ -167,7 +167,7 @@ func testOrdered(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	errs := w.outcomes(func(i int, p control.Plane) error {
 		if i == 1 {
-			return p.Await(w.ctx, endlessWork(p.Submit()))
+			return p.Await(w.ctx, unfinishedWait(p.Submit()))
 		}
 		n, err := p.Named("in order", true)
 		if err != nil {

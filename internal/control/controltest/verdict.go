@@ -88,12 +88,12 @@ func testAbortIsNamed(t *testing.T, join Join) {
 func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
-	if !ok || len(deadlock.Elsewhere) != len(ranks) {
+	if !ok || len(deadlock.Activity) != len(ranks) {
 		t.Errorf("got %v, want a DeadlockError about world ranks %v", err, ranks)
 		return
 	}
 	for _, r := range ranks {
-		if deadlock.Elsewhere[r] == "" {
+		if deadlock.Activity[r] == "" {
 			t.Errorf("got %v, want an error about world rank %d", err, r)
 		}
 	}
@@ -147,7 +147,7 @@ func testInterrupted(t *testing.T, join Join) {
 	ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 	defer cancel()
 	p := w.planes[0]
-	err := p.Await(ctx, endlessWork(p.Submit()))
+	err := p.Await(ctx, unfinishedWait(p.Submit()))
 	if WantAbsence(t, err, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
@@ -169,7 +169,7 @@ func testWarning(t *testing.T, join Join) {
 			return err
 		},
 		"a wait for work": func(ctx context.Context, p control.Plane) error {
-			err := p.Await(ctx, endlessWork(p.Submit()))
+			err := p.Await(ctx, unfinishedWait(p.Submit()))
 			if errors.Is(err, context.Canceled) {
 				return nil
 			}
@@ -206,7 +206,7 @@ func testWarning(t *testing.T, join Join) {
 func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 	t.Helper()
 	late := ranksOf(2)[1]
-	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.Doing == "" ||
+	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.InCall == "" ||
 		l.Activity[late] == "" || l.Waited < waited {
 		t.Errorf("got %+v, want a warning about world rank %d after %v", l, late, waited)
 	}
@@ -232,7 +232,7 @@ func testNoWarning(t *testing.T, join Join) {
 	submitted.Store(true)
 	w.each(t, func(_ int, p control.Plane) error {
 		begin := time.Now()
-		wait := endlessWork(1)
+		wait := unfinishedWait(1)
 		wait.Done = func() bool { return time.Since(begin) > 4*warningDelay }
 		return p.Await(w.ctx, wait)
 	})

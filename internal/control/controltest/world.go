@@ -80,11 +80,11 @@ func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
 	must(t, errors.Join(w.outcomes(f)...))
 }
 
-func endlessWork(ticket uint64) control.Wait {
+func unfinishedWait(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: driver.AllGather,
-		Doing: func() string { return fmt.Sprintf("work %d", ticket) },
-		Done:  func() bool { return false },
+		CallText: func() string { return fmt.Sprintf("work %d", ticket) },
+		Done:     func() bool { return false },
 	}
 }
 
@@ -120,7 +120,7 @@ var waits = map[string]func(p control.Plane) error{
 		return p.Compare(p.Submit(), &barrier)
 	},
 	"a wait for work": func(p control.Plane) error {
-		return p.Await(context.Background(), endlessWork(p.Submit()))
+		return p.Await(context.Background(), unfinishedWait(p.Submit()))
 	},
 	"an exchange": func(p control.Plane) error {
 		_, err := p.Exchange(context.Background(), driver.LaneControl, []byte("here"))

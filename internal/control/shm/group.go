@@ -111,7 +111,7 @@ func (g *Group) Fetch(
 	p := g.peers[rank]
 	f, err := p.Fetch(ctx, key)
 	if err != nil && p.hasEnded() {
-		return nil, &driver.RankLostError{Ranks: []int{p.rank}, Doing: doing}
+		return nil, &driver.RankLostError{Ranks: []int{p.rank}, InCall: doing}
 	}
 	return f, err
 }

@@ -37,11 +37,11 @@ func (ws *waiter) inspect() driver.Inspection {
 	}
 	for _, w := range ws.observe() {
 		q := control.WaitStatus{
-			Group: *ws.ranks.cfg, Doing: func() string { return w.doing },
+			Group: *ws.ranks.cfg, CallText: func() string { return w.doing },
 			Waited: time.Duration(sys.Monotonic() - w.begin),
 		}
 		states := ws.rankStates(&slowWait{ready: func() bool { return false }, awaited: w.missing})
-		if late := q.Describe(states); late != nil {
+		if late := q.Warning(states); late != nil {
 			all.Waits = append(all.Waits, *late)
 		}
 	}

@@ -140,7 +140,7 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 		j.g.peers[i] = p
 		p.onEnd(ctx, func() {
 			j.cancel(&driver.RankLostError{
-				Ranks: []int{rank}, Doing: j.doing(), Members: j.g.cfg.Ranks,
+				Ranks: []int{rank}, InCall: j.doing(), Members: j.g.cfg.Ranks,
 			})
 		})
 	}

@@ -19,7 +19,7 @@ func TestJoinReportsAbsentRankBeforeContextEnds(t *testing.T) {
 	group := duoGroup(0)
 	j := &joinState{g: &Group{}, list: control.JoinList{Store: store, Group: group}}
 	check(t, j.list.Add(t.Context()))
-	late := fmt.Errorf("agreement: %w", &driver.TimeoutError{Doing: "agreement", Missing: []int{1}})
+	late := fmt.Errorf("agreement: %w", &driver.TimeoutError{InCall: "agreement", Missing: []int{1}})
 	err := j.explain(t.Context(), late)
 	var absent *driver.AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{1}) {

@@ -39,7 +39,7 @@ func (g *Group) Exchange(
 	}
 	defer g.EndUse()
 	if id == driver.LaneFault {
-		g.fail(&driver.PeerError{Doing: control.ExchangeName(g.cfg, id)})
+		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, id)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func (m *Machine) shareToken(ctx context.Context) error {
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
 	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return &driver.AbsentError{
-			Doing: "fetching the world's token", Ranks: []int{0}, Err: err,
+			InCall: "fetching the world's token", Ranks: []int{0}, Err: err,
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
 	}

@@ -92,7 +92,7 @@ func asRankLost(rank int, doing string, err error) error {
 		syscall.ESRCH,
 	} {
 		if errors.Is(err, target) {
-			return &driver.RankLostError{Ranks: []int{rank}, Doing: doing}
+			return &driver.RankLostError{Ranks: []int{rank}, InCall: doing}
 		}
 	}
 	return err

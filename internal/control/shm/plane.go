@@ -239,7 +239,7 @@ func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	n := slowWaits.Get().(*slowWait)
 	*n = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
-		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.Doing,
+		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.CallText,
 		work: true, timeout: p.cfg.Timeout.Get(),
 		states: n.states[:0], late: n.late[:0],
 	}

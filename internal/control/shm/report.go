@@ -97,7 +97,7 @@ func (x *exchange) markAbsent(err error, missing []int) bool {
 		missing = x.g.lost(missing)
 	case errors.As(err, &deadlock):
 		missing = slices.DeleteFunc(missing, func(r int) bool {
-			return deadlock.Elsewhere[x.g.cfg.Ranks[r]] == ""
+			return deadlock.Activity[x.g.cfg.Ranks[r]] == ""
 		})
 	case !errors.As(err, new(*driver.TimeoutError)):
 		return false

@@ -276,7 +276,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	q := control.WaitStatus{
-		Group: *ws.ranks.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
+		Group: *ws.ranks.cfg, CallText: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
 		Work: w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: ws.machine.cfg.Late, Warned: -1,
@@ -379,8 +379,8 @@ type MessageWait struct {
 	Ready func() bool
 	// From lists the awaited group ranks.
 	From []int
-	// Doing describes the wait for error messages.
-	Doing func() string
+	// InCall describes the wait for error messages.
+	CallText func() string
 	// Why, if set, returns the reason why the awaited event will not happen, or nil.
 	Why func() error
 }
@@ -393,7 +393,7 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
 	return ws.waitSlowly(context.Background(), &slowWait{
-		ready: w.Ready, awaited: w.From, doing: w.Doing, why: w.Why,
+		ready: w.Ready, awaited: w.From, doing: w.CallText, why: w.Why,
 	})
 }
 

@@ -156,7 +156,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 func (j *joiner) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
-		Doing: "joining group " + j.cfg.Group.Name() + " (" + how + ")",
+		InCall: "joining group " + j.cfg.Group.Name() + " (" + how + ")",
 	}
 }
 

@@ -185,7 +185,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
-	_ = p.fail(&driver.PeerError{Doing: w.doing()})
+	_ = p.fail(&driver.PeerError{InCall: w.doing()})
 	own := &p.records[p.me]
 	payload = append([]byte{}, payload...)
 	if err := own.addReport(payload); err != nil {

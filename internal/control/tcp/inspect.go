@@ -23,7 +23,7 @@ func (s *groupState) Inspect() driver.Inspection {
 			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
 		}
 		q := s.waitStatus(observed, time.Now())
-		if late := q.Describe(s.rankStates(observed)); late != nil {
+		if late := q.Warning(s.rankStates(observed)); late != nil {
 			all.Waits = append(all.Waits, *late)
 		}
 	}

@@ -287,7 +287,7 @@ func TestPeerStatusProvesDeadlock(t *testing.T) {
 	}
 	work := func(i *impostor, p *Plane) error {
 		return p.Await(i.ctx, control.Wait{
-			Ticket: p.Submit(), Doing: func() string { return "work" },
+			Ticket: p.Submit(), CallText: func() string { return "work" },
 			Done: func() bool { return false },
 		})
 	}
@@ -345,7 +345,7 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	p := i.joinVictim()
 	begin := time.Now()
 	w := p.newWorkWait(control.Wait{
-		Ticket: p.Submit(), Doing: func() string { return "work" },
+		Ticket: p.Submit(), CallText: func() string { return "work" },
 	}, begin)
 	judge := func(waited time.Duration) error {
 		p.mu.Lock()
@@ -377,7 +377,7 @@ func TestStoppedRankReadsMessagesBeforeReportingTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Group.Timeout = []int{0, 1}, driver.NewLimit(patience)
-	w := p.newWorkWait(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
+	w := p.newWorkWait(control.Wait{Ticket: 1, CallText: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
 	for tick := range catchUpTicks + 1 {
 		if err := p.verdict(w, now); err != nil {

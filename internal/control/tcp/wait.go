@@ -118,7 +118,7 @@ func (s *groupState) warn(late *driver.LateWarning) {
 // waitStatus returns the current status of a wait for control.Judge. The caller must hold s.mu.
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	q := control.WaitStatus{
-		Group: s.cfg.Group, Doing: w.doing, Collective: w.collective,
+		Group: s.cfg.Group, CallText: w.doing, Collective: w.collective,
 		Exchange: w.exchange || w.ordered,
 		Work:     w.work, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stalls.mayBeStale(now),
@@ -170,7 +170,7 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 // this rank learns of other ranks' submissions with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
-		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
+		doing: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
 		timeout: s.cfg.Group.Timeout.Get() + statusDelay, work: true, failedFor: -1,
 	}
 }

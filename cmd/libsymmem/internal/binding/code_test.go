@@ -77,7 +77,7 @@ func TestCodeOf(t *testing.T) {
 		},
 		{
 			"deadlock is a divergence",
-			&symmem.DeadlockError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
+			&symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, Divergence,
 			`"elsewhere":{"1":"a check"}`,
 		},
 		{

@@ -30,8 +30,8 @@ type divergenceDetail struct {
 	Absent   []int           `json:"absent"`
 	Why      string          `json:"why"`
 	Variants []variantDetail `json:"variants"`
-	// Elsewhere says what each rank is calling, if the ranks wait for each other in different calls.
-	Elsewhere map[int]string `json:"elsewhere,omitempty"`
+	// Activity says what each rank is calling, if the ranks wait for each other in different calls.
+	Activity map[int]string `json:"elsewhere,omitempty"`
 	// Messages lists the messages on which sender and receiver disagree. Why describes how.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
@@ -44,7 +44,7 @@ type variantDetail struct {
 }
 
 type timeoutDetail struct {
-	Doing    string         `json:"doing"`
+	InCall   string         `json:"doing"`
 	WaitedMS int64          `json:"waited_ms"`
 	Missing  []int          `json:"missing"`
 	Activity map[int]string `json:"activity"`
@@ -55,8 +55,8 @@ type timeoutDetail struct {
 }
 
 type lostDetail struct {
-	Doing string `json:"doing"`
-	Ranks []int  `json:"ranks"`
+	InCall string `json:"doing"`
+	Ranks  []int  `json:"ranks"`
 }
 
 type memoryDetail struct {
@@ -89,16 +89,16 @@ func (d *detail) fill(err error) {
 		d.Divergence = withoutSides("call", mismatch.Group, nil)
 		d.Divergence.Deviant = ranks(mismatch.Others)
 	case errors.As(err, &deadlock):
-		d.Divergence = withoutSides("place", "", deadlock.Elsewhere)
+		d.Divergence = withoutSides("place", "", deadlock.Activity)
 	case errors.As(err, &messages):
 		d.Divergence = withoutSides("messages", messages.Group, nil)
 		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number
 		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
 	case errors.As(err, &lost):
-		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}
+		d.RankLost = &lostDetail{InCall: lost.InCall, Ranks: ranks(lost.Ranks)}
 	case errors.As(err, &late):
 		d.Timeout = &timeoutDetail{
-			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
+			InCall: late.InCall, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
 			Activity: late.Activity, Counts: late.Counts,
 			Absent: errors.As(err, new(*symmem.AbsentError)),
 		}
@@ -110,7 +110,7 @@ func (d *detail) fill(err error) {
 // withoutSides describes a divergence for which it is not known what each rank did.
 func withoutSides(kind, group string, elsewhere map[int]string) *divergenceDetail {
 	return &divergenceDetail{
-		Group: group, Kind: kind, Elsewhere: elsewhere, Deviant: []int{}, Absent: []int{},
+		Group: group, Kind: kind, Activity: elsewhere, Deviant: []int{}, Absent: []int{},
 		Variants: []variantDetail{},
 	}
 }

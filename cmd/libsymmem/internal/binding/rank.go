@@ -157,7 +157,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := p.flush(); err != nil {
 		return err
 	}
-	if r.rt.Interop().Captured(stream) {
+	if r.rt.Interop().IsCapturing(stream) {
 		if !r.rt.Interop().Pending(p.Pool, g.Group) {
 			return nil
 		}

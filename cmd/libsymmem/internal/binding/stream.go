@@ -78,7 +78,7 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 	if uses := st.existingUses(handle); len(uses) > 0 {
 		r = uses[0].rank
 	}
-	if r.rt.Interop().Captured(handle) {
+	if r.rt.Interop().IsCapturing(handle) {
 		return fmt.Errorf("%s stream %#x: %w", operation, handle, symmem.ErrCapturing)
 	}
 	return nil
@@ -211,7 +211,7 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 			return m.event.Synchronize(ctx)
 		})
 		if errors.Is(err, errAwaitTimeout) {
-			return &symmem.TimeoutError{Doing: operation, Waited: timeout}
+			return &symmem.TimeoutError{InCall: operation, Waited: timeout}
 		}
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
 	Group    string         `json:"group"`
-	Doing    string         `json:"doing"`
+	InCall   string         `json:"doing"`
 	WaitedMS int64          `json:"waited_ms"`
 	Ranks    []int          `json:"ranks"`
 	Activity map[int]string `json:"activity"`
@@ -32,7 +32,7 @@ type lateDetail struct {
 
 func (w *warnings) addLate(late symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
-		Kind: "late", Message: late.String(), Group: late.Group, Doing: late.Doing,
+		Kind: "late", Message: late.String(), Group: late.Group, InCall: late.InCall,
 		WaitedMS: late.Waited.Milliseconds(), Ranks: ranks(late.Ranks), Activity: late.Activity,
 	})
 	if err != nil {

@@ -22,12 +22,12 @@ func TestWarningIsTakenOnce(t *testing.T) {
 		t.Errorf("TakeWarning passed %q before any warning was stored, want an empty text", text)
 	}
 	l.addLate(symmem.LateWarning{
-		Group: "g", Doing: "AllReduce 1 of group g", Waited: 31 * time.Second, Ranks: []int{5},
+		Group: "g", InCall: "AllReduce 1 of group g", Waited: 31 * time.Second, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"}, Members: []int{0, 5},
 	})
 	l.TakeWarning(func(string) bool { return false }) // as if the buffer were too short
 	want := lateDetail{
-		Kind: "late", Group: "g", Doing: "AllReduce 1 of group g", WaitedMS: 31000, Ranks: []int{5},
+		Kind: "late", Group: "g", InCall: "AllReduce 1 of group g", WaitedMS: 31000, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"},
 		Message: "AllReduce 1 of group g: waiting for 31s for world rank 5 (rank 1 of the group); " +
 			"world rank 5: in no call of this group; the wait continues",

@@ -33,7 +33,7 @@ func (o *Collective) result(
 		Summary: report.Summarize(perLevel[last]),
 	}
 	algorithm, bus := row.bandwidths(result.Median)
-	result.Counts = map[string]float64{
+	result.Figures = map[string]float64{
 		"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(wrong),
 	}
 	if o.OutsideWindows {
@@ -49,14 +49,14 @@ func (o *Collective) result(
 		result.Params["graph_ops"] = o.GraphOps
 	}
 	if last > 0 {
-		result.Against("check "+o.Checks[0].String(), report.Summarize(perLevel[0]))
+		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(perLevel[0]))
 	}
 	if len(perPath) > 0 {
 		call := driver.Call{
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
 		if compare(result, perLevel[0], perPath); call.ComparesFloats() {
-			result.Bar = 0 // the path of such a call is not chosen for speed
+			result.Limit = 0 // the path of such a call is not chosen for speed
 		}
 	}
 	return result
@@ -74,15 +74,15 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 			continue
 		}
 		median := report.Summarize(perOp).Median
-		if r.Counts[path.String()+"_ns"] = median; median < r.Counts[best.String()+"_ns"] {
+		if r.Figures[path.String()+"_ns"] = median; median < r.Figures[best.String()+"_ns"] {
 			best = path
 		}
 	}
 	r.Params["better"] = best.String()
-	r.Against("the best path", report.Summarize(perPath[best]))
+	r.CompareTo("the best path", report.Summarize(perPath[best]))
 	r.Ratio = new(report.Summarize(ratios(perPath[best], auto)).Median)
 	if plain := perPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
-		r.Bar = SlowerThanPlain * r.Median * report.Summarize(ratios(plain, auto)).Median
+		r.Limit = SlowerThanPlain * r.Median * report.Summarize(ratios(plain, auto)).Median
 	}
 }
 

@@ -26,12 +26,12 @@ func TestPathSlowerThanPlainExceedsBar(t *testing.T) {
 		{"plain path", symmem.PathPlain, []float64{100, 100, 100}, []float64{110, 110, 110}, false},
 	} {
 		r := report.Result{
-			Summary: report.Summarize(c.ours), Counts: map[string]float64{},
+			Summary: report.Summarize(c.ours), Figures: map[string]float64{},
 			Params: map[string]any{"took": c.took.String()},
 		}
 		compare(&r, c.ours, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
-		if r.Missed() != c.missed {
-			t.Errorf("%s: Missed() = %v with bar %g, want %v", c.name, r.Missed(), r.Bar, c.missed)
+		if r.OverLimit() != c.missed {
+			t.Errorf("%s: OverLimit() = %v with bar %g, want %v", c.name, r.OverLimit(), r.Limit, c.missed)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (n *NCCLTests) columns(r *Row, result *report.Result) string {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
 	algorithm, bus := r.bandwidths(result.Median)
-	wrong := result.Counts["wrong"]
+	wrong := result.Figures["wrong"]
 	n.busSum, n.wrong = n.busSum+bus, n.wrong+wrong
 	n.busCount++
 	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(result.Median/1e3, 7),

@@ -51,7 +51,7 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	table := NCCLTests{W: &out}
 	measured := func(ns, wrong float64) *report.Result {
 		return &report.Result{
-			Summary: report.Summary{Median: ns}, Counts: map[string]float64{"wrong": wrong},
+			Summary: report.Summary{Median: ns}, Figures: map[string]float64{"wrong": wrong},
 		}
 	}
 	refused := func(reason string) *report.Result {

@@ -48,7 +48,7 @@ func PathTable(w io.Writer, r *report.Report) error {
 			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 		} {
 			cell := "none"
-			if ns, ok := result.Counts[path.String()+"_ns"]; ok {
+			if ns, ok := result.Figures[path.String()+"_ns"]; ok {
 				cell = report.Duration(ns)
 			}
 			row = append(row, cell)
@@ -76,7 +76,7 @@ func CheckTable(w io.Writer, r *report.Report) error {
 }
 
 func callCells(r *report.Result) []string {
-	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
+	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Variant()}
 }
 
 func ratio(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "x" }

@@ -216,11 +216,11 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 }
 
 func TestCompareUsesAdjacentBatches(t *testing.T) {
-	r := &report.Result{Params: map[string]any{}, Counts: map[string]float64{}}
+	r := &report.Result{Params: map[string]any{}, Figures: map[string]float64{}}
 	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},
 	})
-	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Counts["plain_ns"] != 22 {
+	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Figures["plain_ns"] != 22 {
 		t.Errorf("got %+v, want window as the better path, and ratio 0.95", r)
 	}
 	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{

@@ -4,14 +4,14 @@ package doctor
 type Facts struct {
 	RequestedBackend string `json:"asked"`
 	// Backend is the backend that symmem.Open would choose.
-	Backend string  `json:"backend"`
-	Driver  Driver  `json:"driver"`
-	GPUs    []GPU   `json:"gpus"`
-	Library Library `json:"nccl"`
-	Sharing Sharing `json:"sharing"`
-	Links   Links   `json:"links"`
-	Limits  Limits  `json:"limits"`
-	Host    Host    `json:"host"`
+	Backend string     `json:"backend"`
+	Driver  Driver     `json:"driver"`
+	GPUs    []GPU      `json:"gpus"`
+	Library Library    `json:"nccl"`
+	Sharing GPUSharing `json:"sharing"`
+	Links   Links      `json:"links"`
+	Limits  Limits     `json:"limits"`
+	Host    Host       `json:"host"`
 	// Variables lists the relevant variables of the environment and of NCCL's files.
 	Variables []Variable `json:"environment"`
 	Launcher  Launcher   `json:"launcher"`

@@ -27,8 +27,8 @@ type Host struct {
 	HugePages int `json:"huge_pages"`
 	// HugePagesFree is the number of free huge pages.
 	HugePagesFree int `json:"huge_pages_free"`
-	// SharedPages is the system's policy for transparent huge pages in shared memory.
-	SharedPages string `json:"shmem_enabled,omitempty"`
+	// SharedMemoryPages is the system's policy for transparent huge pages in shared memory.
+	SharedMemoryPages string `json:"shmem_enabled,omitempty"`
 	// MaxMaps is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
 	// Each of the following fields holds the error of a system call, or "" if the call works.
@@ -46,7 +46,7 @@ func InspectHost() Host {
 		h.Memory = bytes
 	}
 	pages := sys.ReadHugePages()
-	h.HugePages, h.HugePagesFree, h.SharedPages = pages.SetAside, pages.Free, pages.Shared
+	h.HugePages, h.HugePagesFree, h.SharedMemoryPages = pages.SetAside, pages.Free, pages.Shared
 	h.MaxMaps = sys.ReadNumber("/proc/sys/vm/max_map_count")
 	h.Memfd, h.Futex = errorText(tryMemfd()), errorText(tryFutex())
 	h.Membarrier = errorText(tryMembarrier())
@@ -170,8 +170,8 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 	switch {
 	case h.HugePages > 0:
 		s.ok("huge pages: %d of %d free", h.HugePagesFree, h.HugePages)
-	case sys.HugePages{Shared: h.SharedPages}.Transparent():
-		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)", h.SharedPages)
+	case sys.HugePages{Shared: h.SharedMemoryPages}.Transparent():
+		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)", h.SharedMemoryPages)
 	default:
 		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N, one for each 2 MiB of segments; or echo "+
 			"advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+

@@ -13,8 +13,8 @@ const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 // sharingVersion is the first version of NCCL (2.30) that lets ranks share a GPU.
 const sharingVersion = 23000
 
-// Sharing describes whether several ranks can use one GPU.
-type Sharing struct {
+// GPUSharing describes whether several ranks can use one GPU.
+type GPUSharing struct {
 	// Missing is the reason why ranks cannot share a GPU, or empty if they can share one.
 	Missing string `json:"missing,omitempty"`
 	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
@@ -25,8 +25,8 @@ type Sharing struct {
 
 // InspectSharing checks whether ranks can share the GPUs. If library is nil, the version of NCCL is
 // not checked, because the ranks choose a copy of NCCL later.
-func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
-	s := Sharing{Service: mps.Running(getenv)}
+func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
+	s := GPUSharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
 		s.Program = path
 	}
@@ -34,7 +34,7 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) Sh
 	return s
 }
 
-func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) string) string {
+func (s *GPUSharing) missing(gpus []GPU, library *Library, getenv func(string) string) string {
 	switch value := getenv(SharingVariable); {
 	case len(gpus) == 0:
 		return "there is no GPU"

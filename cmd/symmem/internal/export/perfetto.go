@@ -191,7 +191,7 @@ func (c *chrome) name(kind string, thread int, name string) {
 }
 
 func (c *chrome) record(r *trace.Record) {
-	if !r.Kind.OfGroup() {
+	if !r.Kind.IsGroupEvent() {
 		c.recordPoolEvent(r)
 		return
 	}

@@ -69,7 +69,7 @@ func (s *snapshot) write(l *trace.Log) error {
 
 func (s *snapshot) record(r *trace.Record) {
 	s.time.at(r)
-	if r.Kind.OfGroup() || r.Segment < 0 {
+	if r.Kind.IsGroupEvent() || r.Segment < 0 {
 		return
 	}
 	p := s.memory.poolOf(r)

@@ -40,8 +40,8 @@ type group struct {
 	ranks []int // members in ascending order
 	// first is the earliest event number from which every trace contains all of the group's events.
 	first uint64
-	// messages is set if the group has Sends or Recvs. In such a group, different ranks may give the
-	// same collective different numbers.
+	// messages is set if the group has Sends or Recvs. In such a group, different ranks may give
+	// the same collective different numbers.
 	messages bool
 }
 
@@ -126,7 +126,7 @@ func (t *Traces) addGroups(l *trace.Log) {
 		switch {
 		case r.Kind == event.KindRegister && r.Name != "":
 			t.group(r.Name).add(l.Rank)
-		case r.Kind.OfGroup() && r.Group != "":
+		case r.Kind.IsGroupEvent() && r.Group != "":
 			g := t.group(r.Group)
 			g.messages = g.messages || isMessage(r)
 			if !seen[r.Group] {

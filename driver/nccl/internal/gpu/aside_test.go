@@ -32,8 +32,8 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
 		}
-		if !g.KeepsMemory() {
-			t.Error("KeepsMemory = false while the abandoned work runs")
+		if !g.MustKeepMemory() {
+			t.Error("MustKeepMemory = false while the abandoned work runs")
 		}
 		next, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -51,8 +51,8 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	ended := func() (bool, error) { return !g.KeepsMemory(), nil }
+	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
 	if err := gpu.Within(20*time.Second, ended); err != nil {
-		t.Errorf("KeepsMemory = true after the abandoned work should have completed: %v", err)
+		t.Errorf("MustKeepMemory = true after the abandoned work should have completed: %v", err)
 	}
 }

@@ -15,7 +15,7 @@
 // Work can outlive its stream and its group, because Stream.Close waits only for a limited time.
 // The same is true of the backend's internal work. Such work is registered with
 // GPU.AddUnfinished. Until it has completed, memory that it may use stays mapped
-// (GPU.KeepsMemory) and the context stays retained. A resource that is released before then is
+// (GPU.MustKeepMemory) and the context stays retained. A resource that is released before then is
 // freed later (GPU.FreeWhenIdle). Such resources are freed in the order in which they were
 // released (GPU.Reclaim).
 //

@@ -17,11 +17,11 @@ func (g *GPU) AddUnfinished(done func() bool) {
 	g.unfinished = append(g.unfinished, &unfinished{done})
 }
 
-// KeepsMemory reports whether memory that kernels may use must stay mapped. It returns true until
-// all work registered with AddUnfinished has completed. If a kernel is stuck, it always returns
-// true. If memory were unmapped while KeepsMemory returns true, CUDA might wait for the whole
-// device, or it might unmap memory that a running kernel uses, which destroys the context.
-func (g *GPU) KeepsMemory() bool {
+// MustKeepMemory reports whether memory that kernels may use must stay mapped. It returns true
+// until all work registered with AddUnfinished has completed. If a kernel is stuck, it always
+// returns true. If memory were unmapped while MustKeepMemory returns true, CUDA might wait for the
+// whole device, or it might unmap memory that a running kernel uses, which destroys the context.
+func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
 	}
@@ -44,10 +44,10 @@ func (g *GPU) KeepsMemory() bool {
 	}
 }
 
-// FreeWhenIdle calls free immediately, unless memory must stay mapped (see KeepsMemory) or an
+// FreeWhenIdle calls free immediately, unless memory must stay mapped (see MustKeepMemory) or an
 // earlier function is still deferred. In these cases, a later call of Reclaim calls free.
 func (g *GPU) FreeWhenIdle(free func() error) error {
-	keep := g.KeepsMemory()
+	keep := g.MustKeepMemory()
 	g.mu.Lock()
 	if keep || len(g.deferred) > 0 {
 		g.deferred = append(g.deferred, free)
@@ -62,7 +62,7 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 // mapped. all reports whether no deferred functions are left. The caller must not hold any lock of
 // the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
-	for !g.KeepsMemory() {
+	for !g.MustKeepMemory() {
 		g.mu.Lock()
 		if len(g.deferred) == 0 || g.reclaiming {
 			all = len(g.deferred) == 0

@@ -51,7 +51,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork registers more work while KeepsMemory queries the first
+// TestKeepsMemoryRereadsUnfinishedWork registers more work while MustKeepMemory queries the first
 // work, as Stream.Close does.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
@@ -59,7 +59,7 @@ func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 		g.AddUnfinished(func() bool { return false })
 		return true
 	})
-	if !g.KeepsMemory() {
-		t.Error("KeepsMemory = false while work is unfinished")
+	if !g.MustKeepMemory() {
+		t.Error("MustKeepMemory = false while work is unfinished")
 	}
 }

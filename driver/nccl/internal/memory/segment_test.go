@@ -46,7 +46,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := func() (bool, error) { return !g.KeepsMemory(), nil }
+	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
 	if err := gpu.Within(20*time.Second, ended); err != nil {
 		t.Fatal(err)
 	}

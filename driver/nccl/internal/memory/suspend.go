@@ -26,7 +26,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
 	case s.suspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
-	case g.KeepsMemory():
+	case g.MustKeepMemory():
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
 	s.saved = nil

@@ -43,7 +43,7 @@ func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 		segment.bytes, 0)
 	if err != nil && in.counts.Lost(key.source) {
 		err = &driver.RankLostError{
-			Ranks: []int{rank}, Doing: "mapping memory for messages in group " + in.config.Name(),
+			Ranks: []int{rank}, InCall: "mapping memory for messages in group " + in.config.Name(),
 			Members: in.config.Ranks,
 		}
 	}

@@ -31,10 +31,10 @@ type adoption struct {
 // Adopted reports whether another library owns the stream.
 func (a *adoption) Adopted() bool { return a.adopted }
 
-// Captured reports whether an adopted stream is being captured. For CUDA's default stream, it
+// IsCapturing reports whether an adopted stream is being captured. For CUDA's default stream, it
 // also returns true while another stream is being captured in a mode in which the default stream
 // must not be used. A closed stream is not queried, because the owner may have destroyed it.
-func (a *adoption) Captured() (bool, error) {
+func (a *adoption) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
 	if !a.adopted || a.stopped {
@@ -50,7 +50,7 @@ func (a *adoption) Captured() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// stopQueries waits for running queries and makes Captured return without a query from then on.
+// stopQueries waits for running queries and makes IsCapturing return without a query from then on.
 func (a *adoption) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
@@ -68,7 +68,7 @@ func (a *adoption) stopQueries() {
 func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {
-		if capturing, err = a.Captured(); capturing || err != nil {
+		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}
 		point, err := a.streams.NewPoint()
@@ -78,7 +78,7 @@ func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) 
 		if err != nil {
 			return false, err
 		}
-		if capturing, err = a.Captured(); capturing || err != nil {
+		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}
 		if _, err := point.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {

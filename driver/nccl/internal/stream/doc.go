@@ -7,7 +7,7 @@
 // Stream is open at first, capturing from BeginCapture to EndCapture, while its work is recorded
 // into a graph, and finally closed. Close ends a capture and waits for the work with a time
 // limit. If the work does not complete in time, the device keeps the memory that the work uses
-// mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the state. Captures use CUDA's relaxed mode,
+// mapped (gpu.GPU.MustKeepMemory). Stream.Mu guards the state. Captures use CUDA's relaxed mode,
 // because goroutines change threads.
 //
 // Stream.Mu is held from before the stream is added to BusyStreams until CUDA has accepted the

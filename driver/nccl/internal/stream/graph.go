@@ -92,7 +92,7 @@ func (g *Graph) finish(s *Stream) error {
 
 // Launch queues the recorded work on a stream.
 func (g *Graph) Launch(stream driver.Stream) error {
-	s, err := g.streams.Own(stream)
+	s, err := g.streams.Lookup(stream)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (g *Graph) launch(s *Stream) error {
 		return fmt.Errorf("in a capture: %w", driver.ErrCapturing)
 	}
 	if s.adopted {
-		if captured, err := s.Captured(); captured || err != nil {
+		if captured, err := s.IsCapturing(); captured || err != nil {
 			return cmp.Or(err, fmt.Errorf("in a capture of another library: %w", driver.ErrCapturing))
 		}
 	}

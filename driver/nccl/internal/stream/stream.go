@@ -70,7 +70,7 @@ func (s *Stream) submit(calls func() error) error {
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() (err error) {
 		if s.adopted && s.Capture == nil {
-			if s.Recording, err = s.Captured(); err != nil {
+			if s.Recording, err = s.IsCapturing(); err != nil {
 				return err
 			}
 			defer func() { s.Recording = false }()

@@ -55,15 +55,15 @@ func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 		},
 	}
 	d.GPU.Adopted.Store(true)
-	if _, err := s.Captured(); err != nil {
+	if _, err := s.IsCapturing(); err != nil {
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
 	return s, nil
 }
 
-// Own returns stream as a *Stream. It returns an error if the stream does not belong to this
+// Lookup returns stream as a *Stream. It returns an error if the stream does not belong to this
 // device.
-func (d *Streams) Own(stream driver.Stream) (*Stream, error) {
+func (d *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 	if s, ok := stream.(*Stream); ok && s != nil && s.streams == d {
 		return s, nil
 	}

@@ -87,7 +87,7 @@ func (c *converter) record(r *trace.Record) {
 		c.rank.Note("group %s failed: %s", r.Group, r.Text)
 	case r.Kind == event.KindRestart:
 		c.rank.Note("the ranks realigned pool %d of group %s after a fault", r.Pool, r.Group)
-	case r.Kind.OfGroup():
+	case r.Kind.IsGroupEvent():
 		c.call(r)
 	case r.Kind == event.KindRegister || r.Kind == event.KindDeregister:
 		c.window(r)
