@@ -56,7 +56,10 @@ python() {
 	local pip=(-m pip install -q --disable-pip-version-check)
 	mkdir -p "$(dirname "$venv")" "$(dirname "$at")"
 	exec 9>"$venv.lock"
-	flock --timeout 600 9
+	flock --timeout 600 9 || {
+		echo "another process has been setting up $venv for ten minutes: try again later" >&2
+		return 1
+	}
 	free=$(df --output=avail -BG "$(dirname "$venv")" | tail -n 1 | tr -dc 0-9)
 	if [ ! -e "$venv/complete" ] && [ "$free" -ge 12 ]; then
 		rm -rf "$venv"
