@@ -185,9 +185,9 @@ def load(torch: Torch) -> bool:
         return True
     built = sorted(p.stem.rpartition("_")[2] for p in path.parent.glob("libsymmem_torch_*.so"))
     logging.getLogger("symmem").warning(
-        'the package has no C++ backend "symmem" for PyTorch %s, only for %s; process groups '
-        "use the Python implementation, which is slower",
+        'the package has no C++ backend "symmem" for PyTorch %s%s; process groups use the Python '
+        "implementation, which is slower",
         version,
-        ", ".join(built) or "no version",
+        f", only for {', '.join(built)}" if built else "",
     )
     return False
