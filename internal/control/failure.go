@@ -9,18 +9,17 @@ import (
 	"symmem/driver"
 )
 
-// failureReport informs the other ranks that a collective step has failed on the sending rank.
+// failureReport is what a rank sends to the others when a step has failed on it.
 type failureReport struct {
 	Why string `json:"why"`
-	// Lost holds the world ranks that the sender considers lost, even if other ranks have not
-	// detected the loss yet.
+	// Lost holds the world ranks that the sender considers lost.
 	Lost []int `json:"lost,omitempty"`
-	// Machines holds the known host names of the lost ranks.
+	// Machines holds the host names of the lost ranks, by world rank.
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes err, the error with which a step failed on this rank, as a report for
-// DecodeFailures on the other ranks. It returns nil for a nil error.
+// EncodeFailure encodes err, with which a step failed on this rank, for DecodeFailures. It returns
+// nil for a nil error.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -29,13 +28,13 @@ func EncodeFailure(err error) []byte {
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		c.Lost, c.Machines = lost.Ranks, lost.Machines
 	}
-	encoded, _ := json.Marshal(c) // cannot fail, because c holds only strings and numbers
+	encoded, _ := json.Marshal(c) // cannot fail, because the report holds only strings and numbers
 	return encoded
 }
 
-// DecodeFailures returns the first failure in reports, or nil if no rank has failed. reports[i] is
-// the result of EncodeFailure on world rank ranks[i]. If the failure lists lost ranks and all of
-// them are in ranks, the result is a RankLostError about them.
+// DecodeFailures returns the first failure in reports, or nil if there is none. reports[i] comes
+// from EncodeFailure on world rank ranks[i]. A failure whose lost ranks are all in ranks becomes a
+// RankLostError.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

@@ -10,12 +10,11 @@ import (
 // Grace bounds how long work that all ranks have submitted may continue after a rank has failed.
 const Grace = 100 * time.Millisecond
 
-// GraceTimer measures the time since a peer's failure was noticed. The zero value is ready to
-// use. A GraceTimer is not safe for concurrent use.
+// GraceTimer measures the time since a peer's failure was noticed. Concurrent use is not safe.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns a negative duration if failed is false, and otherwise the time since the first
-// call in which failed was true. Callers poll Elapsed, passing whether a peer has failed.
+// Elapsed returns the time since the first call in which failed was true, or a negative duration if
+// failed is false.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -29,18 +28,16 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks, which can read it before they exchange
-// reports on the fault lane. The numeric values are shared between processes.
+// Reason classifies a rank's failure for the other ranks. Processes share the numeric values.
 type Reason uint32
 
 const (
-	// NotFailed means that the rank has not failed.
 	NotFailed Reason = iota
 	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself
-	// Aborted means that the rank has aborted the group at its program's request.
+	// Aborted means that the rank's program has aborted the group.
 	Aborted
-	// FailedAfterPeer means that the rank failed only because another rank had already failed.
+	// FailedAfterPeer means that the rank failed only because another rank had failed.
 	FailedAfterPeer
 )
 

@@ -11,24 +11,22 @@ import (
 	"symmem/driver"
 )
 
-// JoinList records in the store which ranks have begun to join a group, and which ranks each of
-// them waits for. For example, if rank 0 waits for rank 1, which waits for rank 2, rank 0 can
-// report that only rank 2 is missing.
+// JoinList keeps a list in the store: which ranks have begun to join a group, and which ranks each
+// of them waits for. If rank 0 waits for rank 1, which waits for rank 2, rank 0 can thus report
+// that only rank 2 is missing.
 type JoinList struct {
 	Store driver.Store
 	Group driver.GroupConfig
 }
 
-// lookupTimeout bounds each lookup of the ranks that have begun to join. It also bounds how
-// long Blockers polls.
+// lookupTimeout bounds each lookup in the store, and the time that Blockers polls.
 const lookupTimeout = 500 * time.Millisecond
 
 func (r JoinList) key(rank int) string {
 	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
-// Add records that this rank has begun to join. It must be called before this rank waits for
-// others.
+// Add records that this rank has begun to join. Call it before waiting for other ranks.
 func (r JoinList) Add(ctx context.Context) error {
 	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(nil)); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
@@ -36,26 +34,24 @@ func (r JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the world ranks of the other members that have not begun to join. It does not
-// wait for them. If the store does not answer, the result is the rank that serves the store, if
-// any.
+// Absent lists the world ranks of the other members that have not begun to join. It is like the
+// function Absent.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
 func (r JoinList) others() []int {
 	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
 }
 
-// Absent lists the ranks whose keys are not in the store. It does not wait for them. If the store
+// Absent lists the ranks whose keys are not in the store, without waiting for them. If the store
 // does not answer, the result is the rank that serves the store, if any.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readAbsent(store, ranks, key)
 	return absent
 }
 
-// silentStore describes a rank that serves a store that does not answer.
 const silentStore = "serves the store, which does not answer"
 
-// readAbsent implements Absent. It also returns the values of the keys that exist, by rank.
+// readAbsent implements Absent, and returns the values of the existing keys by rank.
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
@@ -78,9 +74,8 @@ func readAbsent(
 	return absent, stored
 }
 
-// AbsentError returns the error of a join that timed out. The error lists the ranks that have
-// not begun to join. If all have begun, it lists the ranks that block the awaited ones (see
-// Blockers).
+// AbsentError returns the error of a join that timed out. The error lists the ranks that have not
+// begun to join or, if all have, the Blockers of the awaited ranks.
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -90,13 +85,9 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 		awaited, err)
 }
 
-// Blockers returns the ranks that the awaited ranks are, directly or indirectly, waiting for
-// and that wait for no other rank themselves. An awaited rank that waits for no other rank
-// blocks itself. If the waits form a cycle, Blockers returns awaited.
-//
-// Because all ranks time out at about the same time, Blockers first stores this rank's wait and
-// then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
-// theirs.
+// Blockers follows the stored waits from the awaited ranks, and returns the ranks at their ends,
+// which wait for no other rank. If the waits form a cycle, it returns awaited. All ranks time out
+// at about the same time, so Blockers first waits until the awaited ranks have stored their waits.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -132,8 +123,8 @@ func (r JoinList) follow(awaited []int, stored map[int]string) []int {
 	return blockers
 }
 
-// AbsentError returns the error of a wait that timed out. The error lists the absent ranks or,
-// if there are none, the awaited ranks. If both lists are empty, AbsentError returns err.
+// AbsentError returns the error of a wait that timed out. The error lists the absent ranks or else
+// the awaited ranks. If both lists are empty, AbsentError returns err.
 func AbsentError(
 	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -149,10 +140,9 @@ func AbsentError(
 	}
 }
 
-// WarnLate warns of ranks that have not begun to join, at the times that late determines. When
-// all have begun, it warns of the ranks that awaited returns instead. Before each warning, it
-// stores the ranks that this rank waits for, so that other ranks can include them in their
-// warnings. stop ends the warnings and waits for a warning that is in progress.
+// WarnLate warns of ranks that have not begun to join or, when all have, of the ranks that awaited
+// returns. Before each warning, it stores the ranks that this rank waits for. stop waits for a
+// warning in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(r.Store, r.others(), r.key)
@@ -193,7 +183,6 @@ func (r JoinList) publishAwaited(ranks []int) {
 
 const machinePrefix = "@"
 
-// entry returns the value that this rank stores: its host name and the ranks that it waits for.
 func (r JoinList) entry(awaited []int) []byte {
 	return []byte(machinePrefix + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
 }
@@ -219,14 +208,12 @@ func (r JoinList) groupWithMachines() driver.GroupConfig {
 	return group
 }
 
-// Machine returns the host name that a world rank has stored, or "" if it has stored none.
+// Machine returns the host name that a world rank has stored, or "".
 func (r JoinList) Machine(rank int) string {
 	_, stored := readAbsent(r.Store, []int{rank}, r.key)
 	return parseMachine(stored[rank])
 }
 
-// parseWaits returns the ranks in a value that entry returned. It ignores ranks outside the
-// group.
 func (r JoinList) parseWaits(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)
@@ -237,8 +224,7 @@ func (r JoinList) parseWaits(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that late determines, until stop is called. Each is a
-// copy of warning with the ranks and activities that find returns and the time waited so far.
+// WarnLate issues copies of warning, with the results of find, until stop is called.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

@@ -8,47 +8,43 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is an optional interface of a Plane whose ranks are on one machine. It counts the
-// messages that this rank sends and receives, and diagnoses messages that do not arrive. The data
-// of the messages does not pass through the plane. In strict groups, Compare also compares the
-// message counts of all ranks.
+// Messages is an optional interface of a Plane whose ranks are on one machine. It counts messages,
+// which do not pass through the plane, and finds out why one does not arrive. In strict groups,
+// Compare also compares the message counts of all ranks.
 type Messages interface {
 	driver.MessageCounts
-	// Count assigns a number to a Send or Recv at the time of its call. Calls of Count with the
-	// same peer must be serialized.
+	// Count numbers a Send or Recv at the time of its call. Calls with the same peer must be
+	// serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns nil unless the message that this rank is waiting for may never
-	// arrive. The error is a RankLostError, TimeoutError, DeadlockError or PeerError. since is the
-	// time at which the wait began, and peer may be AnySource. DiagnoseMessage also warns of late
-	// ranks.
+	// DiagnoseMessage returns the reason why the awaited message may never arrive, or nil. It also
+	// warns of late ranks. since is when the wait began, and peer may be AnySource. The error is a
+	// RankLostError, TimeoutError, DeadlockError or PeerError.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer has called more than the given number of collectives.
-	// For AnySource, every other rank must have done so. If CalledMore returns true, all messages
-	// that were announced before those collectives can be read.
+	// CalledMore reports whether the peer (for AnySource, every other rank) has called more than
+	// the given number of collectives. All messages announced before those can then be read.
 	CalledMore(peer int, collectives uint64) bool
-	// Lost reports whether the process of a group rank has exited.
 	Lost(peer int) bool
 }
 
-// Message identifies one end of a message, that is, one call of Send or Recv.
+// Message identifies a call of Send or Recv.
 type Message struct {
 	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After is the number of collectives that this rank had called before the Send or Recv.
+	// After is the number of collectives called before it.
 	After uint64
 }
 
-// End describes a Send or Recv whose counterpart on the other rank is known.
+// End describes a Send or Recv whose other end is known.
 type End struct {
 	Digest uint64 // of the call
 	After  uint64 // number of collectives called before the Send or Recv
 	Bytes  uint64 // size of the message
-	// Type is the element type. If the type of one end is unknown, Type is 0 at both ends.
+	// Type is the element type. It is 0 at both ends if one end's type is unknown.
 	Type driver.DataType
 }
 
-// Differ returns an error if the two ends of a message do not match. number and source identify the
-// message, and call describes the receive. Types and digests are compared only if check is set.
+// Differ returns an error if the two ends of a message do not match. call is the receive. Types and
+// digests are compared only if check is set.
 func Differ(
 	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
 	check bool,
@@ -74,8 +70,7 @@ func Differ(
 	return e
 }
 
-// DescribeMessage describes one end of a message for use in errors. number is 0 if the message has
-// no number.
+// DescribeMessage describes one end of a message for errors. number is 0 if there is none.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
 	preposition, peer, ordinal := "to", "any rank", ""
 	if call.Operation == driver.Recv {
@@ -91,9 +86,8 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns the segment in which a Matcher looks for the message's counterpart.
-// after is the number of collectives called before the message. Only strict groups have more
-// than one segment.
+// MessageSegment returns the segment in which a message is matched. In strict groups, each
+// collective begins a segment. after is the number of collectives called before the message.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -107,10 +101,9 @@ type Awaited struct {
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the messages left unmatched when a group ends, or nil
-// if there are none. unclaimed holds messages that arrived but that this rank never received,
-// awaited holds receives for which no message arrived, and untaken holds messages that another
-// rank had not received when it left.
+// Unmatched returns an error that lists the messages left unmatched when a group ends, or nil if
+// there are none. unclaimed have arrived but were never received here, awaited have not arrived,
+// and untaken were sent but not received by another rank.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

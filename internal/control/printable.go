@@ -6,7 +6,6 @@ import (
 	"unicode/utf8"
 )
 
-// maxPrintable is the length in bytes to which Printable truncates text.
 const maxPrintable = 1000
 
 // Printable truncates text received from another rank and replaces characters that would garble a

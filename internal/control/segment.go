@@ -11,9 +11,8 @@ import (
 )
 
 // CompareSegments checks that all ranks of a group are about to register the same segment with the
-// same size. It does not rely on earlier agreements between the ranks. In the same exchange, each
-// rank also sends extra, and CompareSegments returns every rank's extra by group rank. exchange is
-// the plane's Exchange method.
+// same size. In the same exchange it sends extra, and returns the extra of each group rank.
+// exchange is the plane's Exchange method.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),

@@ -10,43 +10,36 @@ import (
 	"symmem/driver"
 )
 
-// RankState is a snapshot of what this rank knows about the state of a rank of a group.
+// RankState is a snapshot of what this rank knows about a rank of a group.
 //
-// Judge relies on the order in which states are read from shared memory: first Lost of all ranks,
-// then Failed and Left, then the activity of each rank, and Missing last. Read in this order, a
-// snapshot includes everything that a rank did before it failed, left or exited.
+// From shared memory, read Lost of all ranks first, then Failed and Left, then the activity of each
+// rank, and Missing last. A snapshot then includes everything that a rank did before it failed,
+// left or exited.
 type RankState struct {
 	// Missing is set if the rank has not reached the awaited step.
 	Missing bool
-	// Failed classifies the failure of the rank, if it has failed.
-	Failed Reason
-	// Completed is set if the rank had seen the awaited step complete before the rank failed. In
-	// that case, the messages that this rank is still waiting for are in transit.
+	Failed  Reason
+	// Completed is set if the rank saw the awaited step complete before it failed. Then the
+	// messages that complete the step here are in transit.
 	Completed bool
-	// Left is set if the rank has left the group. Lost is set if the rank's process has exited or
-	// the connection to it has broken.
+	// Left is set if the rank has left the group. Lost is set if its process has exited or the
+	// connection to it has broken.
 	Left, Lost bool
-	// Submitted is the number of collectives that the rank has launched.
-	Submitted uint64
-	// InCollective is the ticket of the collective in which the rank is waiting, or 0.
+	Submitted  uint64
+	// InCollective is the ticket of the collective in which the rank waits, or 0.
 	InCollective uint64
-	// Operation is the operation of collective InCollective.
-	Operation driver.Operation
-	// Exchanges is the number of steps on the control lane that the rank has reached. InExchange
-	// is the number of the step in which the rank is waiting on that lane, or 0.
+	Operation    driver.Operation
+	// Exchanges counts the steps that the rank has reached on the control lane. InExchange is the
+	// number of the step in which it waits there, or 0.
 	Exchanges, InExchange uint64
-	// Waited is how long the rank has been in its collective or exchange.
-	Waited time.Duration
-	// Message describes the message or value that the rank is waiting for, if any.
-	Message string
+	Waited                time.Duration
+	Message               string
 }
 
-// isLost reports whether the rank was lost before it left or aborted the group.
 func (r *RankState) isLost() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
 func (r *RankState) isMissing() bool { return r.Missing }
 
-// String describes what the rank is doing.
 func (r *RankState) String() string {
 	waited := r.Waited.Round(time.Millisecond)
 	switch {
@@ -65,59 +58,47 @@ func (r *RankState) String() string {
 
 func (r *RankState) launched() string { return driver.Plural(r.Submitted, "collective") }
 
-// WaitStatus describes a wait of this rank for Judge, which decides whether the wait continues.
+// WaitStatus describes a wait of this rank for Judge.
 type WaitStatus struct {
 	Group driver.GroupConfig
-	// InCall describes the wait, for example "AllReduce 12 of group world".
+	// CallText describes the wait, for example "AllReduce 12 of group world".
 	CallText func() string
-	// Collective is the ticket of the waiting collective, or 0. Judge uses it and Exchange to
-	// detect ranks that wait for each other in different calls.
+	// Collective is the ticket of the waiting collective, or 0.
 	Collective uint64
-	// Exchange is set if this rank launches no collective during the wait, which is the case for
-	// exchanges on the control lane and for ordered values.
+	// Exchange is set if this rank launches no collective during the wait.
 	Exchange bool
-	// Work is set if the wait is for launched work to complete, rather than for all ranks to
-	// arrive. Any lost rank ends a wait for work, because the rank may not have done its share of
-	// the work. Work with Collective 0 needs no other rank.
-	Work bool
-	// IgnoreFaults is set if the wait continues after a fault of any rank.
-	IgnoreFaults bool
-	// Cause is the fault of this rank, or nil.
-	Cause error
-	// Closed is set if this rank has left the group.
-	Closed bool
-	// Waited is the duration of the wait so far. The wait fails when Waited reaches Timeout.
+	// Work is set if the wait is for launched work to complete, rather than for ranks to arrive.
+	// Any lost rank ends such a wait. Work with Collective 0 needs no other rank.
+	Work            bool
+	IgnoreFaults    bool
+	Cause           error
+	Closed          bool
 	Waited, Timeout time.Duration
 	// DeadlinePassed is set if a deadline other than Timeout has passed.
 	DeadlinePassed bool
-	// Stale is set while messages from other ranks may have arrived that this rank has not read
-	// yet. Judge then considers no rank late.
+	// Stale is set while messages from other ranks may be unread. No rank is then considered late.
 	Stale bool
-	// FailedFor is how long the work has continued since a peer's failure was detected, or negative
-	// if no peer has failed. The wait ends when FailedFor reaches Grace.
+	// FailedFor is how long the work has continued since a peer's failure was noticed, or negative
+	// if no peer has failed. At Grace, the wait ends.
 	FailedFor time.Duration
-	// Late configures warnings.
-	Late driver.Late
-	// Warned is the time since the group's last warning, or negative if there has been none.
+	Late      driver.Late
+	// Warned is the time since the group's last warning, or negative if there was none.
 	Warned time.Duration
 }
 
-// Verdict is the decision of Judge. A wait continues if its verdict contains no error.
+// Verdict is the decision of Judge. Without an error, the wait continues.
 type Verdict struct {
-	// Err is the error with which the wait ends, or nil. It is WaitStatus.Cause, or a
-	// RankLostError, PeerError, DeadlockError or TimeoutError of package driver.
+	// Err is WaitStatus.Cause, or a RankLostError, PeerError, DeadlockError or TimeoutError.
 	Err error
 	// Left is set if Err is a DeadlockError about ranks that have left the group. They may have
-	// left because another rank's process exited, which this rank detects within Grace. A caller
-	// that can wait should therefore call Judge again after Grace.
-	Left bool
-	// Warning is the warning to issue, or nil.
+	// left because of a lost rank, which this rank detects within Grace. A caller that can wait
+	// should call Judge again after Grace.
+	Left    bool
 	Warning *driver.LateWarning
 }
 
-// Judge decides whether a wait continues. states holds the states of the group's ranks in group
-// order. The rules are the same for any number of machines. Judge checks the following
-// conditions in this order, because a condition may be the consequence of one above it:
+// Judge decides whether a wait continues. states are in group order. Judge checks these conditions
+// in order, because one may be the consequence of another above it:
 //
 //	this rank has failed   q.Cause
 //	a rank is lost         RankLostError: its process exited before it left the group. The error
@@ -126,9 +107,8 @@ type Verdict struct {
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it is alive but has not arrived in time
 //
-// A rank that left the group without arriving is elsewhere rather than lost, even if its
-// process has exited since. A rank that aborted the group before its process exited is not lost
-// either.
+// A rank that left the group is elsewhere rather than lost, even if its process has exited since. A
+// rank that aborted the group before its process exited is not lost either.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -174,8 +154,7 @@ func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 	return ranks
 }
 
-// anyRank reports whether match returns true for any other rank. Unlike ranksWhere, it does not
-// allocate.
+// anyRank is like len(ranksWhere) > 0, but does not allocate.
 func (q *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bool {
 	for r := range states {
 		if r != q.Group.Rank && match(&states[r]) {
@@ -185,8 +164,6 @@ func (q *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bo
 	return false
 }
 
-// deadlock returns a DeadlockError that lists the missing ranks that can never arrive, or nil if
-// there are none.
 func (q *WaitStatus) deadlock(states []RankState) error {
 	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
 		return r.Missing && q.cannotArrive(&states[q.Group.Rank], r)
@@ -199,10 +176,8 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 	}
 }
 
-// cannotArrive reports whether rank r can never reach this wait. If r waits in an exchange, it
-// launches nothing until this rank joins the exchange. If r has not launched the collective in
-// which this rank waits, neither rank can proceed. The same is true if this rank waits in an
-// exchange and r waits in a collective.
+// cannotArrive reports whether rank r can never reach this wait, because it has left or waits for
+// this rank in another call.
 func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -215,8 +190,6 @@ func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	return false
 }
 
-// late returns the verdict for missing ranks that are alive. The verdict contains a timeout, a
-// warning, or neither.
 func (q *WaitStatus) late(states []RankState) Verdict {
 	waited := q.Waited.Round(time.Millisecond)
 	if q.DeadlinePassed || q.Waited >= q.Timeout {
@@ -227,8 +200,7 @@ func (q *WaitStatus) late(states []RankState) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// If faults are ignored, some missing ranks may never arrive, and only the caller knows which
-	// ranks are late.
+	// If faults are ignored, some missing ranks may never arrive. Only the caller knows which.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
@@ -245,7 +217,7 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// Warning describes the wait as a LateWarning. It returns nil if no rank is missing.
+// Warning describes the wait as a LateWarning, or returns nil if no rank is missing.
 func (q *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
@@ -265,7 +237,7 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 }
 
 // PeerFailure returns a RankLostError, PeerError or DeadlockError about peers that were lost,
-// failed or left, so that the group cannot continue.
+// failed or left.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
@@ -298,8 +270,7 @@ func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	return group.World(lost), group.World(left)
 }
 
-// SomePeerFault is like PeerFault, but for callers that know that a peer has failed. If no
-// state shows a failure yet, it returns a PeerError without ranks.
+// SomePeerFault is like PeerFault, but returns a PeerError without ranks instead of nil.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -307,9 +278,8 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	return &driver.PeerError{InCall: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none
-// has. It leaves out ranks that failed only because another rank had failed. If all failed for
-// that reason, it lists them.
+// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has. It
+// omits ranks that failed only because another rank had failed, unless all did.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followers []int
 	aborted := false
@@ -332,8 +302,8 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{InCall: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context is done. The error lists the ranks
-// that had not arrived, and wraps the context's cause.
+// Interrupted returns the error of a wait whose context is done. It lists the missing ranks, and
+// wraps cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
