@@ -40,18 +40,18 @@ func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 		if len(encoded) == 0 {
 			continue
 		}
-		var c failureReport
-		if err := json.Unmarshal(encoded, &c); err != nil {
+		var report failureReport
+		if err := json.Unmarshal(encoded, &report); err != nil {
 			return fmt.Errorf("reading the failure of rank %d: %w", ranks[r], err)
 		}
-		text := fmt.Sprintf("rank %d failed: %s", ranks[r], Printable(c.Why))
+		text := fmt.Sprintf("rank %d failed: %s", ranks[r], Printable(report.Why))
 		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
-		if len(c.Lost) > 0 && !slices.ContainsFunc(c.Lost, foreign) {
-			for rank, name := range c.Machines {
-				c.Machines[rank] = MachineName(name)
+		if len(report.Lost) > 0 && !slices.ContainsFunc(report.Lost, foreign) {
+			for rank, name := range report.Machines {
+				report.Machines[rank] = MachineName(name)
 			}
 			return &driver.RankLostError{
-				Ranks: c.Lost, Machines: c.Machines, InCall: doing + ": " + text,
+				Ranks: report.Lost, Machines: report.Machines, InCall: doing + ": " + text,
 			}
 		}
 		return errors.New(text)

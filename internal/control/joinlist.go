@@ -22,24 +22,24 @@ type JoinList struct {
 // lookupTimeout bounds each lookup in the store, and the time that Blockers polls.
 const lookupTimeout = 500 * time.Millisecond
 
-func (r JoinList) key(rank int) string {
-	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
+func (l JoinList) key(rank int) string {
+	return "joining/" + strconv.Quote(l.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
 // Add records that this rank has begun to join. Call it before waiting for other ranks.
-func (r JoinList) Add(ctx context.Context) error {
-	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(nil)); err != nil {
-		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
+func (l JoinList) Add(ctx context.Context) error {
+	if err := l.Store.Set(ctx, l.key(l.Group.Ranks[l.Group.Rank]), l.entry(nil)); err != nil {
+		return fmt.Errorf("storing that this rank joins group %s: %w", l.Group.Name(), err)
 	}
 	return nil
 }
 
 // Absent lists the world ranks of the other members that have not begun to join. It is like the
 // function Absent.
-func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
+func (l JoinList) Absent() []int { return Absent(l.Store, l.others(), l.key) }
 
-func (r JoinList) others() []int {
-	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
+func (l JoinList) others() []int {
+	return slices.Delete(slices.Clone(l.Group.Ranks), l.Group.Rank, l.Group.Rank+1)
 }
 
 // Absent lists the ranks whose keys are not in the store, without waiting for them. If the store
@@ -76,41 +76,41 @@ func readAbsent(
 
 // AbsentError returns the error of a join that timed out. The error lists the ranks that have not
 // begun to join or, if all have, the Blockers of the awaited ranks.
-func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
-	absent := r.Absent()
+func (l JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
+	absent := l.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
-		awaited = r.Blockers(awaited)
+		awaited = l.Blockers(awaited)
 	}
-	return AbsentError("joining group "+r.Group.Name(), r.groupWithMachines(), waited, absent,
+	return AbsentError("joining group "+l.Group.Name(), l.groupWithMachines(), waited, absent,
 		awaited, err)
 }
 
 // Blockers follows the stored waits from the awaited ranks, and returns the ranks at their ends,
 // which wait for no other rank. If the waits form a cycle, it returns awaited. All ranks time out
 // at about the same time, so Blockers first waits until the awaited ranks have stored their waits.
-func (r JoinList) Blockers(awaited []int) []int {
-	r.publishAwaited(awaited)
+func (l JoinList) Blockers(awaited []int) []int {
+	l.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
 	for {
-		_, stored := readAbsent(r.Store, r.others(), r.key)
-		silent := func(rank int) bool { return len(r.parseWaits(stored[rank])) == 0 }
+		_, stored := readAbsent(l.Store, l.others(), l.key)
+		silent := func(rank int) bool { return len(l.parseWaits(stored[rank])) == 0 }
 		if !slices.ContainsFunc(awaited, silent) || time.Now().After(deadline) {
-			return r.follow(awaited, stored)
+			return l.follow(awaited, stored)
 		}
 		time.Sleep(lookupTimeout / 20)
 	}
 }
 
-func (r JoinList) follow(awaited []int, stored map[int]string) []int {
+func (l JoinList) follow(awaited []int, stored map[int]string) []int {
 	var blockers []int
-	seen := map[int]bool{r.Group.Ranks[r.Group.Rank]: true}
+	seen := map[int]bool{l.Group.Ranks[l.Group.Rank]: true}
 	for next := slices.Clone(awaited); len(next) > 0; next = next[1:] {
 		rank := next[0]
 		if seen[rank] {
 			continue
 		}
 		seen[rank] = true
-		waits := r.parseWaits(stored[rank])
+		waits := l.parseWaits(stored[rank])
 		if len(waits) == 0 {
 			blockers = append(blockers, rank)
 		}
@@ -143,47 +143,47 @@ func AbsentError(
 // WarnLate warns of ranks that have not begun to join or, when all have, of the ranks that awaited
 // returns. Before each warning, it stores the ranks that this rank waits for. stop waits for a
 // warning in progress.
-func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
+func (l JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
-		absent, stored := readAbsent(r.Store, r.others(), r.key)
+		absent, stored := readAbsent(l.Store, l.others(), l.key)
 		if len(absent) == 0 {
 			absent = awaited()
 		}
-		r.publishAwaited(absent)
-		return absent, r.activities(absent, stored)
+		l.publishAwaited(absent)
+		return absent, l.activities(absent, stored)
 	}
 	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
-		Group: r.Group.Name(), InCall: "joining group " + r.Group.Name(),
-		Members: r.Group.Ranks,
+		Group: l.Group.Name(), InCall: "joining group " + l.Group.Name(),
+		Members: l.Group.Ranks,
 	}
 	stopEarly := WarnLate(early, warning, find)
 	stopLate := WarnLate(late, warning, find)
 	return func() { stopEarly(); stopLate() }
 }
 
-func (r JoinList) activities(absent []int, stored map[int]string) map[int]string {
+func (l JoinList) activities(absent []int, stored map[int]string) map[int]string {
 	doing := map[int]string{}
 	for _, rank := range absent {
-		if waits := r.parseWaits(stored[rank]); len(waits) > 0 {
+		if waits := l.parseWaits(stored[rank]); len(waits) > 0 {
 			doing[rank] = "is joining the group, and waits for " +
-				driver.RanksOf(waits, r.Group.Ranks)
-		} else if rank == r.Store.ServedBy() && stored[rank] == silentStore {
+				driver.RanksOf(waits, l.Group.Ranks)
+		} else if rank == l.Store.ServedBy() && stored[rank] == silentStore {
 			doing[rank] = silentStore
 		}
 	}
 	return doing
 }
 
-func (r JoinList) publishAwaited(ranks []int) {
+func (l JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
-	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), r.entry(ranks))
+	_ = l.Store.Set(ctx, l.key(l.Group.Ranks[l.Group.Rank]), l.entry(ranks))
 }
 
 const machinePrefix = "@"
 
-func (r JoinList) entry(awaited []int) []byte {
+func (l JoinList) entry(awaited []int) []byte {
 	return []byte(machinePrefix + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
 }
 
@@ -196,11 +196,11 @@ func parseMachine(text string) string {
 	return name
 }
 
-func (r JoinList) groupWithMachines() driver.GroupConfig {
-	group := r.Group
+func (l JoinList) groupWithMachines() driver.GroupConfig {
+	group := l.Group
 	if group.Machines == nil {
 		group.Machines = make([]string, len(group.Ranks))
-		_, stored := readAbsent(r.Store, r.others(), r.key)
+		_, stored := readAbsent(l.Store, l.others(), l.key)
 		for i, rank := range group.Ranks {
 			group.Machines[i] = parseMachine(stored[rank])
 		}
@@ -209,15 +209,15 @@ func (r JoinList) groupWithMachines() driver.GroupConfig {
 }
 
 // Machine returns the host name that a world rank has stored, or "".
-func (r JoinList) Machine(rank int) string {
-	_, stored := readAbsent(r.Store, []int{rank}, r.key)
+func (l JoinList) Machine(rank int) string {
+	_, stored := readAbsent(l.Store, []int{rank}, l.key)
 	return parseMachine(stored[rank])
 }
 
-func (r JoinList) parseWaits(text string) (ranks []int) {
+func (l JoinList) parseWaits(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)
-		if err == nil && slices.Contains(r.Group.Ranks, rank) {
+		if err == nil && slices.Contains(l.Group.Ranks, rank) {
 			ranks = append(ranks, rank)
 		}
 	}

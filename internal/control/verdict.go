@@ -100,7 +100,7 @@ type Verdict struct {
 // Judge decides whether a wait continues. states are in group order. Judge checks these conditions
 // in order, because one may be the consequence of another above it:
 //
-//	this rank has failed   q.Cause
+//	this rank has failed   WaitStatus.Cause
 //	a rank is lost         RankLostError: its process exited before it left the group. The error
 //	                       lists all lost ranks, even those that reached the awaited step
 //	a peer has failed      PeerError: the peer will not arrive
@@ -109,45 +109,45 @@ type Verdict struct {
 //
 // A rank that left the group is elsewhere rather than lost, even if its process has exited since. A
 // rank that aborted the group before its process exited is not lost either.
-func Judge(q *WaitStatus, states []RankState) Verdict {
+func Judge(w *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
 		completed = completed || states[i].Failed != NotFailed && states[i].Completed
 	}
-	faults := !q.IgnoreFaults && (q.Closed || !completed)
-	if q.Cause != nil && faults {
-		return Verdict{Err: q.Cause}
+	faults := !w.IgnoreFaults && (w.Closed || !completed)
+	if w.Cause != nil && faults {
+		return Verdict{Err: w.Cause}
 	}
-	if q.Work && q.Collective == 0 {
+	if w.Work && w.Collective == 0 {
 		return Verdict{}
 	}
-	missing := q.anyRank(states, (*RankState).isMissing)
-	if !missing && !q.Work {
+	missing := w.anyRank(states, (*RankState).isMissing)
+	if !missing && !w.Work {
 		return Verdict{}
 	}
-	lost := q.ranksWhere(states, (*RankState).isLost)
-	if slices.ContainsFunc(lost, func(r int) bool { return q.Work || states[r].Missing }) {
-		return Verdict{Err: lostError(q.Group, lost, q.CallText())}
+	lost := w.ranksWhere(states, (*RankState).isLost)
+	if slices.ContainsFunc(lost, func(r int) bool { return w.Work || states[r].Missing }) {
+		return Verdict{Err: lostError(w.Group, lost, w.CallText())}
 	}
-	if faults && (missing || q.FailedFor >= Grace) {
-		if err := PeerFault(q.Group, states, q.CallText); err != nil {
+	if faults && (missing || w.FailedFor >= Grace) {
+		if err := PeerFault(w.Group, states, w.CallText); err != nil {
 			return Verdict{Err: err}
 		}
 	}
-	if err := q.deadlock(states); err != nil {
-		left := q.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
+	if err := w.deadlock(states); err != nil {
+		left := w.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
 		return Verdict{Err: err, Left: len(left) > 0}
 	}
-	if !missing || q.Stale {
+	if !missing || w.Stale {
 		return Verdict{}
 	}
-	return q.late(states)
+	return w.late(states)
 }
 
-func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool) []int {
+func (w *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool) []int {
 	var ranks []int
 	for r := range states {
-		if r != q.Group.Rank && match(&states[r]) {
+		if r != w.Group.Rank && match(&states[r]) {
 			ranks = append(ranks, r)
 		}
 	}
@@ -155,78 +155,78 @@ func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 }
 
 // anyRank is like len(ranksWhere) > 0, but does not allocate.
-func (q *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bool {
+func (w *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bool {
 	for r := range states {
-		if r != q.Group.Rank && match(&states[r]) {
+		if r != w.Group.Rank && match(&states[r]) {
 			return true
 		}
 	}
 	return false
 }
 
-func (q *WaitStatus) deadlock(states []RankState) error {
-	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
-		return r.Missing && q.cannotArrive(&states[q.Group.Rank], r)
+func (w *WaitStatus) deadlock(states []RankState) error {
+	elsewhere := w.ranksWhere(states, func(r *RankState) bool {
+		return r.Missing && w.cannotArrive(&states[w.Group.Rank], r)
 	})
 	if len(elsewhere) == 0 {
 		return nil
 	}
 	return &driver.DeadlockError{
-		InCall: q.CallText(), Activity: q.activity(states, elsewhere), Members: q.Group.Ranks,
+		InCall: w.CallText(), Activity: w.activity(states, elsewhere), Members: w.Group.Ranks,
 	}
 }
 
 // cannotArrive reports whether rank r can never reach this wait, because it has left or waits for
 // this rank in another call.
-func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
+func (w *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
 		return true
-	case q.Collective != 0:
-		return r.InExchange > me.Exchanges && r.Submitted < q.Collective
-	case q.Exchange:
+	case w.Collective != 0:
+		return r.InExchange > me.Exchanges && r.Submitted < w.Collective
+	case w.Exchange:
 		return r.InCollective > me.Submitted
 	}
 	return false
 }
 
-func (q *WaitStatus) late(states []RankState) Verdict {
-	waited := q.Waited.Round(time.Millisecond)
-	if q.DeadlinePassed || q.Waited >= q.Timeout {
-		missing := q.ranksWhere(states, (*RankState).isMissing)
+func (w *WaitStatus) late(states []RankState) Verdict {
+	waited := w.Waited.Round(time.Millisecond)
+	if w.DeadlinePassed || w.Waited >= w.Timeout {
+		missing := w.ranksWhere(states, (*RankState).isMissing)
 		return Verdict{Err: &driver.TimeoutError{
-			InCall: q.CallText(), Waited: waited, Missing: q.Group.World(missing),
-			Machines: q.Group.MachinesOf(q.Group.World(missing)),
-			Activity: q.activity(states, missing), Members: q.Group.Ranks,
+			InCall: w.CallText(), Waited: waited, Missing: w.Group.World(missing),
+			Machines: w.Group.MachinesOf(w.Group.World(missing)),
+			Activity: w.activity(states, missing), Members: w.Group.Ranks,
 		}}
 	}
 	// If faults are ignored, some missing ranks may never arrive. Only the caller knows which.
-	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
+	if w.IgnoreFaults || w.Late.Next(w.Waited, w.Warned) != 0 {
 		return Verdict{}
 	}
-	warning := q.Warning(states)
+	warning := w.Warning(states)
 	warning.Waited = waited
 	return Verdict{Warning: warning}
 }
 
-func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
+func (w *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	all := map[int]string{}
 	for _, r := range ranks {
-		all[q.Group.Ranks[r]] = states[r].String()
+		all[w.Group.Ranks[r]] = states[r].String()
 	}
 	return all
 }
 
 // Warning describes the wait as a LateWarning, or returns nil if no rank is missing.
-func (q *WaitStatus) Warning(states []RankState) *driver.LateWarning {
-	missing := q.ranksWhere(states, (*RankState).isMissing)
+func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
+	missing := w.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
 		return nil
 	}
 	return &driver.LateWarning{
-		Group: q.Group.Name(), InCall: q.CallText(), Waited: q.Waited, Ranks: q.Group.World(missing),
-		Machines: q.Group.MachinesOf(q.Group.World(missing)),
-		Activity: q.activity(states, missing), Members: q.Group.Ranks,
+		Group: w.Group.Name(), InCall: w.CallText(), Waited: w.Waited, Ranks: w.Group.World(missing),
+		Machines: w.Group.MachinesOf(w.Group.World(missing)),
+		Activity: w.activity(states, missing), Members: w.Group.Ranks,
 	}
 }
 
@@ -304,15 +304,15 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 
 // Interrupted returns the error of a wait whose context is done. It lists the missing ranks, and
 // wraps cause.
-func Interrupted(q *WaitStatus, states []RankState, cause error) error {
-	missing := q.ranksWhere(states, (*RankState).isMissing)
+func Interrupted(w *WaitStatus, states []RankState, cause error) error {
+	missing := w.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
-		return fmt.Errorf("%s: %w", q.CallText(), cause)
+		return fmt.Errorf("%s: %w", w.CallText(), cause)
 	}
 	late := driver.TimeoutError{
-		InCall: q.CallText(), Waited: q.Waited.Round(time.Millisecond),
-		Missing: q.Group.World(missing), Machines: q.Group.MachinesOf(q.Group.World(missing)),
-		Activity: q.activity(states, missing), Members: q.Group.Ranks,
+		InCall: w.CallText(), Waited: w.Waited.Round(time.Millisecond),
+		Missing: w.Group.World(missing), Machines: w.Group.MachinesOf(w.Group.World(missing)),
+		Activity: w.activity(states, missing), Members: w.Group.Ranks,
 	}
 	if errors.Is(cause, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", &late, cause)
