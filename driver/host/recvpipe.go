@@ -173,10 +173,10 @@ func (r *receive) detach() {
 // match, fits sets r.err.
 func (r *receive) fits(p *inbound) bool {
 	h := &p.header
-	sent := control.End{
+	sent := control.MessageEnd{
 		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
 	}
-	received := control.End{
+	received := control.MessageEnd{
 		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes), Type: r.plan.DataType,
 	}
 	r.err = control.Differ(&r.c.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)

@@ -34,8 +34,8 @@ type Message struct {
 	After uint64
 }
 
-// End describes a Send or Recv whose other end is known.
-type End struct {
+// MessageEnd describes a Send or Recv whose other end is known.
+type MessageEnd struct {
 	Digest uint64 // of the call
 	After  uint64 // number of collectives called before the Send or Recv
 	Bytes  uint64 // size of the message
@@ -46,7 +46,7 @@ type End struct {
 // Differ returns an error if the two ends of a message do not match. call is the receive. Types and
 // digests are compared only if check is set.
 func Differ(
-	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
+	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	check bool,
 ) error {
 	ends := driver.MessageEnds{
