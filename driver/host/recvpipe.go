@@ -179,7 +179,7 @@ func (r *receive) fits(p *inbound) bool {
 	received := control.MessageEnd{
 		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes), Type: r.plan.DataType,
 	}
-	r.err = control.Differ(&r.c.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
+	r.err = control.CompareEnds(&r.c.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
 	return r.err == nil
 }
 

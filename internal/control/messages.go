@@ -43,9 +43,9 @@ type MessageEnd struct {
 	Type driver.DataType
 }
 
-// Differ returns an error if the two ends of a message do not match. call is the receive. Types and
+// CompareEnds returns an error if the two ends of a message do not match. call is the receive. Types and
 // digests are compared only if check is set.
-func Differ(
+func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	check bool,
 ) error {

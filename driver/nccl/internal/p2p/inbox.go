@@ -182,7 +182,7 @@ func (in *inbox) match(e *End) error {
 	delete(in.announced, key)
 	sent := control.MessageEnd{Digest: a.digest, After: a.after, Bytes: a.bytes}
 	received := control.MessageEnd{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
-	err := control.Differ(in.config, sent, received, p.Call, e.source, e.number, e.check)
+	err := control.CompareEnds(in.config, sent, received, p.Call, e.source, e.number, e.check)
 	if err == nil {
 		e.announced = a
 	}
