@@ -107,11 +107,11 @@ func (m *messages) errUnmatched(c *communicator) error {
 			return err
 		}
 	}
-	var awaited []control.Awaited
+	var awaited []control.AwaitedRecv
 	c.Counts.Mu.Lock()
 	unclaimed := m.matcher.Unclaimed()
 	for r := range m.unfinished {
-		a := control.Awaited{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
+		a := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
 			a.Source = r.source
 		}

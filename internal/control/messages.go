@@ -95,8 +95,8 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// Awaited describes a Recv for which no message has arrived. Number is 0 if it is unknown.
-type Awaited struct {
+// AwaitedRecv describes a Recv for which no message has arrived. Number is 0 if it is unknown.
+type AwaitedRecv struct {
 	Source, Tag int
 	Number      uint64
 }
@@ -105,7 +105,7 @@ type Awaited struct {
 // there are none. unclaimed have arrived but were never received here, awaited have not arrived,
 // and untaken were sent but not received by another rank.
 func Unmatched(
-	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
+	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []AwaitedRecv,
 	untaken []driver.MessageEnds,
 ) error {
 	e := &driver.MessageError{Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: untaken}

@@ -100,9 +100,9 @@ func (m *Messages) Unmatched() error {
 		return err
 	}
 	atomic.StoreUint32(&m.in.own.wakeup().closed, 1)
-	var awaited []control.Awaited
+	var awaited []control.AwaitedRecv
 	for _, e := range m.in.pending {
-		a := control.Awaited{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
+		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.claimed {
 			a.Source = e.source
 		}
