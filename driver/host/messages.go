@@ -122,7 +122,7 @@ func (m *messages) errUnmatched(c *communicator) error {
 	for peer := range m.sendPipes {
 		unread = append(unread, m.sendPipes[peer].unreceived(c, peer)...)
 	}
-	return control.Unmatched(&c.cfg, unclaimed, awaited, unread)
+	return control.UnmatchedError(&c.cfg, unclaimed, awaited, unread)
 }
 
 // flush waits until all messages on the sender's heap have been sent. If a receiver reads nothing,

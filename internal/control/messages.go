@@ -101,10 +101,10 @@ type AwaitedRecv struct {
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the messages left unmatched when a group ends, or nil if
+// UnmatchedError returns an error that lists the messages left unmatched when a group ends, or nil if
 // there are none. unclaimed have arrived but were never received here, awaited have not arrived,
 // and untaken were sent but not received by another rank.
-func Unmatched(
+func UnmatchedError(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []AwaitedRecv,
 	untaken []driver.MessageEnds,
 ) error {

@@ -108,7 +108,7 @@ func (m *Messages) Unmatched() error {
 		}
 		awaited = append(awaited, a)
 	}
-	return control.Unmatched(m.Config, m.in.matcher.Unclaimed(), awaited, unread)
+	return control.UnmatchedError(m.Config, m.in.matcher.Unclaimed(), awaited, unread)
 }
 
 // Before lists the messages that this rank sent and received before a collective.
