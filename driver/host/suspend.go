@@ -99,7 +99,7 @@ func (w *window) Resume(ctx context.Context) error {
 		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
 	}
 	defer g.group.EndUse()
-	ctx, cancel := control.Bounded(ctx, g.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, g.cfg.Timeout.Get())
 	defer cancel()
 	if err := g.commit(ctx, "resuming a pool", w.protect(true)); err != nil {
 		return g.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))

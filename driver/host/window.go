@@ -51,7 +51,7 @@ func (g *registry) Register(
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
 	defer g.group.EndUse()
-	ctx, cancel := control.Bounded(ctx, g.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, g.cfg.Timeout.Get())
 	defer cancel()
 	own.export(g.handoffKey(key))
 	_, err := control.CompareSegments(ctx, g.group.Exchange, g.cfg.Ranks, key, own.Bytes(), nil)

@@ -87,7 +87,7 @@ func (g *adoptedCommunicator) callWithDeadline(
 	if err := g.stuck.Load(); err != nil {
 		return err
 	}
-	ctx, cancel := control.Bounded(ctx, g.device.cfg.Timeout)
+	ctx, cancel := control.WithDefaultTimeout(ctx, g.device.cfg.Timeout)
 	defer cancel()
 	begin, done := time.Now(), make(chan error, 1)
 	go func() { done <- g.device.gpu.Do(call) }()

@@ -29,7 +29,7 @@ func (d *Device) Connect(
 		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
 	}
 	group = group.WithTimeout(d.cfg.Timeout)
-	ctx, cancel := control.Bounded(ctx, group.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, group.Timeout.Get())
 	defer cancel()
 	j := &connector{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
 	if err := j.join(ctx); err != nil {

@@ -71,7 +71,7 @@ func (r *registrar) registerOnce(
 	case r.isRegistered(key):
 		return nil, errors.New("the segment is already registered")
 	}
-	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	shared, shareErr := r.share(key, segment)
 	defer shared.Withdraw()
@@ -117,7 +117,7 @@ func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
 	}
-	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	if r.useWindows.Swap(true) {
 		return nil

@@ -55,7 +55,7 @@ func (w *window) suspend() error {
 // Resume maps the peers' new memory at the old addresses and registers the window with NCCL again.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
-	ctx, cancel := control.Bounded(ctx, r.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	err := w.resume(ctx)
 	if err == nil && w.twin != nil {

@@ -60,7 +60,7 @@ func (s *suspender) PrepareSuspend() error {
 // its levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators. The
 // field Released of the result does not include that memory.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
-	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
 	var released driver.Suspension
 	var errs []error
@@ -136,7 +136,7 @@ type resumption struct {
 
 // Resume allocates this rank's memory and maps the peers' memory, all at the old addresses.
 func (s *suspender) Resume(ctx context.Context) error {
-	ctx, cancel := control.Bounded(ctx, s.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
 	all := s.all()
 	memory, err := allocate(all)

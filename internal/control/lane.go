@@ -26,8 +26,8 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 	return nil
 }
 
-// Bounded returns ctx with a deadline after d if ctx has none.
-func Bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// WithDefaultTimeout returns ctx with a deadline after d if ctx has none.
+func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
 	}

@@ -43,8 +43,8 @@ type MessageEnd struct {
 	Type driver.DataType
 }
 
-// CompareEnds returns an error if the two ends of a message do not match. call is the receive. Types and
-// digests are compared only if check is set.
+// CompareEnds returns an error if the two ends of a message do not match. call is the receive.
+// Types and digests are compared only if check is set.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	check bool,
@@ -101,8 +101,8 @@ type AwaitedRecv struct {
 	Number      uint64
 }
 
-// UnmatchedError returns an error that lists the messages left unmatched when a group ends, or nil if
-// there are none. unclaimed have arrived but were never received here, awaited have not arrived,
+// UnmatchedError returns an error that lists the messages left unmatched when a group ends, or nil
+// if there are none. unclaimed have arrived but were never received here, awaited have not arrived,
 // and untaken were sent but not received by another rank.
 func UnmatchedError(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []AwaitedRecv,

@@ -74,7 +74,7 @@ func (g *Group) Join(
 			cfg.Rank, n, MaxRanks)
 	}
 	cfg = cfg.WithTimeout(m.cfg.Timeout)
-	ctx, cancel := control.Bounded(ctx, cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, cfg.Timeout.Get())
 	defer cancel()
 	g.machine, g.cfg = m, cfg
 	g.ranks.cfg, g.ranks.peers = &g.cfg, make([]*peer, n)

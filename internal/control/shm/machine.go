@@ -167,9 +167,9 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Bounded returns a copy of ctx. If ctx has no deadline, the world's timeout bounds the copy.
-func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return control.Bounded(ctx, m.cfg.Timeout)
+// withDefaultTimeout bounds ctx by the world's timeout if ctx has no deadline.
+func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return control.WithDefaultTimeout(ctx, m.cfg.Timeout)
 }
 
 // Fetch returns a file that another rank on this machine has exported. The caller owns the

@@ -72,7 +72,7 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := m.Bounded(ctx)
+	ctx, cancel := m.withDefaultTimeout(ctx)
 	defer cancel()
 	for _, rank := range ranks {
 		value, err := m.cfg.Store.Get(ctx, rankKey(rank))

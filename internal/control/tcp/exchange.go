@@ -207,7 +207,7 @@ func (p *Plane) exchangeReports(
 // awaitReports waits for the next report from every rank that is not absent. A rank becomes absent
 // if it does not report in time, is lost or has left the group.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
-	ctx, cancel := control.Bounded(ctx, p.cfg.Group.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
 	for {
 		unreported := p.unreported()

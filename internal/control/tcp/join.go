@@ -43,7 +43,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 			g.ID, g.Rank, len(g.Ranks), cfg.Timeout)
 	}
 	cfg.Group = cfg.Group.WithTimeout(cfg.Timeout)
-	ctx, cancel := control.Bounded(ctx, cfg.Group.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, cfg.Group.Timeout.Get())
 	defer cancel()
 	j := &joiner{cfg: cfg}
 	links, err := j.connect(ctx)
