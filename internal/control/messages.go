@@ -20,9 +20,9 @@ type Messages interface {
 	// warns of late ranks. since is when the wait began, and peer may be AnySource. The error is a
 	// RankLostError, TimeoutError, DeadlockError or PeerError.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer (for AnySource, every other rank) has called more than
+	// HasCalledMore reports whether the peer (for AnySource, every other rank) has called more than
 	// the given number of collectives. All messages announced before those can then be read.
-	CalledMore(peer int, collectives uint64) bool
+	HasCalledMore(peer int, collectives uint64) bool
 	Lost(peer int) bool
 }
 

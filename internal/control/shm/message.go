@@ -43,9 +43,9 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	return p.checkWait(context.Background(), w)
 }
 
-// CalledMore reports whether the peer or, for AnySource, every other rank has called more than the
-// given number of collectives.
-func (p *plane) CalledMore(peer int, collectives uint64) bool {
+// HasCalledMore reports whether the peer or, for AnySource, every other rank has called more than
+// the given number of collectives.
+func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 	if p.BeginUse() != nil {
 		return false
 	}

@@ -52,7 +52,7 @@ func (m *Messages) examineMessage(e *End) error {
 	m.in.mu.Lock()
 	missing := e.takenWord == nil && m.Config.Strict && e.announced == nil && !m.in.mayArrive(e)
 	m.in.mu.Unlock()
-	if missing && m.counts.CalledMore(p.Root, e.After) {
+	if missing && m.counts.HasCalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: e.After + 1,
 			Ends: m.Before(e.After + 1),
