@@ -270,8 +270,8 @@ func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	return group.World(lost), group.World(left)
 }
 
-// SomePeerFault is like PeerFault, but returns a PeerError without ranks instead of nil.
-func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
+// NonNilPeerFault is like PeerFault, but returns a PeerError without ranks instead of nil.
+func NonNilPeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
 	}

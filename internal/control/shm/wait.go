@@ -366,7 +366,7 @@ func (b *status) read(s *control.RankState) {
 
 // peerFault returns an error about the peers that have failed, of which there must be at least one.
 func (ws *waiter) peerFault(doing func() string) error {
-	return control.SomePeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
+	return control.NonNilPeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
 }
 
 // MessageWait describes a wait for a message.

@@ -150,7 +150,7 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 // peerFault returns a PeerError about the peers that have failed, of which there must be at least
 // one. The caller must hold s.mu.
 func (s *groupState) peerFault(doing func() string) error {
-	return control.SomePeerFault(s.cfg.Group, s.rankStates(&waitState{}), doing)
+	return control.NonNilPeerFault(s.cfg.Group, s.rankStates(&waitState{}), doing)
 }
 
 func (s *groupState) peerFailed() bool {
