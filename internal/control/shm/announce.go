@@ -5,17 +5,16 @@ import (
 	"symmem/internal/spin"
 )
 
-// announcement is the digest of the call that a rank has launched under a ticket, which is the
-// number of a collective in its group. ticket is 0 while the entry is being written.
+// announcement is the digest of the collective that a rank has launched under a ticket. ticket is 0
+// while the entry is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is the number of recent tickets whose announcements a rank keeps, a power of
+// announcements is the number of latest tickets for which a rank keeps announcements, a power of
 // two.
 const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)
 
-// Announce publishes the digest of this rank's call with the given ticket.
 func (p *plane) Announce(ticket, digest uint64) {
 	if p.BeginUse() != nil {
 		return
@@ -27,7 +26,6 @@ func (p *plane) Announce(ticket, digest uint64) {
 	spin.StoreRelease64(&a.ticket, ticket)
 }
 
-// Differing lists the group ranks that have announced a different digest for the ticket.
 func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	if p.BeginUse() != nil {
 		return nil

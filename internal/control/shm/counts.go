@@ -8,12 +8,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts counts this rank's calls of Send and Recv, but does not transfer the messages. In
-// strict groups, collectives compare the counts of all ranks.
+// Counts counts this rank's calls of Send and Recv. In strict groups, collectives compare the
+// counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is the sum of the weights (message.Weight) of all messages that this rank sent,
-	// minus the sum for all Recvs that it called. It is 0 in groups that are not strict.
+	// balance is the sum of message.Weight over all messages sent, minus the sum over all Recvs
+	// called. It is 0 in groups that are not strict.
 	balance atomic.Uint64
 
 	// Mu also guards those fields of a communicator that change together with the counts.
@@ -22,13 +22,12 @@ type Counts struct {
 	awaited message.Tally // by source; guarded by Mu
 }
 
-// Balance returns this rank's current message balance. The balances of all ranks add up to 0 if
-// every message is matched.
+// Balance returns this rank's message balance. The balances of all ranks add up to 0 if every
+// message is matched.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage assigns a number to a Send or Recv. after is the number of collectives called
-// before it, and done is the number of collectives completed before it. The caller must hold
-// Mu.
+// CountMessage numbers a Send or Recv. after and done are the numbers of collectives called and
+// completed before it. The caller must hold Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -40,8 +39,7 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// Unbalanced returns the error for a collective at which the ranks' balances do not add up to
-// 0. The error lists the messages that this rank sent and received before the collective.
+// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,

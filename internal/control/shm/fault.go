@@ -12,7 +12,7 @@ type fault struct {
 // Failed returns a channel that is closed when the group fails.
 func (f *fault) Failed() <-chan struct{} { return f.done }
 
-// HasFailed reports whether the group has failed. If it has, Cause returns the error.
+// HasFailed reports whether the group has failed.
 func (f *fault) HasFailed() bool { return f.set.Load() }
 
 // Cause returns the first fault, or nil.
@@ -24,8 +24,7 @@ func (f *fault) Cause() error {
 	return f.cause
 }
 
-// record stores err and closes done unless a fault is already recorded. It reports whether it
-// stored err.
+// record stores err unless a fault is already recorded, and reports whether it did.
 func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false

@@ -17,24 +17,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Group connects the ranks of a group through a control region, which is shared memory. A
-// backend that transfers data through the region embeds a Group in its communicator. Other
-// backends use a plane, which is a Group that transfers no data.
-//
-// A group is open after Join, until it fails or is closed. It fails with the first fault that
-// this rank observes or causes. All waits of this rank then end, the peers are woken, and only
-// exchanges on the fault lane still work.
+// Group connects the ranks of a group through a control region, which is shared memory. Join opens
+// it. It fails with the first fault that this rank observes or causes. Then all waits of this rank
+// end, and only exchanges on the fault lane still work.
 //
 // The caller runs collectives one at a time, in the order of their tickets, which are sequence
 // numbers. Only the current collective performs steps.
-//
-// Each embedded part has one task: ranks holds the blocks and processes of the ranks, fault records
-// the cause of a failure, steps performs the steps of collectives, waiter waits for other ranks,
-// and Counts numbers messages.
-//
-// Mu guards the tickets, the named values and the list of waits, and is held only briefly.
 type Group struct {
-	// The fields that Ticket uses come first, so that they occupy few cache lines.
+	// These fields come first, so that Ticket uses few cache lines.
 
 	machine *Machine
 	ranks
@@ -62,9 +52,8 @@ type Group struct {
 	users     int           // number of exchanges and transfers in progress; guarded by Mu
 }
 
-// Join connects this rank to a group. All ranks of the group must call it and must be on this
-// machine. dataBytes is the size of Data, the same on all ranks. The group must be closed
-// before the machine.
+// Join connects this rank to a group. All ranks of the group must call it, with the same dataBytes
+// (see Data), and must be on this machine. The group must be closed before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -96,9 +85,8 @@ func (g *Group) Join(
 // Processors returns the number of processors on which any rank may run.
 func (g *Group) Processors() int { return g.processors }
 
-// Data returns the memory for data that Join allocated in the region. It may be accessed
-// between BeginUse and EndUse. The goroutine that will call Release may also access it at any
-// time before that.
+// Data returns the region's memory for data. It may be accessed between BeginUse and EndUse, or
+// before Release by the goroutine that will call Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
@@ -140,8 +128,7 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// Fail returns err as a fault of the group. If it is the first fault, Fail records it and notifies
-// the peers.
+// Fail returns err as a fault of the group. The first fault is recorded, and notifies the peers.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -150,7 +137,7 @@ func (g *Group) Fail(err error) error {
 	return g.fail(err)
 }
 
-// fail implements Fail for a caller that has called BeginUse.
+// fail implements Fail. The caller must have called BeginUse.
 func (g *Group) fail(err error) error {
 	err = g.cfg.Fault(err)
 	if g.fault.record(err) {
@@ -160,8 +147,8 @@ func (g *Group) fail(err error) error {
 	return err
 }
 
-// BeginUse registers a user of the region. LeaveGroup waits until the user calls EndUse.
-// BeginUse returns an error if this rank has left the group.
+// BeginUse registers a user of the region, for which LeaveGroup waits. It fails if this rank has
+// left the group.
 func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -184,7 +171,7 @@ func (g *Group) EndUse() {
 func (g *Group) Closed() bool { return g.closed }
 
 // LeaveGroup publishes that this rank leaves the group, waits until the region has no users, and
-// returns the last ticket. On later calls, it does nothing and returns false.
+// returns the last ticket. Later calls return false.
 func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -274,7 +261,6 @@ func (g *Group) EndedRanks() []int {
 	return g.cfg.World(g.lostPeers())
 }
 
-// Departed lists the world ranks that are lost and those that have left the group.
 func (g *Group) Departed() (lost, left []int) {
 	if g.BeginUse() != nil {
 		return nil, nil

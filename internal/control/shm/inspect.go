@@ -14,10 +14,9 @@ type observation struct {
 	missing []int // group ranks
 }
 
-// observe describes all slow waits. It holds Group.Mu while it calls the functions of a
-// slowWait: they read variables that the waiting goroutine may change after it has removed the
-// wait from the list. Only the waiting goroutine may call a wait's ready function, so observe
-// reports all awaited ranks of such a wait as missing.
+// observe describes all slow waits. It holds ws.mu while it calls their functions, because the
+// waiting goroutine may change what they read once it has removed the wait from the list. Only the
+// waiting goroutine may call ready, so all ranks awaited by such a wait are reported as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

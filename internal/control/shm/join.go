@@ -16,16 +16,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// joinState is the state of one call of Join. The call fails if the process of any rank of the
-// group exits. After a timeout, the error lists the ranks that have not joined.
+// joinState is the state of one call of Join.
 type joinState struct {
 	g     *Group
 	begin time.Time
 	list  control.JoinList
-	// cancel makes Join fail because a rank is lost.
+	// cancel makes Join fail with a lost rank.
 	cancel context.CancelCauseFunc
-	// awaited is the world rank that Join is currently waiting for, or -1. exchanging is set
-	// during the group's first exchange, which waits for all ranks.
+	// awaited is the world rank that Join waits for, or -1. exchanging is set during the group's
+	// first exchange, which waits for all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
@@ -45,7 +44,6 @@ func (j *joinState) awaitedRanks() (ranks []int) {
 	return ranks
 }
 
-// join connects to the peers, maps the control region, and performs the first exchange in it.
 func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -82,8 +80,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain converts err, the error of a failed Join, to a RankLostError if a rank is lost, or to
-// an AbsentError after a timeout. Otherwise it returns err.
+// explain turns err into a RankLostError if a rank is lost, or an AbsentError after a timeout.
 func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -110,9 +107,8 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually, group
-// rank 0 began to wait a little earlier than this rank and timed out because of a third rank.
-// The error then mentions that third rank.
+// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually, group rank
+// 0 timed out a little earlier than this rank because of a third rank, which is then named.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -125,8 +121,7 @@ func (j *joinState) explainWithdrawn(err error) error {
 	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. Once a rank is connected, Join fails if
-// that rank's process exits.
+// connectPeers connects to all other ranks. Join fails if a connected rank's process exits.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
@@ -149,8 +144,8 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) doing() string { return "joining group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region. Group rank 0 creates the region and exports it to the other
-// ranks until withdraw is called.
+// mapRegion maps the control region. Group rank 0 creates the region and exports it until withdraw
+// is called.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
@@ -220,9 +215,8 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors exchanges the ranks' affinity masks and counts the processors in their union,
-// because each rank may be bound to different processors. The exchange also shows that all
-// ranks have mapped the region.
+// countProcessors exchanges the ranks' affinity masks and counts the processors in their union.
+// When the exchange ends, all ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
@@ -250,8 +244,8 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeIgnoringFaults performs the group's first exchange. A peer's failure does not end the
-// exchange, so that each rank detects for itself which rank is lost or late.
+// exchangeIgnoringFaults performs the group's first exchange. It ignores faults so that each rank
+// detects for itself which rank is lost or late.
 func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

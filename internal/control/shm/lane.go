@@ -16,14 +16,12 @@ import (
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// err is the error of the first exchange that failed, if any. The ranks may be in different
-	// steps after a failure, so all later exchanges fail as well. err is guarded by mu.
+	// err is the error of the first failed exchange. All later ones fail too, because the ranks may
+	// be in different steps. It is guarded by mu.
 	err error
-	// absent marks the group ranks from which no more reports are expected on the fault lane,
-	// because a report did not arrive or the rank's log is full. It is guarded by mu.
+	// absent marks the group ranks that report nothing more on the fault lane; guarded by mu.
 	absent []bool
-	// read is the number of slots of each rank's fault log that have been read. It is guarded by
-	// mu.
+	// read is the number of slots read from each rank's fault log; guarded by mu.
 	read map[*block]uint64
 }
 
@@ -61,8 +59,8 @@ func (g *Group) Exchange(
 	return got, err
 }
 
-// exchange is the state of one exchange. A payload larger than a slot needs several steps, and
-// every rank performs as many steps as the largest payload needs.
+// exchange is the state of one exchange. Every rank performs as many steps as the largest payload
+// needs.
 type exchange struct {
 	g            *Group
 	id           driver.Lane
@@ -73,7 +71,6 @@ type exchange struct {
 	ignoreFaults bool // whether the exchange continues after a peer's fault
 }
 
-// run exchanges the payloads in chunks that fit into a slot.
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	ranks := len(x.g.blocks)
 	x.got, x.totals = make([][]byte, ranks), make([]uint64, ranks)
@@ -128,7 +125,6 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 	return nil
 }
 
-// appendChunk appends a slot's chunk to the payload of group rank r.
 func (x *exchange) appendChunk(r int, s *slot, first bool) error {
 	total := spin.LoadAcquire64(&s.total)
 	if total > driver.MaxPayload {

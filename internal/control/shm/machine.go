@@ -22,22 +22,20 @@ import (
 // store, watch each other's processes and send descriptors to each other.
 type Machine struct {
 	cfg driver.Config
-	// Server sends the descriptors that this rank exports.
 	*handoff.Server
 	identity handoff.Token
-	// sharesProcess is set if another rank runs in this process, as in tests. A waiting rank must
-	// then yield to the Go scheduler, because otherwise the other rank might not run.
+	// sharesProcess is set if another rank runs in this process, as in tests. Waits then yield to
+	// the Go scheduler.
 	sharesProcess atomic.Bool
 
 	mu     ranked.Mutex[machineMu]
 	peers  map[int]*peer // by world rank; guarded by mu
 	closed bool
-	// ends is the number of peers whose processes have exited.
-	ends atomic.Uint32
+	ends   atomic.Uint32
 }
 
-// Open publishes this rank's address to the other ranks on the machine. It waits for rank 0,
-// which provides the world's token.
+// Open publishes this rank's address to the other ranks on the machine. It waits for rank 0, which
+// provides the world's token.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -88,7 +86,6 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-// whyNotShared explains why ranks with different machineIDs cannot share memory.
 func whyNotShared(ours, theirs string) error {
 	our, their := strings.Fields(ours), strings.Fields(theirs)
 	switch {
@@ -172,8 +169,8 @@ func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, cont
 	return control.WithDefaultTimeout(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that another rank on this machine has exported. The caller owns the
-// file. The other rank's Machine answers in the background, so that rank need not be in a call.
+// Fetch returns a file that another rank on this machine has exported. The caller owns the file.
+// The other rank need not be in a call.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {
@@ -190,9 +187,8 @@ func (m *Machine) yield() {
 	sys.Yield()
 }
 
-// checkInterrupt calls Options.Interrupted and returns its error, which ends the wait. The calling
-// goroutine may hold locks, so a panic in Options.Interrupted is returned as an error that
-// contains the stack.
+// checkInterrupt calls Options.Interrupted. The calling goroutine may hold locks, so a panic is
+// returned as an error.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

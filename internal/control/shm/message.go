@@ -13,9 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count assigns a number to a Send or Recv. It treats all collectives called so far as completed,
-// because the messages that preceded the latest ticket either have been compared under that ticket
-// or will never be compared.
+// Count numbers a Send or Recv. It treats all collectives called so far as completed, because
+// earlier messages have been compared by now or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()
@@ -43,8 +42,6 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	return p.checkWait(context.Background(), w)
 }
 
-// HasCalledMore reports whether the peer or, for AnySource, every other rank has called more than
-// the given number of collectives.
 func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 	if p.BeginUse() != nil {
 		return false

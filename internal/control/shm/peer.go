@@ -15,8 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is a connection to another rank on this machine. It fetches descriptors from that rank and
-// watches the rank's process.
+// peer is a connection to another rank on this machine, and watches that rank's process.
 type peer struct {
 	*handoff.Peer
 	rank int
@@ -44,12 +43,12 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds how long it takes for the exit of a killed process to become visible after the
-// connections of that process have broken.
+// exitDelay bounds how long after its connections break the exit of a killed process becomes
+// visible.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the peer's process has exited. It is called when the connection to the
-// peer has broken, and waits up to exitDelay for an exit to become visible.
+// hasEnded reports whether the peer's process has exited. Call it when the connection to the peer
+// has broken. It waits up to exitDelay.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -59,9 +58,8 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process exits, unless ctx is done first. If the process is
-// already known to have exited, the call is made before onEnd returns. Otherwise, the call is made
-// on another goroutine.
+// onEnd calls a function when the process exits, unless ctx is done first. The call is made
+// immediately if the process has exited, and otherwise on another goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()

@@ -16,45 +16,40 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a Group whose collectives run elsewhere, for example on GPUs.
-//
-// A plane's tickets number these collectives, while its steps number comparisons. The two are
-// independent, because calls may be launched without a comparison.
+// plane is a Group whose collectives run elsewhere, for example on GPUs. Its tickets number these
+// collectives, and its steps number comparisons, which not every collective needs.
 type plane struct {
 	Group
 	peerRanks []int // the other group ranks
 	// checked is the value of the counters at the latest check that found no failed peer; guarded
 	// by Mu.
 	checked eventCounters
-	// lastTicket is the last ticket submitted by every peer that had left the group at that check;
+	// lastTicket is the last ticket submitted by every peer that had left the group by then;
 	// guarded by Mu.
 	lastTicket uint64
 }
 
-// eventCounters holds two counters. When a peer fails, leaves or is lost, one of them changes
-// before this rank can observe the event. As long as they are unchanged, a launch need not
-// check every peer.
+// eventCounters holds two counters. One of them changes before this rank can observe that a peer
+// fails, leaves or is lost. While they are unchanged, a launch need not check every peer.
 type eventCounters struct {
-	wakeup uint32 // this rank's futex word, which a peer that fails or leaves increments
+	wakeup uint32 // this rank's futex word, incremented by peers that fail or leave
 	ends   uint32 // number of processes that have exited
 }
 
 const (
-	// spinBudget bounds how long Await polls without yielding the processor. A small collective
-	// takes about that long, so Await notices its completion immediately.
+	// spinBudget bounds how long Await polls without yielding, about as long as a small collective
+	// takes.
 	spinBudget = 50 * time.Microsecond
-	// yieldTime bounds how long Await then polls and yields the processor between polls, before it
-	// sleeps.
+	// yieldTime bounds how long Await then polls and yields, before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
-	// minAwaitSleep and maxAwaitSleep bound each sleep of Await. The completion of work elsewhere
-	// does not wake Await, so it may return up to one sleep late.
+	// These bound each sleep of Await. Completed work does not wake Await, so it may return up to
+	// one sleep late.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group whose data is transferred elsewhere. All ranks of the group must call it
-// and must be on this machine. The plane must be closed before the machine. Join ignores
-// GroupConfig.Check: the caller chooses which calls to compare, and must choose the same calls
-// on all ranks.
+// Join joins a group whose data is transferred elsewhere. All ranks of the group must call it and
+// must be on this machine. The plane must be closed before the machine. Join ignores
+// GroupConfig.Check: the caller chooses which calls to compare, the same ones on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -64,9 +59,9 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 	return p, nil
 }
 
-// SameMachine reports whether the given world ranks are all on this machine and in the same
-// container, so that they can call Join. It waits until these ranks have opened their Machines,
-// and returns the same result on all of them.
+// SameMachine reports whether the given world ranks can call Join, because they are on this machine
+// and in the same container. It waits until they have opened their Machines, and returns the same
+// result on all of them.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -90,7 +85,6 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	return true, nil
 }
 
-// Submit allocates the next ticket and publishes it.
 func (p *plane) Submit() uint64 {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -101,9 +95,6 @@ func (p *plane) Submit() uint64 {
 	return p.Ticket()
 }
 
-// TrySubmit allocates and publishes the next ticket. If this rank or a peer has failed, a peer
-// is lost, or a peer has left without submitting that ticket, TrySubmit does neither and
-// returns false.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
 	ok = !p.closed && !p.fault.set.Load() &&
@@ -119,7 +110,6 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	return ticket, ok
 }
 
-// Compare makes one step and compares the digests of the ranks' calls.
 func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -136,9 +126,8 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine returns a MismatchError instead of err if err is another rank's fault and some rank
-// has announced a different call. In that case, the other rank may have failed because it
-// detected the difference outside the plane.
+// refine replaces another rank's fault by a MismatchError if some rank has announced a different
+// call. The other rank may have detected the difference outside the plane.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -162,7 +151,6 @@ func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// Await waits until the work has completed.
 func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	if p.pollBriefly(&w) {
 		return nil
@@ -199,7 +187,6 @@ func (p *plane) interruptedError(ctx context.Context, n *slowWait) error {
 	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
 }
 
-// pollBriefly polls for at most spinBudget and reports whether the work has completed.
 func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
@@ -230,11 +217,11 @@ func (p *plane) sleepBriefly(naps int) {
 	}
 }
 
-// slowWaits holds slowWaits for reuse, so that a wait for work does not allocate.
+// slowWaits holds slowWaits for reuse, so that Await does not allocate.
 var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
-// newSlowWait returns a slowWait for w, in which ranks that have not submitted w.Ticket count
-// as missing. The caller must free it with freeSlowWait.
+// newSlowWait returns a slowWait for w, in which ranks that have not submitted w.Ticket are
+// missing. The caller must free it with freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	n := slowWaits.Get().(*slowWait)
 	*n = slowWait{
@@ -253,7 +240,7 @@ func freeSlowWait(n *slowWait) {
 }
 
 // verdict warns of late ranks, and returns an error if the wait may never end. failedFor is the
-// time since a peer's failure was detected, or negative if no peer has failed.
+// time since a peer's failure was detected, or negative.
 func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
@@ -265,7 +252,6 @@ func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	return v.Err
 }
 
-// Diagnose returns the reason why the work of w may never complete, or nil. It does not wait.
 func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -273,7 +259,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	defer p.EndUse()
 	n := p.newSlowWait(&w)
 	defer freeSlowWait(n)
-	// The monotonic clock counts from the machine's boot, so no wait can have begun before 0.
+	// No wait began before the machine's boot, when the clock was 0.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
@@ -282,7 +268,6 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.Refine(err)
 }
 
-// PeerFault returns an error about the peers that are lost, have failed or have left.
 func (p *plane) PeerFault(doing string) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -291,7 +276,6 @@ func (p *plane) PeerFault(doing string) error {
 	return control.PeerFailure(p.cfg, p.rankStates(&slowWait{}), doing)
 }
 
-// PeerFailed reports whether a peer has failed or is lost.
 func (p *plane) PeerFailed() bool {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -322,8 +306,6 @@ func (p *plane) eventCounters() eventCounters {
 	return eventCounters{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
 }
 
-// Withdraw revokes this rank's tickets, except those that all other ranks have submitted. It
-// returns false if it revokes none.
 func (p *plane) Withdraw() bool {
 	if p.BeginUse() != nil {
 		return true
@@ -343,7 +325,6 @@ func (p *plane) Withdraw() bool {
 	return true
 }
 
-// Close leaves the group. It does not wait for collectives.
 func (p *plane) Close() error {
 	if _, left := p.LeaveGroup(); !left {
 		return nil

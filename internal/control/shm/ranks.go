@@ -9,7 +9,7 @@ import (
 )
 
 // ranks holds the blocks of a group's ranks in the control region and the connections to the ranks.
-// Group.Join sets its fields.
+// Group.Join sets the fields.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
@@ -24,18 +24,16 @@ func (r *ranks) Size() int { return len(r.blocks) }
 // lostPeers lists the group ranks whose processes exited before the ranks left the group.
 func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
 
-// wakeAll wakes all ranks, including this rank's own threads. It increments the futex word of
-// every rank, even if no thread sleeps on the word, because a plane infers from an unchanged
-// word that no peer has failed.
+// wakeAll wakes all ranks, including this rank's own threads. It increments the futex word of every
+// rank, even if none sleeps on it: a plane infers from an unchanged word that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
 	}
 }
 
-// peerFailed reports whether a peer has failed. Such a peer does not wait for steps that this
-// rank posts after the failure, but may have completed a step that this rank had already
-// posted.
+// peerFailed reports whether a peer has failed. It waits for no step that this rank posts
+// afterwards, but may have completed earlier ones.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.others {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -45,8 +43,8 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes the peers that are sleeping. It must be called after every post. The
-// package comment explains why its load of the sleeping flag needs no fence.
+// wakeSleepers wakes the peers that are sleeping. It must be called after every post. The package
+// comment explains why this needs no fence.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.others {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {

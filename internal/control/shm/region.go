@@ -9,11 +9,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// A group's control region is one shared file with a block for every rank. Only the owner of a
-// block writes to it, with two exceptions: other ranks increment the futex word to wake the
-// owner, and any rank may set the first block's decider. Lines are 128 bytes apart, because
-// processors fetch cache lines in pairs. Blocks are large, but most of a block is never touched
-// and thus never allocated. A backend's data, if any, follows the blocks.
+// A group's control region is one shared file with a block for every rank, followed by a backend's
+// data. Only the owner of a block writes to it, with two exceptions: other ranks increment the
+// futex word to wake the owner, and any rank may set the first block's decider. Lines are 128 bytes
+// apart, because processors fetch cache lines in pairs.
 const (
 	lineStride = 128
 	MaxRanks   = 64
@@ -21,8 +20,8 @@ const (
 	pageBytes = 4096
 	// chunkBytes is the number of bytes that a lane transfers in one step.
 	chunkBytes = 8 << 10
-	// faultSlots is the number of slots in a rank's fault log, which is enough for the largest
-	// payload and a hundred small ones.
+	// faultSlots is the number of slots in a rank's fault log: enough for the largest payload and a
+	// hundred small ones.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
@@ -32,14 +31,14 @@ type line struct {
 	// digest is the digest of the rank's call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is the rank's message balance. It has a separate cache line, which no rank reads
-	// unless some rank's balance is not 0 (see steps.compareBalances).
+	// balance is the rank's message balance. It has a separate cache line, which ranks read only if
+	// a balance is not 0 (see steps.compareBalances).
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
-// wakeup lets other ranks wake a rank. Because they read it after every post, its cache line holds
-// nothing that is written often.
+// wakeup lets other ranks wake a rank. They read it after every post, so nothing in its cache line
+// is written often.
 type wakeup struct {
 	word     uint32 // futex
 	sleeping int32  // number of the rank's threads that are sleeping on word
@@ -52,36 +51,31 @@ func (w *wakeup) wake() {
 	sys.FutexWake(&w.word)
 }
 
-// status publishes what a rank is doing. Other ranks include it in their error messages and use it
-// to detect ranks that wait for each other in different calls. All fields except submitted are
-// written only by slow waits.
+// status publishes what a rank is doing. All fields except submitted are written only by slow
+// waits.
 type status struct {
 	// submitted is the number of collectives that the rank has launched.
 	submitted uint64
-	// inCollective is the ticket of the collective in which the rank is waiting, or 0.
+	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane. inExchange has the
-	// same value while the rank is waiting in that step, and is 0 at all other times.
+	// exchanges is the last step that the rank has posted on the control lane. inExchange is equal
+	// to it while the rank waits in that step, and 0 otherwise.
 	exchanges, inExchange uint64
-	// operation is the operation of the collective with ticket inCollective.
-	operation uint64
-	// since is the time at which the wait began, in nanoseconds of the machine's monotonic clock.
+	operation             uint64
+	// since is when the wait began, in nanoseconds of the machine's monotonic clock.
 	since uint64
 	// closed is 1 once the rank has left the group.
 	closed uint64
-	// message encodes the message that the rank is waiting for (see messageWait), or is 0.
-	// messageSince is the time at which that wait began.
+	// message encodes the message that the rank waits for (see messageWait), or is 0.
 	message, messageSince uint64
-	// value is 1 plus the number of the valueSlot in which the rank is waiting, or 0. valueSince
-	// is the time at which that wait began.
+	// value is 1 plus the number of the valueSlot in which the rank waits, or 0.
 	value, valueSince uint64
 	_                 [lineStride - 88]byte
 }
 
 // valueSlot holds a rank's values under one name (for Group.Agree and related calls). A rank
-// alternates between its two lines, as in collectives. Each rank allocates its slots in the
-// order in which it first uses the names. Other ranks find a slot by its name, so slot numbers
-// need not be exchanged.
+// alternates between its two lines, as in collectives. Each rank allocates slots as it first uses
+// names, and other ranks search for the name.
 type valueSlot struct {
 	lines [2]line
 	// size is the length of name, or 0 until name has been written.
@@ -97,11 +91,10 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
-// decision is a rank's proposal for the cause of the group's failure. Only that rank writes
-// size and data, and only once. The group has reached a decision when decider in the first
-// block is not 0.
+// decision is a rank's proposal for the cause of the group's failure. Only that rank writes size
+// and data, once. The group has decided when decider in the first block is not 0.
 type decision struct {
-	decider uint32 // 1 plus the group rank whose proposal is the decision; first block only
+	decider uint32 // 1 plus the group rank that has decided; first block only
 	size    uint64
 	_       [lineStride - 16]byte
 	data    [driver.MaxPayload]byte
@@ -110,15 +103,12 @@ type decision struct {
 
 // block is one rank's part of the control region.
 //
-// Lines, wakeup and status are on separate pages. Peers constantly poll lines and read wakeup,
-// and their processors also prefetch neighbouring cache lines, though never across pages. If
-// status were in the next cache line, this processor would repeatedly lose that line, and a
-// store to status would delay the post that follows. An all-reduce of 8 bytes took 381 ns with
-// lines, wakeup and status on one page, and about 270 ns with separate pages.
+// Lines, wakeup and status are on separate pages, because peers poll lines and wakeup and prefetch
+// neighbouring cache lines, though never across pages. An all-reduce of 8 bytes took 381 ns with
+// all on one page, and about 270 ns with separate pages.
 //
-// wakeup comes first because of Go's nil check: before the code accesses a field that is a page
-// away, it loads the first word of the struct. The cache line of that word must not be one that
-// peers poll.
+// wakeup comes first, because Go's nil check loads the first word of the struct before a field that
+// is a page away. Peers must not poll that cache line.
 type block struct {
 	wakeup wakeup
 	_      [pageBytes - lineStride]byte
@@ -126,7 +116,7 @@ type block struct {
 	_      [pageBytes - 2*lineStride]byte
 	status status
 	_      [pageBytes - lineStride]byte
-	// announced holds the announcements for recent tickets. Only planes use it.
+	// announced holds the announcements of a plane for the latest tickets.
 	announced [announcements]announcement
 	_         [pageBytes - announcements*16]byte
 	lanes     [driver.LaneFault][2]slot
@@ -135,7 +125,6 @@ type block struct {
 	values    [driver.MaxValueNames]valueSlot
 }
 
-// blocksBytes returns the size of a group's blocks, rounded up to whole pages.
 func blocksBytes(ranks int) int64 { return pages(int64(ranks) * int64(unsafe.Sizeof(block{}))) }
 
 func pages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }

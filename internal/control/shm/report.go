@@ -10,12 +10,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// On the fault lane, every rank appends its reports to a log, in slots that are never reused,
-// and reads the other ranks' logs at its own pace. A rank therefore need not wait for others
-// before it reports, and a late rank can still read every earlier report. A rank that does not
-// report in time is absent. Ranks may disagree about which ranks are absent.
+// On the fault lane, every rank appends its reports to a log, in slots that are never reused, and
+// reads the other ranks' logs at its own pace. A late rank can still read every report. A rank that
+// does not report in time is absent. Ranks may disagree about which ranks are absent.
 
-// report writes this rank's payload to its log and reads each other rank's next report.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 	if err := x.writeReport(); err != nil {
 		return nil, err
@@ -57,8 +55,7 @@ func (x *exchange) writeReport() error {
 	return nil
 }
 
-// awaitReports waits for the next report from every rank that is not absent. A rank becomes absent
-// if it does not report in time, is lost or has left the group.
+// awaitReports waits for the next report from every rank that is not absent.
 func (x *exchange) awaitReports(ctx context.Context) error {
 	w := &slowWait{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
@@ -73,8 +70,7 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. It first marks ranks whose logs are
-// full as absent, because they cannot report anything more.
+// presentRanks lists the other ranks that are not absent. Ranks whose logs are full become absent.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {

@@ -21,31 +21,27 @@ type steps struct {
 	comparing        bool   // whether the calls of the current collective are compared
 	peerFailedBefore bool   // whether a peer had failed before the collective began
 	step             uint64 // last step posted
-	// balance is this rank's message balance at the time the collective was called, or 0 if
-	// balances are not compared.
+	// balance is this rank's message balance when the collective was called, or 0 if balances are
+	// not compared.
 	balance uint64
-	// postedBalances holds the balances that this rank's two lines contain.
+	// postedBalances holds the balances in this rank's two lines.
 	postedBalances [2]uint64
 }
 
-// Begin makes a collective the current one and prepares its steps. comparing is set if the
-// ranks compare their calls. balance is this rank's message balance at the time of the call
-// (see Counts.Balance), or 0 if balances are not compared.
-//
-// If a peer has already failed, it does not wait for this rank's steps. PeerFailedBefore then
-// returns true, and the collective must not write into memory that the peer may have reused.
+// Begin makes a collective the current one. comparing is set if the ranks compare their calls.
+// balance is this rank's Counts.Balance at the time of the call, or 0 if balances are not compared.
+// If PeerFailedBefore returns true afterwards, the collective must not write into memory that the
+// peer may have reused.
 func (s *steps) Begin(comparing bool, balance uint64) {
 	s.comparing, s.balance = comparing, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
 }
 
-// Comparing reports whether the calls of the current collective are compared.
 func (s *steps) Comparing() bool { return s.comparing }
 
 // Step returns the number of the last step posted.
 func (s *steps) Step() uint64 { return s.step }
 
-// Payload returns the payload of a rank's line in the current step.
 func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step&1].payload
 }
@@ -69,9 +65,8 @@ func (s *steps) addBalance(digest uint64) uint64 {
 	return digest ^ s.balance
 }
 
-// ArriveBriefly waits for the lines of all ranks and reports whether all have arrived. It gives
-// up after briefTime or budget.briefYields yields, because it blocks the caller's thread. If
-// poll is set, it polls before it yields.
+// ArriveBriefly waits for the lines of all ranks and reports whether all have arrived. It gives up
+// soon, because it blocks the caller's thread. If poll is set, it polls before it yields.
 func (s *steps) ArriveBriefly(poll bool) bool {
 	for i, b := range s.ranks.others {
 		if spin.LoadAcquire64(&b.lines[s.step&1].step) < s.step &&
@@ -83,11 +78,9 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine prefetches the line that this rank writes in the next step. The line is still in
-// the peers' caches, but they no longer need it: a rank that has posted the current step has
-// already read the lines of the previous one. The host backend also prefetches its staging
-// buffers. An all-reduce of 8 bytes on 2 ranks took 209 ns without the two prefetches and 171
-// ns with them.
+// prefetchLine prefetches the line that this rank writes in the next step. All ranks have read its
+// last contents. An all-reduce of 8 bytes on 2 ranks took 209 ns without this and the prefetch of
+// staging buffers in the host backend, and 171 ns with both.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
@@ -99,8 +92,7 @@ func (s *steps) arrive(call *driver.Call, ticket uint64) error {
 	return s.ArriveSlowly(call, ticket)
 }
 
-// ArriveSlowly waits until the lines of all ranks have arrived. It returns an error as soon as
-// it knows that a line will never arrive.
+// ArriveSlowly waits until the lines of all ranks have arrived, or until one cannot arrive.
 func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	step := s.step
 	return s.waiter.waitSlowly(context.Background(), &slowWait{
@@ -111,23 +103,22 @@ func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	})
 }
 
-// CallName returns the name of a collective for error messages.
 func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, s.ranks.cfg.Name())
 }
 
-// PeerFailedBefore reports whether a peer had failed before the collective began. Such a peer
-// does not wait for this rank, and may have made a different call.
+// PeerFailedBefore reports whether a peer had failed before the collective began. Such a peer does
+// not wait for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore returns
-// true. It must be called only if CompareStep has found no difference between the ranks' calls.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore returns true.
+// CompareStep must have found no difference between the ranks' calls.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step before any data is written. Every rank sees
-// all lines, so if any two calls differ, every rank finds a call that differs from its own.
+// CompareStep compares the calls of the current step before any data is written. If any two calls
+// differ, every rank gets an error, because every rank sees all lines.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -135,9 +126,8 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail. That is the case if the digest
-// in some line of the current step differs from that of this rank's call, or if this rank's
-// balance is not 0. MayDiffer is small enough for Go to inline.
+// MayDiffer reports whether CompareStep has to compare in detail, because a digest differs from
+// this rank's or its balance is not 0. Go can inline it.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {
@@ -146,9 +136,8 @@ func (s *steps) MayDiffer(digest uint64) bool {
 	return differ != 0
 }
 
-// compareBalances compares the calls and checks that the ranks' balances add up to 0. It is
-// called only if MayDiffer returns true. A digest in a line includes the rank's balance, so it
-// may differ although the calls are the same.
+// compareBalances compares the calls and checks that the ranks' balances add up to 0. The digest in
+// a line includes the balance, so it may differ although the calls are the same.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
 	var sum uint64
@@ -170,8 +159,8 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 }
 
 // awaitBriefly waits until the owner of blocks[0] has posted the current step, and reports whether
-// it has. It gives up after briefTime or budget.briefYields yields. Before each yield, it polls if
-// poll is set and the missing ranks can all be running (see budget.parallel).
+// it has. It gives up after briefTime or budget.briefYields yields. If poll is set and the missing
+// ranks can all be running, it also polls.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

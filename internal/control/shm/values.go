@@ -58,7 +58,6 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// noStep stands in for the word of a rank that has not used the name yet.
 var noStep uint64
 
 // word returns the word in which a rank posts the current step, or noStep if the rank has not used
@@ -86,7 +85,6 @@ func (n *namedValue) find(rank int) {
 	}
 }
 
-// Gather posts this rank's words and collects those of all ranks in one step.
 func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	g := n.g
 	if err := g.BeginUse(); err != nil {
@@ -115,13 +113,13 @@ func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver
 				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
 	}
-	// The next step overwrites the line of the previous step, which all ranks have already read.
+	// All ranks have read the line that the next step overwrites.
 	spin.PrefetchWrite(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
 	return nil
 }
 
-// copyWords copies the words that a rank has posted, and reports whether they are valid. They
-// are valid if the line belongs to this step and name and did not change during the copy.
+// copyWords copies the words that a rank has posted. It reports whether the line belongs to this
+// step and name and did not change during the copy.
 func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].Load().lines[n.step&1]
 	for i := range words {
@@ -131,8 +129,8 @@ func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted the step. It returns an error as soon as it
-// knows that some rank never will. During the wait, this rank's status shows the name.
+// waitSlowly waits until all ranks have posted the step, or until one cannot. Meanwhile, this
+// rank's status shows the name.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())

@@ -16,36 +16,29 @@ import (
 	"symmem/internal/sys"
 )
 
-// budget bounds how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls is the number of polls before the first yield, and morePolls is the number after each
-	// yield. There is a PAUSE between polls, because polling without one slows down the rank that
-	// is about to write the line.
+	// polls is the number of polls before the first yield, and morePolls after each yield. There is
+	// a PAUSE between polls, because polling without one slows down the rank that writes the line.
 	polls, morePolls uint32
-	// parallel is the number of other ranks that can run at the same time as this rank. If more
-	// ranks are missing, at least one of them is waiting for a processor, possibly for this
-	// rank's.
+	// parallel is the number of other ranks that can run at the same time as this rank. If more are
+	// missing, one of them may be waiting for this rank's processor.
 	parallel int
-	// yields is the maximum number of yields before the first sleep. briefYields is the maximum
-	// number of yields on the caller's thread. After these, or after briefTime, the caller's
-	// thread leaves the work to the stream's worker.
+	// yields is the maximum number of yields before the first sleep, and briefYields the maximum on
+	// the caller's thread.
 	yields, briefYields int
 }
 
 const (
-	// freePolls is budget.polls for a rank that does not share its processor.
 	freePolls = 500
-	// sharedPolls is budget.polls for a rank that shares its processor. This number of polls takes
-	// longer than the transfer of a line from another processor, but less time than a context
-	// switch. With half as many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a tenth
-	// slower.
+	// sharedPolls is budget.polls for a rank that shares its processor. It is longer than the
+	// transfer of a line from another processor, but shorter than a context switch. With half as
+	// many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
-// newBudget returns a budget that lets ranks spin for a long time if each has its own
-// processor. If there are more ranks than processors, the awaited rank may be waiting for this
-// rank's processor, and spinning only delays it. In a C program, an all-reduce of 64 KiB by 4
-// ranks on 2 processors was 17 times slower with 2,000 pauses than with 20.
+// newBudget lets ranks spin for long only if each has its own processor. Otherwise, the awaited
+// rank may be waiting for this rank's processor. In a C program, an all-reduce of 64 KiB by 4 ranks
+// on 2 processors was 17 times slower with 2,000 pauses than with 20.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -60,35 +53,31 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields. On a busy processor, where yields
-	// take long, it also checks them after every fewYieldsPerCheck yields if checkInterval has
-	// passed since the last check.
+	// A wait checks the peers after every yieldsPerCheck yields. It also checks them after every
+	// fewYieldsPerCheck yields if checkInterval has passed, for busy processors where yields take
+	// long.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
 	// briefTime bounds a wait on a caller's thread, because such a wait does not check the peers.
-	// It reaches this bound only on a busy machine, where each yield may take long.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns
-// true. If not, it ends when a word of every awaited rank has reached want.
+// slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns true.
+// If not, it ends when a word of every awaited rank has reached want.
 type slowWait struct {
 	// word returns the word in a rank's block. wordOf, if set, replaces it.
-	word   func(*block) *uint64
-	wordOf func(rank int) *uint64
-	want   uint64
-	ready  func() bool
-	// awaited lists the awaited group ranks.
+	word    func(*block) *uint64
+	wordOf  func(rank int) *uint64
+	want    uint64
+	ready   func() bool
 	awaited []int
-	// doing describes the wait for error messages.
-	doing func() string
-	// collective is the ticket of the waiting collective, or 0. Peers use collective and exchange
-	// to detect ranks that wait for each other.
+	doing   func() string
+	// collective is the ticket of the waiting collective, or 0.
 	collective uint64
 	operation  driver.Operation
 	exchange   bool // whether this is a wait on the control lane
 	ordered    bool // whether this rank launches no collective during the wait
-	// begin is the time at which the wait was published, on the machine's monotonic clock.
+	// begin is when the wait was published, on the machine's monotonic clock.
 	begin   uint64
 	timeout time.Duration
 	// ignoreFaults is set if the wait continues after faults. work is set if the wait is for work
@@ -96,7 +85,7 @@ type slowWait struct {
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
-	// states holds the result of rankStates, and late holds the result of missing.
+	// states and late hold the results of rankStates and missing.
 	states []control.RankState
 	late   []int
 }
@@ -114,8 +103,7 @@ type waiter struct {
 	list []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
-// waitSlowly performs the slow part of a wait, in which this rank first yields and then sleeps.
-// It regularly calls checkWait.
+// waitSlowly first yields and then sleeps until w is over. It regularly calls checkWait.
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
@@ -152,12 +140,10 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	}
 }
 
-// wakePoller makes another thread of this process look for work or, if there is none, poll the
-// network. The calling thread may have been the one that polled, and is about to sleep on a
-// futex. Go's runtime takes up to 10 ms to notice that no thread polls, and peers would wait
-// that long for the descriptors that this rank exports. With wakePoller, registering 1,000
-// segments on 2 ranks takes 0.2 s instead of 5 to 8 s. Waits of collectives do not call
-// wakePoller, because collectives need no descriptors.
+// wakePoller makes another thread of this process poll the network, because the calling thread,
+// which may have done so, is about to sleep on a futex. Otherwise Go's runtime takes up to 10 ms to
+// notice, while peers wait for descriptors that this rank exports. With wakePoller, registering
+// 1,000 segments on 2 ranks takes 0.2 s instead of 5 to 8 s.
 func wakePoller() { go func() {}() }
 
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
@@ -175,7 +161,6 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	}
 }
 
-// unpublishWait removes the wait from the status, but keeps this rank's other waits.
 func (ws *waiter) unpublishWait(w *slowWait) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -234,8 +219,8 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	return ranks
 }
 
-// sleep sleeps on this rank's futex for at most one interval, which is longer in later rounds.
-// It returns immediately if the wait is over.
+// sleep sleeps on this rank's futex for at most one interval, which is longer in later rounds. It
+// returns immediately if the wait is over.
 func (ws *waiter) sleep(w *slowWait, round int) {
 	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
 	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
@@ -247,7 +232,6 @@ func (ws *waiter) sleep(w *slowWait, round int) {
 	sys.FutexWait(&ws.ranks.me.wakeup.word, word, interval)
 }
 
-// checkWait warns of late ranks, and returns the reason why the wait must fail, or nil.
 func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	if w.why != nil {
 		if err := w.why(); err != nil {
@@ -304,10 +288,9 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns the current state of every rank. The result is valid until the next call
-// with the same wait. If a rank fails while rankStates reads the states, the failure may have
-// ended calls of other ranks, which would appear to be in no call. rankStates then reads the
-// states again. The number of readings is bounded, because each rank can fail only once.
+// rankStates returns the state of every rank, valid until the next call with the same wait. A rank
+// that fails during the reading may have ended calls of other ranks, which would appear to be in no
+// call. The states are then read again. Each rank fails only once, which bounds the loop.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -352,8 +335,8 @@ func (ws *waiter) readStates(w *slowWait) {
 	}
 }
 
-// read copies a rank's status into s. It reads the counts last, because they may show that the
-// wait in the other fields is already over.
+// read copies a rank's status. It reads the counts last, because they may show that the wait in the
+// other fields is already over.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -364,29 +347,26 @@ func (b *status) read(s *control.RankState) {
 	s.Submitted = spin.LoadAcquire64(&b.submitted)
 }
 
-// peerFault returns an error about the peers that have failed, of which there must be at least one.
+// peerFault returns an error about the peers that have failed. There must be at least one.
 func (ws *waiter) peerFault(doing func() string) error {
 	return control.NonNilPeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
 }
 
 // MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv, and Peer is the other rank or AnySource. Both are published in
-	// this rank's status.
+	// Operation is Send or Recv, and Peer is the other rank or AnySource.
 	Operation driver.Operation
 	Peer      int
-	// Ready reports whether the wait is over.
-	Ready func() bool
+	Ready     func() bool
 	// From lists the awaited group ranks.
 	From []int
-	// InCall describes the wait for error messages.
+	// CallText describes the wait for error messages.
 	CallText func() string
 	// Why, if set, returns the reason why the awaited event will not happen, or nil.
 	Why func() error
 }
 
-// AwaitMessage performs the slow part of a wait for a message. The caller must have called
-// BeginUse.
+// AwaitMessage waits slowly for a message. The caller must have called BeginUse.
 func (ws *waiter) AwaitMessage(w MessageWait) error {
 	b, word := &ws.ranks.me.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())
@@ -397,8 +377,8 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	})
 }
 
-// messageWait encodes a wait for a message in one word of the status: the operation in the
-// upper half, and the peer's group rank plus 2 (1 for AnySource) in the lower half.
+// messageWait encodes a wait for a message in one word: the operation in the upper half, and the
+// peer's group rank plus 2 (1 for AnySource) in the lower half.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 func (b *status) describeMessage(ranks []int) string {
@@ -418,14 +398,13 @@ func (b *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region until it reaches want, and reports whether it has.
-// PollSoon gives up after a few yields, because it blocks the caller's thread.
+// PollSoon polls a word of the region until it reaches want, and reports whether it has. It gives
+// up after a few yields, because it blocks the caller's thread.
 func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// pollFor polls a word of the region until it reaches want, with at most the given number of yields
-// and for at most briefTime. It reports whether the word has reached want.
+// pollFor is like PollSoon, with at most the given number of yields and briefTime.
 func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
@@ -450,6 +429,5 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 }
 
 // messageYields bounds how often a caller's thread yields while it waits for a message. It is
-// small, because the peer may be waiting for a Send that the program calls only after this
-// Recv.
+// small, because the peer may be waiting for a Send that the program calls only after this Recv.
 const messageYields = 4
