@@ -9,8 +9,7 @@ import (
 // while the entry is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is the number of latest tickets for which a rank keeps announcements, a power of
-// two.
+// announcements is the number of entries that a rank keeps, a power of two.
 const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)
@@ -42,7 +41,7 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	return ranks
 }
 
-// Submitted reports whether all ranks have submitted a ticket. On a closed plane it returns true.
+// On a closed plane, Submitted returns true.
 func (p *plane) Submitted(ticket uint64) bool {
 	if p.BeginUse() != nil {
 		return true

@@ -12,7 +12,7 @@ import (
 // counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is the sum of message.Weight over all messages sent, minus the sum over all Recvs
+	// balance is the sum of message.Weight over the messages sent, minus the sum over the Recvs
 	// called. It is 0 in groups that are not strict.
 	balance atomic.Uint64
 

@@ -1,32 +1,27 @@
 // Package shm implements control.Plane over shared memory, for ranks on one machine.
 //
 // A Machine finds the other ranks on the machine, and a Group connects the ranks of a group.
-// Machine.Join returns a plane, which is a Group that transfers no data. Package driver/host
-// transfers data through a Group.
+// Machine.Join returns a plane, which is a Group that transfers no data.
 //
 // # How ranks signal each other
 //
 // A group shares one control region, in which every rank owns a few cache lines. Collectives
 // advance in steps. In step n, every rank posts a line (step number, digest of its call, up to 48
 // bytes of payload) and waits for the other ranks' lines of step n. Each rank alternates between
-// two lines: when all ranks have posted step n-1, no rank still reads a line of step n-2. One step
-// is a barrier, compares calls and, for small messages, transfers the data.
+// two lines: when all ranks have posted step n-1, no rank still reads a line of step n-2.
 //
 // Waits first spin briefly, then yield, and then sleep on a futex. Before it sleeps, a thread sets
 // a flag (wakeup.sleeping), which the other ranks read after each post. If a rank posts while the
 // flag is being set, the wake-up may be lost, and the thread sleeps until its sleep times out. In
 // return, a post needs no full memory fence. Every slow wait also checks for processes that have
-// exited (through pidfds), for peers that have failed, and for its timeout. Each rank publishes in
-// its status what it waits for and how many collectives it has submitted, and control.Judge draws
-// conclusions from that.
+// exited (through pidfds), for peers that have failed, and for its timeout.
 //
 // # Trust
 //
-// Descriptors are sent over a private Unix socket (package handoff) to ranks that have the world's
-// token, which rank 0 puts into the store. Such a process can write to all of a group's region, so
-// ranks trust each other with their memory. This package checks only values that could make this
-// process access invalid memory: the sizes of mapped files, and the sizes that ranks announce on
-// lanes.
+// Ranks that have the world's token, which rank 0 puts into the store, get descriptors over a
+// private Unix socket (package handoff). They can write to all of a group's region, so ranks trust
+// each other with their memory. This package checks only values that could make this process access
+// invalid memory: the sizes of mapped files, and the sizes that ranks announce on lanes.
 //
 // # Lock order
 //

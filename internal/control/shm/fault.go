@@ -2,20 +2,16 @@ package shm
 
 import "sync/atomic"
 
-// fault records whether and why a group has failed.
 type fault struct {
 	set   atomic.Bool
 	done  chan struct{} // closed after cause is written
 	cause error
 }
 
-// Failed returns a channel that is closed when the group fails.
 func (f *fault) Failed() <-chan struct{} { return f.done }
 
-// HasFailed reports whether the group has failed.
 func (f *fault) HasFailed() bool { return f.set.Load() }
 
-// Cause returns the first fault, or nil.
 func (f *fault) Cause() error {
 	if !f.set.Load() {
 		return nil

@@ -22,7 +22,7 @@ import (
 // end, and only exchanges on the fault lane still work.
 //
 // The caller runs collectives one at a time, in the order of their tickets, which are sequence
-// numbers. Only the current collective performs steps.
+// numbers.
 type Group struct {
 	// These fields come first, so that Ticket uses few cache lines.
 
@@ -128,7 +128,7 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// Fail returns err as a fault of the group. The first fault is recorded, and notifies the peers.
+// Fail returns err as a fault of the group. The first fault is recorded and wakes the peers.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -137,7 +137,6 @@ func (g *Group) Fail(err error) error {
 	return g.fail(err)
 }
 
-// fail implements Fail. The caller must have called BeginUse.
 func (g *Group) fail(err error) error {
 	err = g.cfg.Fault(err)
 	if g.fault.record(err) {

@@ -15,8 +15,8 @@ type observation struct {
 }
 
 // observe describes all slow waits. It holds ws.mu while it calls their functions, because the
-// waiting goroutine may change what they read once it has removed the wait from the list. Only the
-// waiting goroutine may call ready, so all ranks awaited by such a wait are reported as missing.
+// waiting goroutine may change what they read once it has removed the wait from the list. Only that
+// goroutine may call ready, so observe counts all awaited ranks as missing instead.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -16,15 +16,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// joinState is the state of one call of Join.
 type joinState struct {
-	g     *Group
-	begin time.Time
-	list  control.JoinList
-	// cancel makes Join fail with a lost rank.
+	g      *Group
+	begin  time.Time
+	list   control.JoinList
 	cancel context.CancelCauseFunc
-	// awaited is the world rank that Join waits for, or -1. exchanging is set during the group's
-	// first exchange, which waits for all ranks.
+	// awaited is the world rank that Join waits for, or -1. exchanging is set during the first
+	// exchange, which waits for all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
@@ -107,8 +105,8 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually, group rank
-// 0 timed out a little earlier than this rank because of a third rank, which is then named.
+// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually it timed
+// out a little earlier than this rank because of a third rank, which is then named.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -121,7 +119,6 @@ func (j *joinState) explainWithdrawn(err error) error {
 	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks. Join fails if a connected rank's process exits.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {

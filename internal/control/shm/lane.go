@@ -87,7 +87,6 @@ func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// post begins the next step by posting the chunk of this rank's payload at the given offset.
 func (x *exchange) post(offset int) error {
 	if x.g.peerFailed() {
 		return x.g.peerFault(x.doing)

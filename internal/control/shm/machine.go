@@ -18,7 +18,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine connects this rank to the other ranks on its machine. The ranks find each other through a
+// Machine connects this rank to the other ranks on its machine. They find each other through a
 // store, watch each other's processes and send descriptors to each other.
 type Machine struct {
 	cfg driver.Config
@@ -74,8 +74,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID identifies the boot of the machine, the network namespace and the PID namespace. Ranks
-// with the same ID can send descriptors to each other and watch each other's processes.
+// machineID identifies the boot, the network namespace and the PID namespace. Ranks with the same
+// ID can send descriptors to each other and watch each other's processes.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -100,7 +100,6 @@ func whyNotShared(ours, theirs string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
-// peerOf returns the connection to another rank. The first call opens it.
 func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
@@ -164,7 +163,6 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// withDefaultTimeout bounds ctx by the world's timeout if ctx has no deadline.
 func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return control.WithDefaultTimeout(ctx, m.cfg.Timeout)
 }

@@ -22,7 +22,6 @@ func (p *plane) Count(call *driver.Call) control.Message {
 	return control.Message{After: after, Number: p.CountMessage(call, after, after)}
 }
 
-// DiagnoseMessage performs the checks of AwaitMessage once.
 func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) error {
 	if p.BeginUse() != nil {
 		return nil

@@ -18,8 +18,7 @@ import (
 // peer is a connection to another rank on this machine, and watches that rank's process.
 type peer struct {
 	*handoff.Peer
-	rank int
-	// When the process exits, lost is set and exited is closed.
+	rank   int
 	lost   atomic.Bool
 	exited chan struct{}
 
@@ -58,8 +57,7 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process exits, unless ctx is done first. The call is made
-// immediately if the process has exited, and otherwise on another goroutine.
+// onEnd calls a function when the process exits, unless ctx is done first.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()
@@ -82,8 +80,8 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost returns a RankLostError if err means that the other end closed the connection, as
-// happens when a process exits. It returns other errors unchanged.
+// asRankLost returns a RankLostError if err means that the other end closed the connection. It
+// returns other errors unchanged.
 func asRankLost(rank int, doing string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

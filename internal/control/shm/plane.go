@@ -24,8 +24,7 @@ type plane struct {
 	// checked is the value of the counters at the latest check that found no failed peer; guarded
 	// by Mu.
 	checked eventCounters
-	// lastTicket is the last ticket submitted by every peer that had left the group by then;
-	// guarded by Mu.
+	// lastTicket is the last ticket submitted by every peer that had left by then; guarded by Mu.
 	lastTicket uint64
 }
 
@@ -42,8 +41,7 @@ const (
 	spinBudget = 50 * time.Microsecond
 	// yieldTime bounds how long Await then polls and yields, before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
-	// These bound each sleep of Await. Completed work does not wake Await, so it may return up to
-	// one sleep late.
+	// Completed work does not wake Await, so it may return up to one sleep late.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
@@ -59,9 +57,8 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 	return p, nil
 }
 
-// SameMachine reports whether the given world ranks can call Join, because they are on this machine
-// and in the same container. It waits until they have opened their Machines, and returns the same
-// result on all of them.
+// SameMachine reports whether the given world ranks can call Join. It waits until they have opened
+// their Machines, and returns the same result on all of them.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -209,7 +206,6 @@ func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	}
 }
 
-// sleepBriefly sleeps on this rank's futex. A fault of any rank wakes it.
 func (p *plane) sleepBriefly(naps int) {
 	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
@@ -217,11 +213,9 @@ func (p *plane) sleepBriefly(naps int) {
 	}
 }
 
-// slowWaits holds slowWaits for reuse, so that Await does not allocate.
 var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
-// newSlowWait returns a slowWait for w, in which ranks that have not submitted w.Ticket are
-// missing. The caller must free it with freeSlowWait.
+// newSlowWait returns a slowWait for w, which the caller must free with freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	n := slowWaits.Get().(*slowWait)
 	*n = slowWait{
@@ -240,7 +234,7 @@ func freeSlowWait(n *slowWait) {
 }
 
 // verdict warns of late ranks, and returns an error if the wait may never end. failedFor is the
-// time since a peer's failure was detected, or negative.
+// time since a peer's failure was noticed, or negative.
 func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()

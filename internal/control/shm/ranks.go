@@ -9,7 +9,6 @@ import (
 )
 
 // ranks holds the blocks of a group's ranks in the control region and the connections to the ranks.
-// Group.Join sets the fields.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
@@ -18,21 +17,20 @@ type ranks struct {
 	cfg    *driver.GroupConfig
 }
 
-// Size returns the number of ranks of the group.
 func (r *ranks) Size() int { return len(r.blocks) }
 
 // lostPeers lists the group ranks whose processes exited before the ranks left the group.
 func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
 
-// wakeAll wakes all ranks, including this rank's own threads. It increments the futex word of every
-// rank, even if none sleeps on it: a plane infers from an unchanged word that no peer has failed.
+// wakeAll wakes all ranks, including this one. It increments every futex word, even if none sleeps
+// on it: a plane infers from an unchanged word that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
 	}
 }
 
-// peerFailed reports whether a peer has failed. It waits for no step that this rank posts
+// peerFailed reports whether a peer has failed. That peer waits for no step that this rank posts
 // afterwards, but may have completed earlier ones.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.others {
@@ -53,24 +51,21 @@ func (r *ranks) wakeSleepers() {
 	}
 }
 
-// Wake wakes the sleeping threads of a rank, which may be this one.
 func (r *ranks) Wake(rank int) {
 	if r.Asleep(rank) {
 		r.blocks[rank].wakeup.wake()
 	}
 }
 
-// TicketsOf returns the number of tickets that a rank of the group has published.
+// TicketsOf returns the number of tickets that a group rank has published.
 func (r *ranks) TicketsOf(rank int) uint64 {
 	return spin.LoadAcquire64(&r.blocks[rank].status.submitted)
 }
 
-// HasLeft reports whether a rank has left the group.
 func (r *ranks) HasLeft(rank int) bool {
 	return spin.LoadAcquire64(&r.blocks[rank].status.closed) != 0
 }
 
-// Others lists the other ranks of the group.
 func (r *ranks) Others() []int {
 	var ranks []int
 	for rank := range r.blocks {
@@ -81,10 +76,8 @@ func (r *ranks) Others() []int {
 	return ranks
 }
 
-// Present lists the other ranks that have not left the group.
 func (r *ranks) Present() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
 
-// Asleep reports whether any thread of a rank is asleep in a wait.
 func (r *ranks) Asleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
 }

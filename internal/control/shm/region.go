@@ -10,18 +10,16 @@ import (
 )
 
 // A group's control region is one shared file with a block for every rank, followed by a backend's
-// data. Only the owner of a block writes to it, with two exceptions: other ranks increment the
-// futex word to wake the owner, and any rank may set the first block's decider. Lines are 128 bytes
-// apart, because processors fetch cache lines in pairs.
+// data. Only the owner of a block writes to it, except that other ranks increment the futex word,
+// and that any rank may set the first block's decider. Lines are 128 bytes apart, because
+// processors fetch cache lines in pairs.
 const (
 	lineStride = 128
 	MaxRanks   = 64
-	// pageBytes is the size of the smallest page.
-	pageBytes = 4096
+	pageBytes  = 4096
 	// chunkBytes is the number of bytes that a lane transfers in one step.
 	chunkBytes = 8 << 10
-	// faultSlots is the number of slots in a rank's fault log: enough for the largest payload and a
-	// hundred small ones.
+	// A rank's fault log has room for the largest payload and a hundred small ones.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
@@ -51,8 +49,7 @@ func (w *wakeup) wake() {
 	sys.FutexWake(&w.word)
 }
 
-// status publishes what a rank is doing. All fields except submitted are written only by slow
-// waits.
+// status publishes what a rank is doing. Only slow waits write it, except submitted.
 type status struct {
 	// submitted is the number of collectives that the rank has launched.
 	submitted uint64
@@ -63,8 +60,7 @@ type status struct {
 	exchanges, inExchange uint64
 	operation             uint64
 	// since is when the wait began, in nanoseconds of the machine's monotonic clock.
-	since uint64
-	// closed is 1 once the rank has left the group.
+	since  uint64
 	closed uint64
 	// message encodes the message that the rank waits for (see messageWait), or is 0.
 	message, messageSince uint64
@@ -74,8 +70,7 @@ type status struct {
 }
 
 // valueSlot holds a rank's values under one name (for Group.Agree and related calls). A rank
-// alternates between its two lines, as in collectives. Each rank allocates slots as it first uses
-// names, and other ranks search for the name.
+// alternates between its two lines, as in collectives.
 type valueSlot struct {
 	lines [2]line
 	// size is the length of name, or 0 until name has been written.
@@ -92,7 +87,7 @@ type slot struct {
 }
 
 // decision is a rank's proposal for the cause of the group's failure. Only that rank writes size
-// and data, once. The group has decided when decider in the first block is not 0.
+// and data, once.
 type decision struct {
 	decider uint32 // 1 plus the group rank that has decided; first block only
 	size    uint64
@@ -103,20 +98,19 @@ type decision struct {
 
 // block is one rank's part of the control region.
 //
-// Lines, wakeup and status are on separate pages, because peers poll lines and wakeup and prefetch
-// neighbouring cache lines, though never across pages. An all-reduce of 8 bytes took 381 ns with
+// Lines, wakeup and status are on separate pages, because peers poll lines and wakeup, and
+// processors prefetch neighbouring cache lines of a page. An all-reduce of 8 bytes took 381 ns with
 // all on one page, and about 270 ns with separate pages.
 //
 // wakeup comes first, because Go's nil check loads the first word of the struct before a field that
 // is a page away. Peers must not poll that cache line.
 type block struct {
-	wakeup wakeup
-	_      [pageBytes - lineStride]byte
-	lines  [2]line
-	_      [pageBytes - 2*lineStride]byte
-	status status
-	_      [pageBytes - lineStride]byte
-	// announced holds the announcements of a plane for the latest tickets.
+	wakeup    wakeup
+	_         [pageBytes - lineStride]byte
+	lines     [2]line
+	_         [pageBytes - 2*lineStride]byte
+	status    status
+	_         [pageBytes - lineStride]byte
 	announced [announcements]announcement
 	_         [pageBytes - announcements*16]byte
 	lanes     [driver.LaneFault][2]slot

@@ -11,8 +11,8 @@ import (
 )
 
 // On the fault lane, every rank appends its reports to a log, in slots that are never reused, and
-// reads the other ranks' logs at its own pace. A late rank can still read every report. A rank that
-// does not report in time is absent. Ranks may disagree about which ranks are absent.
+// reads the other ranks' logs at its own pace. A rank that does not report in time is absent. Ranks
+// may disagree about which ranks are absent.
 
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 	if err := x.writeReport(); err != nil {
@@ -55,7 +55,6 @@ func (x *exchange) writeReport() error {
 	return nil
 }
 
-// awaitReports waits for the next report from every rank that is not absent.
 func (x *exchange) awaitReports(ctx context.Context) error {
 	w := &slowWait{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
@@ -84,7 +83,7 @@ func (x *exchange) presentRanks() []int {
 	return ranks
 }
 
-// markAbsent marks ranks as absent after a wait for them has failed, and reports whether the
+// markAbsent marks ranks as absent after a wait for them has failed. It reports whether the
 // exchange can continue without them.
 func (x *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError

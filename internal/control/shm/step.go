@@ -11,8 +11,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// steps performs the steps of the current collective. In a step, every rank posts a line and waits
-// for the lines of the other ranks.
+// steps performs the steps of the current collective (see the package comment).
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
@@ -23,15 +22,13 @@ type steps struct {
 	step             uint64 // last step posted
 	// balance is this rank's message balance when the collective was called, or 0 if balances are
 	// not compared.
-	balance uint64
-	// postedBalances holds the balances in this rank's two lines.
+	balance        uint64
 	postedBalances [2]uint64
 }
 
-// Begin makes a collective the current one. comparing is set if the ranks compare their calls.
-// balance is this rank's Counts.Balance at the time of the call, or 0 if balances are not compared.
-// If PeerFailedBefore returns true afterwards, the collective must not write into memory that the
-// peer may have reused.
+// Begin makes a collective the current one. balance is Counts.Balance at the time of the call, or 0
+// if balances are not compared. If PeerFailedBefore returns true afterwards, the collective must
+// not write into memory that the peer may have reused.
 func (s *steps) Begin(comparing bool, balance uint64) {
 	s.comparing, s.balance = comparing, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
@@ -39,7 +36,6 @@ func (s *steps) Begin(comparing bool, balance uint64) {
 
 func (s *steps) Comparing() bool { return s.comparing }
 
-// Step returns the number of the last step posted.
 func (s *steps) Step() uint64 { return s.step }
 
 func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
@@ -78,9 +74,8 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine prefetches the line that this rank writes in the next step. All ranks have read its
-// last contents. An all-reduce of 8 bytes on 2 ranks took 209 ns without this and the prefetch of
-// staging buffers in the host backend, and 171 ns with both.
+// prefetchLine prefetches the line that this rank writes in the next step. An all-reduce of 8 bytes
+// on 2 ranks took 209 ns without this and the prefetch in the host backend, and 171 ns with both.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
@@ -111,14 +106,13 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 // not wait for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore returns true.
-// CompareStep must have found no difference between the ranks' calls.
+// PeerFailedBeforeError returns the error in that case. Call CompareStep first.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls of the current step before any data is written. If any two calls
-// differ, every rank gets an error, because every rank sees all lines.
+// CompareStep compares the calls of the current step before any data is written. Every rank sees
+// all lines, so if any two calls differ, every rank gets an error.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.MayDiffer(call.Digest) || !s.comparing {
 		return nil
@@ -126,8 +120,7 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail, because a digest differs from
-// this rank's or its balance is not 0. Go can inline it.
+// MayDiffer reports whether CompareStep has to compare in detail. Go can inline it.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {
@@ -158,9 +151,8 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits until the owner of blocks[0] has posted the current step, and reports whether
-// it has. It gives up after briefTime or budget.briefYields yields. If poll is set and the missing
-// ranks can all be running, it also polls.
+// awaitBriefly waits briefly until the owner of blocks[0] has posted the current step, and reports
+// whether it has. If poll is set and the missing ranks can all be running, it also polls.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

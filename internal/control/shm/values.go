@@ -25,13 +25,11 @@ type namedValue struct {
 	number  int    // number of this rank's slot
 	step    uint64 // last step posted
 	me      *valueSlot
-	// peers holds the other ranks' slots for this name, by group rank. Each is nil until it is
-	// found.
+	// peers holds the other ranks' slots for this name, by group rank. Each is nil until found.
 	peers  []atomic.Pointer[valueSlot]
 	others []int
 }
 
-// newNamedValue allocates this rank's next slot for a name. The caller must hold g.Mu.
 func newNamedValue(g *Group, name string, ordered bool) *namedValue {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
@@ -45,7 +43,6 @@ func newNamedValue(g *Group, name string, ordered bool) *namedValue {
 	return n
 }
 
-// text returns a slot's name, or "" if the name is invalid.
 func (s *valueSlot) text() string {
 	size := spin.LoadAcquire64(&s.size)
 	if size > driver.MaxValueName {
@@ -129,8 +126,6 @@ func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted the step, or until one cannot. Meanwhile, this
-// rank's status shows the name.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())

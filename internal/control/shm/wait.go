@@ -30,9 +30,9 @@ type budget struct {
 
 const (
 	freePolls = 500
-	// sharedPolls is budget.polls for a rank that shares its processor. It is longer than the
-	// transfer of a line from another processor, but shorter than a context switch. With half as
-	// many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a tenth slower.
+	// sharedPolls is for a rank that shares its processor. It is longer than the transfer of a line
+	// from another processor, but shorter than a context switch. With half as many, an all-reduce
+	// of 8 bytes by 4 ranks on 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
@@ -53,17 +53,16 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields. It also checks them after every
-	// fewYieldsPerCheck yields if checkInterval has passed, for busy processors where yields take
-	// long.
+	// A wait checks the peers after every yieldsPerCheck yields, or after every fewYieldsPerCheck
+	// if checkInterval has passed, for busy processors where yields take long.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
 	// briefTime bounds a wait on a caller's thread, because such a wait does not check the peers.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns true.
-// If not, it ends when a word of every awaited rank has reached want.
+// slowWait describes a wait that may sleep. It ends when ready, if set, returns true, or else when
+// a word of every awaited rank has reached want.
 type slowWait struct {
 	// word returns the word in a rank's block. wordOf, if set, replaces it.
 	word    func(*block) *uint64
@@ -80,12 +79,11 @@ type slowWait struct {
 	// begin is when the wait was published, on the machine's monotonic clock.
 	begin   uint64
 	timeout time.Duration
-	// ignoreFaults is set if the wait continues after faults. work is set if the wait is for work
-	// that this rank has launched on a plane.
+	// ignoreFaults is set if the wait continues after faults. work is set if it is for work that
+	// this rank has launched on a plane.
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
-	why func() error
-	// states and late hold the results of rankStates and missing.
+	why    func() error
 	states []control.RankState
 	late   []int
 }
@@ -140,10 +138,10 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	}
 }
 
-// wakePoller makes another thread of this process poll the network, because the calling thread,
-// which may have done so, is about to sleep on a futex. Otherwise Go's runtime takes up to 10 ms to
-// notice, while peers wait for descriptors that this rank exports. With wakePoller, registering
-// 1,000 segments on 2 ranks takes 0.2 s instead of 5 to 8 s.
+// wakePoller makes another thread of this process poll the network, because the calling thread may
+// have done so and is about to sleep. Otherwise Go's runtime takes up to 10 ms to notice, while
+// peers wait for descriptors from this rank. With wakePoller, registering 1,000 segments on 2 ranks
+// takes 0.2 s instead of 5 to 8 s.
 func wakePoller() { go func() {}() }
 
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
@@ -219,8 +217,7 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	return ranks
 }
 
-// sleep sleeps on this rank's futex for at most one interval, which is longer in later rounds. It
-// returns immediately if the wait is over.
+// sleep sleeps on this rank's futex until it is woken or an interval has passed.
 func (ws *waiter) sleep(w *slowWait, round int) {
 	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
 	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
@@ -274,7 +271,6 @@ func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	return q
 }
 
-// warn warns of late ranks unless another wait of this rank has just done so.
 func (ws *waiter) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
@@ -288,9 +284,9 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns the state of every rank, valid until the next call with the same wait. A rank
-// that fails during the reading may have ended calls of other ranks, which would appear to be in no
-// call. The states are then read again. Each rank fails only once, which bounds the loop.
+// rankStates returns the state of every rank, valid until the next call with the same wait. If a
+// rank fails meanwhile, it reads the states again, because the failure may have ended calls of
+// other ranks. Each rank fails only once, which bounds the loop.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -354,15 +350,12 @@ func (ws *waiter) peerFault(doing func() string) error {
 
 // MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv, and Peer is the other rank or AnySource.
 	Operation driver.Operation
 	Peer      int
 	Ready     func() bool
-	// From lists the awaited group ranks.
-	From []int
-	// CallText describes the wait for error messages.
-	CallText func() string
-	// Why, if set, returns the reason why the awaited event will not happen, or nil.
+	From      []int
+	CallText  func() string
+	// Why, if set, returns the reason why the message will not arrive, or nil.
 	Why func() error
 }
 
@@ -428,6 +421,6 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	return false
 }
 
-// messageYields bounds how often a caller's thread yields while it waits for a message. It is
-// small, because the peer may be waiting for a Send that the program calls only after this Recv.
+// messageYields is small, because the peer may be waiting for a Send that the program calls only
+// after this Recv.
 const messageYields = 4
