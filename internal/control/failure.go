@@ -24,11 +24,11 @@ func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
 	}
-	c := failureReport{Why: err.Error()}
+	report := failureReport{Why: err.Error()}
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
-		c.Lost, c.Machines = lost.Ranks, lost.Machines
+		report.Lost, report.Machines = lost.Ranks, lost.Machines
 	}
-	encoded, _ := json.Marshal(c) // cannot fail, because the report holds only strings and numbers
+	encoded, _ := json.Marshal(report) // cannot fail, because the report holds only strings and numbers
 	return encoded
 }
 

@@ -232,23 +232,23 @@ func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 
 // Activity describes what the other ranks of a group are doing, by world rank.
 func Activity(group driver.GroupConfig, states []RankState) map[int]string {
-	q := WaitStatus{Group: group}
-	return q.activity(states, q.ranksWhere(states, func(*RankState) bool { return true }))
+	w := WaitStatus{Group: group}
+	return w.activity(states, w.ranksWhere(states, func(*RankState) bool { return true }))
 }
 
 // PeerFailure returns a RankLostError, PeerError or DeadlockError about peers that were lost,
 // failed or left.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
-	q := WaitStatus{Group: group}
-	if lost := q.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
+	w := WaitStatus{Group: group}
+	if lost := w.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
 		return lostError(group, lost, doing)
 	}
 	if err := PeerFault(group, states, func() string { return doing }); err != nil {
 		return err
 	}
-	if left := q.ranksWhere(states, func(r *RankState) bool { return r.Left }); len(left) > 0 {
+	if left := w.ranksWhere(states, func(r *RankState) bool { return r.Left }); len(left) > 0 {
 		return &driver.DeadlockError{
-			InCall: doing, Activity: q.activity(states, left), Members: group.Ranks,
+			InCall: doing, Activity: w.activity(states, left), Members: group.Ranks,
 		}
 	}
 	return &driver.PeerError{InCall: doing, Members: group.Ranks}
@@ -264,9 +264,9 @@ func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankL
 // Departed returns the world ranks that are lost, and those that have left the group or exited
 // after an abort.
 func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
-	q := WaitStatus{Group: group}
-	lost = q.ranksWhere(states, (*RankState).isLost)
-	left = q.ranksWhere(states, func(r *RankState) bool { return (r.Left || r.Lost) && !r.isLost() })
+	w := WaitStatus{Group: group}
+	lost = w.ranksWhere(states, (*RankState).isLost)
+	left = w.ranksWhere(states, func(r *RankState) bool { return (r.Left || r.Lost) && !r.isLost() })
 	return group.World(lost), group.World(left)
 }
 

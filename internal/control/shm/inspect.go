@@ -35,12 +35,12 @@ func (ws *waiter) inspect() driver.Inspection {
 		Activity: control.Activity(*ws.ranks.cfg, ws.rankStates(&slowWait{})),
 	}
 	for _, w := range ws.observe() {
-		q := control.WaitStatus{
+		status := control.WaitStatus{
 			Group: *ws.ranks.cfg, CallText: func() string { return w.doing },
 			Waited: time.Duration(sys.Monotonic() - w.begin),
 		}
 		states := ws.rankStates(&slowWait{ready: func() bool { return false }, awaited: w.missing})
-		if late := q.Warning(states); late != nil {
+		if late := status.Warning(states); late != nil {
 			all.Waits = append(all.Waits, *late)
 		}
 	}

@@ -247,8 +247,8 @@ func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) 
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x := exchange{
+	e := exchange{
 		g: j.g, id: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
 	}
-	return x.run(ctx)
+	return e.run(ctx)
 }

@@ -44,14 +44,14 @@ func (g *Group) Exchange(
 	l := &g.lanes[id]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x := exchange{g: g, id: id, lane: l, payload: payload}
+	e := exchange{g: g, id: id, lane: l, payload: payload}
 	if id == driver.LaneFault {
-		return x.report(ctx)
+		return e.report(ctx)
 	}
 	if l.err != nil {
-		return nil, fmt.Errorf("%s after a fault: %w", x.doing(), l.err)
+		return nil, fmt.Errorf("%s after a fault: %w", e.doing(), l.err)
 	}
-	got, err := x.run(ctx)
+	got, err := e.run(ctx)
 	if err != nil && id == driver.LaneControl {
 		err = g.fail(err)
 	}
@@ -71,74 +71,74 @@ type exchange struct {
 	ignoreFaults bool // whether the exchange continues after a peer's fault
 }
 
-func (x *exchange) run(ctx context.Context) ([][]byte, error) {
-	ranks := len(x.g.blocks)
-	x.got, x.totals = make([][]byte, ranks), make([]uint64, ranks)
+func (e *exchange) run(ctx context.Context) ([][]byte, error) {
+	ranks := len(e.g.blocks)
+	e.got, e.totals = make([][]byte, ranks), make([]uint64, ranks)
 	for offset := 0; ; offset += chunkBytes {
-		if err := x.post(offset); err != nil {
+		if err := e.post(offset); err != nil {
 			return nil, err
 		}
-		if err := x.collect(ctx, offset == 0); err != nil {
+		if err := e.collect(ctx, offset == 0); err != nil {
 			return nil, err
 		}
-		if uint64(offset+chunkBytes) >= slices.Max(x.totals) {
-			return x.got, nil
+		if uint64(offset+chunkBytes) >= slices.Max(e.totals) {
+			return e.got, nil
 		}
 	}
 }
 
-func (x *exchange) post(offset int) error {
-	if x.g.peerFailed() {
-		return x.g.peerFault(x.doing)
+func (e *exchange) post(offset int) error {
+	if e.g.peerFailed() {
+		return e.g.peerFault(e.doing)
 	}
-	x.lane.step++
-	s := x.slot(x.g.me)
-	copy(s.data[:], x.payload[min(offset, len(x.payload)):])
-	spin.StoreRelease64(&s.total, uint64(len(x.payload)))
-	if x.id == driver.LaneControl {
-		spin.StoreRelease64(&x.g.me.status.exchanges, x.lane.step)
+	e.lane.step++
+	s := e.slot(e.g.me)
+	copy(s.data[:], e.payload[min(offset, len(e.payload)):])
+	spin.StoreRelease64(&s.total, uint64(len(e.payload)))
+	if e.id == driver.LaneControl {
+		spin.StoreRelease64(&e.g.me.status.exchanges, e.lane.step)
 	}
-	spin.StoreRelease64(&s.step, x.lane.step)
-	x.g.wakeSleepers()
+	spin.StoreRelease64(&s.step, e.lane.step)
+	e.g.wakeSleepers()
 	return nil
 }
 
-func (x *exchange) doing() string { return control.ExchangeName(x.g.cfg, x.id) }
+func (e *exchange) doing() string { return control.ExchangeName(e.g.cfg, e.id) }
 
-func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
+func (e *exchange) slot(b *block) *slot { return &b.lanes[e.id][e.lane.step&1] }
 
-func (x *exchange) collect(ctx context.Context, first bool) error {
-	err := x.g.waitSlowly(ctx, &slowWait{
-		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
-		awaited: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
-		ignoreFaults: x.ignoreFaults,
+func (e *exchange) collect(ctx context.Context, first bool) error {
+	err := e.g.waitSlowly(ctx, &slowWait{
+		word: func(b *block) *uint64 { return &e.slot(b).step }, want: e.lane.step,
+		awaited: e.g.Others(), exchange: e.id == driver.LaneControl, doing: e.doing,
+		ignoreFaults: e.ignoreFaults,
 	})
 	if err != nil {
 		return err
 	}
-	for r, b := range x.g.blocks {
-		if err := x.appendChunk(r, x.slot(b), first); err != nil {
+	for r, b := range e.g.blocks {
+		if err := e.appendChunk(r, e.slot(b), first); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (x *exchange) appendChunk(r int, s *slot, first bool) error {
+func (e *exchange) appendChunk(r int, s *slot, first bool) error {
 	total := spin.LoadAcquire64(&s.total)
 	if total > driver.MaxPayload {
 		return fmt.Errorf("the payload of rank %d, of %d bytes, exceeds the limit of %d",
-			x.g.cfg.Ranks[r], total, driver.MaxPayload)
+			e.g.cfg.Ranks[r], total, driver.MaxPayload)
 	}
-	if !first && total != x.totals[r] {
+	if !first && total != e.totals[r] {
 		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
-			x.g.cfg.Ranks[r], x.totals[r], total)
+			e.g.cfg.Ranks[r], e.totals[r], total)
 	}
 	if first {
-		x.totals[r], x.got[r] = total, make([]byte, 0, total)
+		e.totals[r], e.got[r] = total, make([]byte, 0, total)
 	}
-	left := int(total) - len(x.got[r])
-	x.got[r] = append(x.got[r], s.data[:min(left, chunkBytes)]...)
+	left := int(total) - len(e.got[r])
+	e.got[r] = append(e.got[r], s.data[:min(left, chunkBytes)]...)
 	return nil
 }
 

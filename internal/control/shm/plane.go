@@ -179,9 +179,9 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-func (p *plane) interruptedError(ctx context.Context, n *slowWait) error {
-	q := p.waitStatus(n)
-	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
+func (p *plane) interruptedError(ctx context.Context, slow *slowWait) error {
+	status := p.waitStatus(slow)
+	return control.Interrupted(&status, p.rankStates(slow), context.Cause(ctx))
 }
 
 func (p *plane) pollBriefly(w *control.Wait) bool {
@@ -217,31 +217,31 @@ var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
 // newSlowWait returns a slowWait for w, which the caller must free with freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
-	n := slowWaits.Get().(*slowWait)
-	*n = slowWait{
+	slow := slowWaits.Get().(*slowWait)
+	*slow = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
 		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.CallText,
 		work: true, timeout: p.cfg.Timeout.Get(),
-		states: n.states[:0], late: n.late[:0],
+		states: slow.states[:0], late: slow.late[:0],
 	}
-	return n
+	return slow
 }
 
 // freeSlowWait makes a slowWait available for reuse. The slowWait must not be published.
-func freeSlowWait(n *slowWait) {
-	*n = slowWait{states: n.states[:0], late: n.late[:0]}
-	slowWaits.Put(n)
+func freeSlowWait(slow *slowWait) {
+	*slow = slowWait{states: slow.states[:0], late: slow.late[:0]}
+	slowWaits.Put(slow)
 }
 
 // verdict warns of late ranks, and returns an error if the wait may never end. failedFor is the
 // time since a peer's failure was noticed, or negative.
-func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
-	if n.collective == 0 {
+func (p *plane) verdict(slow *slowWait, failedFor time.Duration) error {
+	if slow.collective == 0 {
 		return p.Cause()
 	}
-	q := p.waitStatus(n)
-	q.FailedFor = failedFor
-	v := control.Judge(&q, p.rankStates(n))
+	status := p.waitStatus(slow)
+	status.FailedFor = failedFor
+	v := control.Judge(&status, p.rankStates(slow))
 	p.warn(v.Warning)
 	return v.Err
 }
@@ -251,11 +251,11 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 		return err
 	}
 	defer p.EndUse()
-	n := p.newSlowWait(&w)
-	defer freeSlowWait(n)
+	slow := p.newSlowWait(&w)
+	defer freeSlowWait(slow)
 	// No wait began before the machine's boot, when the clock was 0.
-	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
-	err := p.verdict(n, -1)
+	slow.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
+	err := p.verdict(slow, -1)
 	if err != nil && w.Ended() {
 		return nil
 	}

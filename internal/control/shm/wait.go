@@ -237,18 +237,18 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	}
 	// Read the time and the context before the states. If all ranks arrived while this process was
 	// stopped, a deadline that has passed must not end the wait.
-	q, ended := ws.waitStatus(w), ctx.Err()
-	q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
+	status, ended := ws.waitStatus(w), ctx.Err()
+	status.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
-	v := control.Judge(&q, states)
-	if v.Left && q.Waited < control.Grace && ended == nil {
+	v := control.Judge(&status, states)
+	if v.Left && status.Waited < control.Grace && ended == nil {
 		return nil
 	}
 	if v.Err != nil {
 		return v.Err
 	}
 	if errors.Is(ended, context.Canceled) && len(ws.missing(w)) > 0 {
-		return control.Interrupted(&q, states, context.Cause(ctx))
+		return control.Interrupted(&status, states, context.Cause(ctx))
 	}
 	ws.warn(v.Warning)
 	return nil
@@ -256,19 +256,19 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 
 func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
-	q := control.WaitStatus{
+	status := control.WaitStatus{
 		Group: *ws.ranks.cfg, CallText: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
 		Work: w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: ws.machine.cfg.Late, Warned: -1,
 	}
 	if ws.fault.HasFailed() {
-		q.Cause = ws.fault.Cause()
+		status.Cause = ws.fault.Cause()
 	}
 	if at := ws.warned.Load(); at != 0 {
-		q.Warned = time.Duration(now - min(at, now))
+		status.Warned = time.Duration(now - min(at, now))
 	}
-	return q
+	return status
 }
 
 func (ws *waiter) warn(late *driver.LateWarning) {
@@ -333,14 +333,14 @@ func (ws *waiter) readStates(w *slowWait) {
 
 // read copies a rank's status. It reads the counts last, because they may show that the wait in the
 // other fields is already over.
-func (b *status) read(s *control.RankState) {
-	s.InExchange = spin.LoadAcquire64(&b.inExchange)
-	s.InCollective = spin.LoadAcquire64(&b.inCollective)
-	s.Operation = driver.Operation(spin.LoadAcquire64(&b.operation))
-	now, since := sys.Monotonic(), spin.LoadAcquire64(&b.since)
-	s.Waited = time.Duration(now - min(since, now))
-	s.Exchanges = spin.LoadAcquire64(&b.exchanges)
-	s.Submitted = spin.LoadAcquire64(&b.submitted)
+func (s *status) read(state *control.RankState) {
+	state.InExchange = spin.LoadAcquire64(&s.inExchange)
+	state.InCollective = spin.LoadAcquire64(&s.inCollective)
+	state.Operation = driver.Operation(spin.LoadAcquire64(&s.operation))
+	now, since := sys.Monotonic(), spin.LoadAcquire64(&s.since)
+	state.Waited = time.Duration(now - min(since, now))
+	state.Exchanges = spin.LoadAcquire64(&s.exchanges)
+	state.Submitted = spin.LoadAcquire64(&s.submitted)
 }
 
 // peerFault returns an error about the peers that have failed. There must be at least one.
@@ -374,12 +374,12 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 // peer's group rank plus 2 (1 for AnySource) in the lower half.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
-func (b *status) describeMessage(ranks []int) string {
-	word := spin.LoadAcquire64(&b.message)
+func (s *status) describeMessage(ranks []int) string {
+	word := spin.LoadAcquire64(&s.message)
 	if word == 0 {
 		return ""
 	}
-	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.messageSince)).
+	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&s.messageSince)).
 		Round(time.Millisecond)
 	o, peer := driver.Operation(word>>32), int(word&0xffffffff)-2
 	if peer < 0 || peer >= len(ranks) {
