@@ -11,16 +11,13 @@ import (
 )
 
 const (
-	// Await first polls for spinBudget, then yields between polls until yieldTime has passed, and
-	// only then sleeps between polls. It thus returns without delay when a short collective
-	// completes.
+	// Await polls for spinBudget, then yields between polls until yieldTime has passed, and then
+	// sleeps for pollSleep between polls.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// pollSleep is how long Await sleeps between polls.
-	pollSleep = 100 * time.Microsecond
+	pollSleep  = 100 * time.Microsecond
 )
 
-// Await waits until the work described by w has completed.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
 	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
@@ -51,7 +48,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// statusDelay bounds the time until other ranks learn of a submitted ticket.
+// statusDelay bounds the time until other ranks know of a submitted ticket.
 const statusDelay = 2 * statusInterval
 
 // Diagnose returns the reason why the work of w may never complete, or nil. It does not block.

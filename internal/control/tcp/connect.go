@@ -24,7 +24,7 @@ const (
 	// handshakeTimeout bounds the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
 	// maxUnauthenticated is the number of connections, in addition to one per rank of the group,
-	// that may be in their handshake at the same time.
+	// that may be in their handshake.
 	maxUnauthenticated = 64
 )
 
@@ -36,8 +36,7 @@ type joiner struct {
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
-	// unauthenticated is a semaphore that bounds the accepted connections that have not been
-	// authenticated yet.
+	// unauthenticated is a semaphore for accepted connections that are not authenticated yet.
 	unauthenticated chan struct{}
 
 	mu        sync.Mutex
@@ -46,8 +45,7 @@ type joiner struct {
 	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all other ranks. If that fails, connect stores the error for
-// the other ranks.
+// connect connects this rank to all other ranks. It stores an error for the other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
@@ -62,7 +60,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
 	// joinError stores the error before the connections are closed, so that peers can read it as
-	// soon as they see their connections close.
+	// soon as they see that.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -95,13 +93,11 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	case <-j.done:
 		return nil
 	case <-errCtx.Done():
-		// The cause is the error of the goroutine that failed, or that of ctx.
 		return j.absentError(ctx, context.Cause(errCtx))
 	}
 }
 
-// peerError wraps an error that another rank stored because it could not join. The wrapped
-// error is a RankLostError or contains the text that the other rank stored.
+// peerError wraps an error that another rank stored because it could not join.
 type peerError struct{ error }
 
 // Unwrap returns the error of the other rank.
@@ -126,9 +122,9 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
-// joinError returns the error that Join returns on this rank. If another rank failed first,
-// that is the other rank's error. Otherwise it is err, which joinError also stores for the
-// other ranks. It does not store timeouts, because every rank detects missing ranks itself.
+// joinError returns the error that Join returns on this rank. If another rank failed first, that is
+// the other rank's error. Otherwise it is err, which joinError stores for the other ranks unless it
+// is a timeout.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -161,8 +157,7 @@ func (j *joiner) lost(rank int, how string) error {
 }
 
 // peerFailureOr returns the error that another rank stored, or err if there is none. It waits
-// briefly for such an error, because a rank may store it shortly after its peers see their
-// connections close.
+// briefly, because a rank may store its error shortly after its connections close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -175,7 +170,7 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	return err
 }
 
-// peerFailure waits until another rank stores the error that prevented it from joining. It returns
+// peerFailure waits for another rank to store the error that prevented it from joining. It returns
 // nil if the context ends first.
 func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	if encoded, err := j.cfg.Store.Get(ctx, j.cfg.key("failed")); err == nil {
@@ -184,10 +179,9 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError converts a timeout to an AbsentError. The AbsentError lists the ranks that have
-// not begun to join or, if all have begun, those without a connection to this rank. If the last
-// rank connected just before the timeout, absentError returns nil. It returns other errors
-// unchanged, joined with the context's cause.
+// absentError turns a timeout into an AbsentError about the ranks that have not begun to join or,
+// if all have begun, those without a connection to this rank. If the last rank has connected
+// meanwhile, it returns nil. Other errors are joined with the context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -237,8 +231,7 @@ func (j *joiner) listen(ctx context.Context) error {
 	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
 }
 
-// addresses lists the listener's addresses, those most likely to be reachable first and loopback
-// addresses last.
+// addresses lists the listener's addresses, those most likely to be reachable first.
 func (j *joiner) addresses() ([]string, error) {
 	local := j.listener.Addr().(*net.TCPAddr)
 	if !local.IP.IsUnspecified() {
@@ -262,8 +255,7 @@ func (j *joiner) addresses() ([]string, error) {
 	return list, nil
 }
 
-// likelihood returns a larger number for an address that other machines are more likely to
-// reach.
+// likelihood returns a larger number for an address that other machines are more likely to reach.
 func likelihood(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
@@ -275,9 +267,8 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there already is a connection to the same rank, addLink
-// keeps the one with the higher attempt number and closes the other, which the connecting rank
-// has abandoned.
+// addLink records a connection. If there already is one to the same rank, it keeps the one with the
+// higher attempt number. The connecting rank has abandoned the other.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -295,9 +286,8 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// accept accepts connections from higher-numbered ranks until the listener is closed. If a
-// connection fails to authenticate, accept only closes it and the join continues. If a rank has
-// connected through NAT, accept calls fail.
+// accept accepts connections from higher-numbered ranks until the listener is closed. If one fails
+// to authenticate, accept only closes it. If a rank has connected through NAT, accept calls fail.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -327,8 +317,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 }
 
 // acceptPeer verifies the first half of the token and sends the second half. If that fails, it
-// returns a nil link and no error. If a rank of the group has connected through NAT, it returns
-// an error.
+// returns neither a link nor an error. It returns an error for a rank that has connected through
+// NAT.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

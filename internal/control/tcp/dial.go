@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// dialTimeout bounds how long a rank tries to reach another rank. It is long enough for
-	// temporary network failures to pass.
+	// dialTimeout bounds how long a rank tries to reach another rank. Temporary network failures
+	// should pass within it.
 	dialTimeout = 20 * time.Second
 	// dialStagger is the delay between connection attempts to different addresses of a rank.
 	dialStagger = 200 * time.Millisecond
@@ -33,8 +33,8 @@ type dialer struct {
 	attempt uint32 // number of handshakes so far
 }
 
-// dialAll connects to all lower-numbered ranks. It looks up one rank's addresses at a time,
-// because every pending lookup occupies a connection to the store.
+// dialAll connects to all lower-numbered ranks. It looks up one rank at a time, because every
+// pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -53,8 +53,8 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses of the rank and returns the first connection that succeeds. It
-// retries for dialTimeout.
+// dial tries all addresses of the rank for dialTimeout and returns the first connection that
+// succeeds.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
@@ -76,7 +76,6 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	}
 }
 
-// unreachableError returns the error for a rank that answered at none of its addresses.
 func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
 	if !errors.Is(err, ErrProtocol) {
@@ -87,8 +86,7 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describe(d.rank), addresses, err, advice)
 }
 
-// describe describes a group rank, including the name of the rank's machine if the name is in the
-// store.
+// describe describes a group rank, with its machine if the store has the name.
 func (j *joiner) describe(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -98,8 +96,7 @@ func (j *joiner) describe(r int) string {
 }
 
 // tryAddresses connects to all addresses of a rank concurrently, and performs the handshakes one
-// after another in the order in which the addresses answer. It returns the first connection whose
-// handshake succeeds and closes the others.
+// after another. It returns the first connection whose handshake succeeds and closes the others.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -149,8 +146,8 @@ func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// refused reports whether err shows that no process listens at the address, or that the
-// listening process closed the connection.
+// refused reports whether err shows that no process listens at the address, or that it closed the
+// connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)

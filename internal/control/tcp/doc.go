@@ -2,31 +2,26 @@
 //
 // # Connections
 //
-// Each pair of ranks has one connection, over which they send each other their status. From
-// these messages, each rank keeps a record of every other rank. control.Judge works on the
-// records as it does on the shared memory of package shm. No rank is special: if any rank is
-// lost, the others can still exchange reports. A central server would need fewer connections,
-// but every message would pass through it, and its loss would disconnect all ranks.
+// Each pair of ranks has one connection, over which they send each other their status. From these
+// messages, each rank keeps a record of every other rank for control.Judge. There is no central
+// server, whose loss would disconnect all ranks.
 //
-// Group rank 0 generates a token and stores it under the group's id. Every rank listens on a
-// port, stores its addresses, and connects to all lower-numbered ranks. Each end of a
-// connection sends one half of the token. It sends nothing more until it has verified the other
-// half, which the other end sends.
+// Group rank 0 generates a token and stores it under the group's id. Every rank listens on a port,
+// stores its addresses, and connects to all lower-numbered ranks. Each end of a connection sends
+// one half of the token, and nothing more until it has verified the other half.
 //
 // # Messages
 //
-// Payloads of exchanges and digests of calls are sent immediately. A rank's status, that is,
-// what the rank is doing and how many collectives it has submitted, is sent every
-// statusInterval if it has changed. Submitting a collective therefore only writes to memory. A
-// rank that fails also sends which exchanges and comparisons it has seen complete. Ranks that
-// are still in one of these keep waiting for the messages in transit. An exchange that succeeds
-// on one rank therefore succeeds on all, and every rank detects a mismatch between calls.
+// Payloads of exchanges and digests of calls are sent immediately. A rank's status, that is, what
+// the rank is doing and how many collectives it has submitted, is sent every statusInterval if it
+// has changed. A rank that fails also sends which exchanges and comparisons it has seen complete.
+// Other ranks keep waiting for the messages of these. An exchange that succeeds on one rank
+// therefore succeeds on all, and every rank detects a mismatch between calls.
 //
-// If a connection closes before the rank at the other end has announced that it leaves
-// (kindLeave), that rank is lost. The kernel closes the connection when the process exits or,
-// within seconds, when the other machine no longer answers. A process that resumes after being
-// stopped first reads the messages that arrived in the meantime, and only then considers other
-// ranks late.
+// If a connection closes before the other rank has sent kindLeave, that rank is lost. The kernel
+// closes the connection when the process exits or, within seconds, when the other machine no longer
+// answers. A process that resumes after being stopped first reads the messages that arrived in the
+// meantime, and only then considers other ranks late.
 //
 // # Lock order
 //

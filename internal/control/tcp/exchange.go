@@ -53,9 +53,9 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify makes the plane fail and waits until the other ranks have acknowledged the
-// failure. Without this wait, a rank that reaches the failed step later could still see the step
-// complete. The caller must hold p.mu, which failAndNotify releases while it waits.
+// failAndNotify makes the plane fail and waits for acknowledgements. Without this wait, a rank that
+// reaches the failed step later could still see the step complete. The caller must hold p.mu, which
+// failAndNotify releases while it waits.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -81,8 +81,7 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// CanSucceed implements control.Notifier. The submissions of a rank that exits become known only if
-// it has sent a status after them.
+// CanSucceed implements control.Notifier. It knows only the submissions that lost ranks have sent.
 func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,8 +101,8 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 	return true
 }
 
-// exchangeStep performs one step of a track (see type track): it posts this rank's payload,
-// waits for the payloads of all ranks and returns them. The caller must hold p.mu.
+// exchangeStep performs one step of a track: it posts this rank's payload, and returns the payloads
+// of all ranks. The caller must hold p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	own, err := p.records[p.me].stepsOn(w.track)
 	if err != nil {
@@ -204,8 +203,8 @@ func (p *Plane) exchangeReports(
 	return got, nil
 }
 
-// awaitReports waits for the next report from every rank that is not absent. A rank becomes absent
-// if it does not report in time, is lost or has left the group.
+// awaitReports waits for the next report from every rank. A rank that does not report in time, is
+// lost or has left becomes absent.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()

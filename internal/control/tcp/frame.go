@@ -16,13 +16,12 @@ import (
 // ErrProtocol means that a peer does not use this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
-// kind identifies the type of a frame.
 type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete is sent before kindFail. It contains the last step of a track whose completion
-	// the sender has observed.
+	// kindComplete precedes kindFail. It contains the last step of a track that the sender has seen
+	// complete.
 	kindComplete
 	kindReport // carries a report; sent on the fault lane
 	kindStatus // carries the sender's status
@@ -43,8 +42,7 @@ const (
 	trackCalls      track = "calls"
 	// trackCompare carries the digests of the calls being compared.
 	trackCompare track = "compare"
-	// valuePrefix and the name of a value form the name of the value's track.
-	valuePrefix = "value "
+	valuePrefix        = "value "
 )
 
 var laneTracks = [driver.LaneFault]track{
@@ -66,25 +64,22 @@ func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 }
 
 const (
-	// headerBytes is the size of a frame's header. The header consists of the kind (one byte), the
-	// length of the track's name (one byte), two zero bytes, the payload's size (four bytes), and
-	// the step (eight bytes). The track's name and the payload follow. All integers are
-	// little-endian.
+	// A frame's header consists of the kind (one byte), the length of the track's name (one byte),
+	// two zero bytes, the payload's size (four bytes), and the step (eight bytes). The track's name
+	// and the payload follow. All integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
 )
 
-// message holds the contents of one frame.
 type message struct {
 	kind  kind
 	track track
 	step  uint64
-	// payload is owned by the message. Its format depends on the kind.
+	// payload is owned by the message.
 	payload []byte
 }
 
-// fits reports whether a payload of the given size is valid for the message's kind and track.
 func (m *message) fits(size int) bool {
 	minSize, maxSize, ok := 0, 0, m.track == ""
 	switch m.kind {
@@ -112,8 +107,7 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It validates the sizes in each part of the frame before it reads the
-// next part.
+// receive reads one frame. It validates sizes before it reads the next part of the frame.
 func receive(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -148,17 +142,14 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail, as the size was checked
 }
 
-// status describes what a rank is doing.
 type status struct {
-	// submitted is the number of collectives that the rank has launched.
 	submitted uint64
-	// inCollective is the ticket of the collective in which the rank is waiting, or 0.
+	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// operation is the operation of that collective.
-	operation driver.Operation
-	// inExchange is the step of the control lane in which the rank is waiting, or 0.
+	operation    driver.Operation
+	// inExchange is the step of the control lane in which the rank waits, or 0.
 	inExchange uint64
-	// since is the time at which the wait began, on the local clock.
+	// since is when the wait began, on the local clock.
 	since time.Time
 }
 

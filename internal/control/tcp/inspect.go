@@ -9,8 +9,7 @@ import (
 
 var _ driver.Inspector = (*Plane)(nil)
 
-// Inspect describes this rank's waits, and what the other ranks were doing according to their
-// latest messages.
+// Inspect describes this rank's waits and, from their latest messages, what the other ranks do.
 func (s *groupState) Inspect() driver.Inspection {
 	s.mu.Lock()
 	defer s.mu.Unlock()

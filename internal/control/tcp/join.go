@@ -18,24 +18,22 @@ import (
 
 // Config configures Join.
 type Config struct {
-	// Store is shared by all ranks of the group.
 	Store driver.Store
 	// Group describes the group to join. Group.Check is ignored.
 	Group driver.GroupConfig
-	// Timeout bounds how long a rank waits for other ranks. It must be positive. If Group.Timeout
-	// is set, Timeout is ignored.
+	// Timeout bounds how long a rank waits for other ranks, unless Group.Timeout is set. It must be
+	// positive.
 	Timeout time.Duration
-	// Late configures warnings about late ranks.
-	Late driver.Late
+	Late    driver.Late
 	// Host is the local address to listen on. If it is empty, Join listens on all addresses of this
-	// machine, and the other ranks try these addresses in turn.
+	// machine.
 	Host string
 }
 
 // Join joins a group. All ranks of the group must call it. The call is bounded by the deadline of
-// ctx or, if ctx has none, by the timeout. If ranks do not arrive in time, the error lists them. A
-// rank that cannot join stores its error, which the other ranks then return. After an error, the
-// group's ID cannot be used again.
+// ctx or else by the timeout. If ranks do not arrive in time, the error lists them. A rank that
+// cannot join stores its error, which the other ranks then return. After an error, the group's ID
+// cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -58,8 +56,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks have the same list of the group's ranks. It also
-// exchanges the ranks' host names.
+// compareGroups checks that all ranks have the same list of ranks, and exchanges their host names.
 func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, append(mine, control.HostName()...))
@@ -81,14 +78,12 @@ func compareGroups(ctx context.Context, p *Plane) error {
 	return nil
 }
 
-// fingerprint encodes the fields of a configuration that must be the same on all ranks.
 func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
 // token is a group's secret. The connecting end of a connection sends the first half, and the
-// accepting end sends the second half. Neither end sends anything more until it has
-// authenticated the other.
+// accepting end answers with the second half.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -107,9 +102,8 @@ func (j *joiner) shareToken(ctx context.Context) error {
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
 	// rank is the group rank of the connecting end. target is the group rank that it intends to
-	// reach. With target, the accepting end detects a connection to the wrong machine, which is
-	// possible because several machines may use the same address, such as that of a container
-	// bridge.
+	// reach. They detect a connection to the wrong machine: several machines may use the same
+	// address, such as that of a container bridge.
 	rank, target int
 	// attempt is the number of handshakes that the connecting end has begun.
 	attempt uint32
@@ -117,16 +111,15 @@ type hello struct {
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the connecting end's first message. It consists of helloWord, which
-// identifies the protocol and its version, the first half of the token, and the fields of
-// hello. Each address takes 16 bytes, followed by the port in 2 bytes.
+// helloBytes is the size of the connecting end's first message: helloWord (the protocol and its
+// version), the first half of the token, and the fields of hello. Each address takes 16 bytes, and
+// its port 2 bytes.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2
 
 const helloWord = "symrel03"
 
-// hello encodes the first message on a connection to a group rank.
 func (j *joiner) hello(target int, attempt uint32, conn net.Conn) []byte {
 	b := append([]byte(helloWord), j.token[:tokenHalf]...)
 	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(target), attempt} {
@@ -164,9 +157,8 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the two ends of a connection see different addresses for
-// it, as with NAT. NCCL cannot connect ranks through such a network and would wait without
-// reporting an error.
+// checkAddresses returns an error if the two ends of a connection see different addresses for it,
+// as with NAT. NCCL would wait forever in such a network.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {
@@ -178,6 +170,5 @@ func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 		destination, errTranslated)
 }
 
-// errTranslated means that a connection passes through NAT.
 var errTranslated = errors.New("the network between the machines translates addresses (NAT or a " +
 	"proxy); use a network in which machines can reach each other at their own addresses")

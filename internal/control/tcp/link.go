@@ -7,13 +7,12 @@ import (
 
 // link sends and receives frames over a connection to one rank.
 //
-// Frames are queued, so that a sender never waits for a rank that does not read. The queue
-// needs no limit, because no rank is more than one step ahead of another. A status is not
-// queued but encoded when it is sent.
+// Frames are queued, so that a sender never waits for a rank that does not read. The queue needs no
+// limit, because no rank is more than one step ahead of another. A status is encoded only when it
+// is sent.
 type link struct {
 	rank int // group rank of the other end
-	// attempt is the number of the connecting rank's handshake, counted from 1, or 0 if this end
-	// opened the connection.
+	// attempt is the number of the connecting rank's handshake, from 1, or 0 at the connecting end.
 	attempt uint32
 	conn    *net.TCPConn
 
@@ -55,8 +54,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue and returns its frames. status reports whether to send a status, and
-// last reports whether the last frame is among the returned ones.
+// drain empties the queue and returns its frames. status is set if a status is due, and last if the
+// last frame is among the returned ones.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,8 +64,8 @@ func (l *link) drain() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends queued frames until it has sent the last frame or the connection is closed. It
-// ignores connection errors, because the reader also gets them.
+// write sends queued frames until it has sent the last frame or the connection is closed. The
+// reader gets the same errors, so write ignores them.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// statusInterval is the time between status messages. A rank's status on other ranks is thus
-	// never older than statusInterval plus the time that the message takes.
+	// statusInterval is the time between status messages.
 	statusInterval = 100 * time.Millisecond
 	// ackTimeout bounds how long a failed rank waits for acknowledgements, and how long Join waits
 	// for the error of a rank that failed first.
@@ -65,15 +64,15 @@ func newPlane(cfg Config, links []*link) *Plane {
 	return p
 }
 
-// Submit allocates the next ticket. The other ranks learn of it within statusDelay.
+// Submit allocates the next ticket. The other ranks see it within statusDelay.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
 	return ticket
 }
 
-// TrySubmit allocates the next ticket. If this rank or a peer has failed, a peer is lost, or a
-// peer has left without submitting that ticket, TrySubmit allocates none and returns false.
+// TrySubmit allocates the next ticket. It returns false if this rank or a peer has failed, a peer
+// is lost, or a peer has left without submitting that ticket.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -95,8 +94,8 @@ func (p *Plane) Abort(cause error) {
 	_ = p.Fail(cause)
 }
 
-// Fail returns err as a fault of the group. If it is the first fault, Fail records it and notifies
-// the other ranks.
+// Fail returns err as a fault of the group. The first fault is recorded and sent to the other
+// ranks.
 func (p *Plane) Fail(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +127,6 @@ func (p *Plane) broadcast(m message, last bool) {
 	}
 }
 
-// read handles the messages from a rank until its connection is closed.
 func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
@@ -150,9 +148,8 @@ func (p *Plane) read(l *link) {
 	_ = l.conn.Close() // after markSilent, which inspects all connections
 }
 
-// markSilent records that a rank is lost because its machine does not answer. It first waits
-// until it knows which other machines do not answer either, so that the errors list the ranks
-// of all these machines.
+// markSilent records that a rank is lost because its machine does not answer. It first waits until
+// it knows which other machines do not answer either, so that errors list the ranks of all of them.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
 	first := len(p.silent) == 0
@@ -183,8 +180,7 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anySuspect reports whether it is still unknown for some link whether the machine at its other
-// end answers.
+// anySuspect reports whether it is still unknown for some link whether the other machine answers.
 func anySuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
@@ -211,7 +207,6 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// sendStatuses calls tick every statusInterval, and sends this rank's status if it has changed.
 func (p *Plane) sendStatuses() {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -251,8 +246,7 @@ func (p *Plane) statusFrame() []byte {
 }
 
 // Withdraw revokes this rank's tickets, except those that all other ranks are known to have
-// submitted. The status in kindLeave then does not count the revoked tickets. Withdraw returns
-// false if it revokes none.
+// submitted. It returns false if it revokes none.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,8 +264,7 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close sends kindLeave and leaves the group. A peer that does not read the message, because it is
-// stopped or lost, delays Close by at most leaveTimeout.
+// Close leaves the group. A peer that does not read kindLeave delays Close by at most leaveTimeout.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil

@@ -10,30 +10,26 @@ import (
 )
 
 const (
-	// maxPosts is the maximum number of a rank's posts on a track that have arrived and have not
-	// been consumed: one for the step in which this rank is waiting, and one for the next step,
-	// which the other rank may already have begun.
+	// maxPosts is the maximum number of a rank's unread posts on a track: one for this rank's step,
+	// and one for the next, which the other rank may have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes bound the reports that a rank can send on the fault lane. They
-	// are enough for the largest payload and a hundred small ones.
+	// maxReports and maxReportBytes bound the reports of a rank on the fault lane. They are enough
+	// for the largest payload and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord derives the state of one rank from the rank's messages. It does no I/O.
+// rankRecord derives the state of one rank from the rank's messages.
 //
 // A rank that has sent kindLeave has left, and no further messages are read from it. If its
-// connection is closed before that, it is lost. A rank that has failed may still leave or be
-// lost.
+// connection is closed before that, it is lost. A rank that has failed may still leave or be lost.
 type rankRecord struct {
 	status
 	tracks map[track]*steps
 	// names is the number of tracks of named values.
-	names int
-	// reports holds the rank's reports on the fault lane.
+	names   int
 	reports [][]byte
-	// reportBytes is the total size of the reports, and readReports is the number of reports that
-	// this rank has read.
+	// readReports is the number of reports that this rank has read.
 	reportBytes, readReports int
 	// absent is set when no more reports are expected from the rank.
 	absent bool
@@ -44,17 +40,16 @@ type rankRecord struct {
 	failAcked bool
 }
 
-// steps records a rank's steps on one track.
 type steps struct {
 	// received is the number of steps that have arrived.
 	received uint64
-	// posts holds the payloads that have not been consumed yet.
+	// posts holds the payloads that have not been read yet.
 	posts [][]byte
-	// completed is the number of steps that the rank has seen complete. It is up to date in this
-	// rank's own record. In another rank's record, it is set only when that rank fails.
+	// completed is the number of steps that the rank has seen complete. In another rank's record,
+	// it is set only when that rank fails.
 	completed uint64
 	// ordered is set if this rank launches no collective while it waits on the track. It is used
-	// only in this rank's own record.
+	// only in this rank's record.
 	ordered bool
 }
 
@@ -77,8 +72,7 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-// lookup returns a copy of the rank's steps on a track. If the rank has not used the track, the
-// result is zero.
+// lookup returns a copy of the rank's steps on a track.
 func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s

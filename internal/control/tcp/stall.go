@@ -3,22 +3,21 @@ package tcp
 import "time"
 
 const (
-	// stallThreshold is the longest normal time between two ticks. If more time passes, the process
-	// is assumed to have been stopped or starved of CPU time.
+	// stallThreshold is the longest normal time between two ticks. After a longer time, the process
+	// was stopped or starved of CPU time.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks that this process needs after a stall to read its
-	// backlog of messages.
+	// catchUpTicks is the number of ticks that this process needs after a stall to read the
+	// messages that have arrived.
 	catchUpTicks = 3
-	// catchUpLimit limits the time for which CanSucceed waits until this process has caught up.
+	// catchUpLimit bounds how long CanSucceed waits until this process has caught up.
 	catchUpLimit = 2 * time.Second
 )
 
-// stallDetector detects whether this process was stopped or starved, from the times of regular
-// ticks. During such a stall, messages from other ranks arrive but are not read, so these ranks
-// may seem late. The zero value represents a process that has never run.
+// stallDetector detects from regular ticks whether this process was stopped or starved. During such
+// a stall, other ranks' messages are not read, so these ranks may seem late.
 //
-// If a process is stopped again and again, all its ticks may be late. It still counts as caught up
-// at every fourth tick, so that it cannot postpone a timeout forever.
+// Even if all its ticks are late, a process counts as caught up at every fourth tick, so that it
+// cannot postpone a timeout forever.
 type stallDetector struct {
 	last      time.Time // time of the last tick
 	ticksLeft int       // ticks until this process has caught up

@@ -12,8 +12,7 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds the records of all ranks of a group, this rank's fault and its pending waits. It
-// sends no messages.
+// groupState holds the records of all ranks of a group, this rank's fault and its pending waits.
 type groupState struct {
 	cfg Config
 	me  int // group rank
@@ -85,8 +84,7 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits of this rank, which then check their conditions again. The caller must
-// hold s.mu.
+// wakeAll wakes all waits of this rank. The caller must hold s.mu.
 func (s *groupState) wakeAll() {
 	if s.changed != nil {
 		close(s.changed)
@@ -94,10 +92,10 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeFor wakes the waits of this rank that a message from another rank may have ended. A post
-// wakes a wait only if it is the last post that the wait needs, and statuses wake waits only at
-// the next tick. In large groups, this rank therefore need not examine all ranks for every
-// message. The caller must hold s.mu.
+// wakeFor wakes the waits that a message from another rank may have ended. In large groups,
+// examining all ranks for every message would be slow. So a post wakes a wait only if it is the
+// last one that the wait needs, and statuses wake waits at the next tick. The caller must hold
+// s.mu.
 func (s *groupState) wakeFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -128,9 +126,9 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changed
 }
 
-// tick calls the stall detector. When this process has caught up on messages after a stall, tick
-// wakes the waits, so that those that have timed out return before the process can be stopped
-// again. It also wakes them if statuses have arrived, because statuses may reveal a deadlock.
+// tick calls the stall detector. When this process has caught up after a stall, tick wakes the
+// waits, so that those that have timed out return before the process can be stopped again. It also
+// wakes them if statuses have arrived, which may reveal a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,9 +138,8 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// status returns the current status of this rank. If this rank is waiting for several
-// collectives, the status contains the one with the highest ticket; publishLatest in package
-// shm explains why. The caller must hold s.mu.
+// status returns this rank's status. Of several waits for collectives, it shows the one with the
+// highest ticket (see publishLatest in package shm). The caller must hold s.mu.
 func (s *groupState) status() status {
 	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -163,8 +160,8 @@ func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-// unacknowledged reports whether some rank that is still in the group has not acknowledged this
-// rank's fault.
+// unacknowledged reports whether some rank still in the group has not acknowledged this rank's
+// fault.
 func unacknowledged(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
@@ -175,8 +172,8 @@ func unacknowledged(s *groupState) bool {
 	return false
 }
 
-// unreported lists the ranks whose next report has not arrived but may still arrive. It marks
-// ranks that can no longer send a report as absent.
+// unreported lists the ranks whose next report may still arrive. It marks ranks that can no longer
+// send one as absent.
 func (s *groupState) unreported() []int {
 	var ranks []int
 	for r := range s.records {
@@ -196,8 +193,8 @@ func (s *groupState) unreported() []int {
 // decideTimeout bounds each request to the store.
 const decideTimeout = 3 * time.Second
 
-// Decide proposes a cause for the group's failure and returns the first proposal of any rank,
-// which it keeps in the store. If this rank cannot reach the store, Decide returns proposal.
+// Decide proposes a cause for the group's failure and returns the first proposal of any rank, which
+// the store keeps. If the store cannot be reached, Decide returns proposal.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal

@@ -17,22 +17,19 @@ type waitState struct {
 	// for work.
 	track track
 	step  uint64
-	// remaining is the number of posts for the step that have not arrived yet.
+	// remaining is the number of posts that have not arrived yet.
 	remaining int
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step is on the control lane. Other ranks use exchange and collective
-	// to detect ranks that wait for each other.
-	exchange bool
-	// collective is the ticket of the waiting collective, or 0.
+	// exchange is set if the step is on the control lane.
+	exchange   bool
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work is set if this rank is waiting for launched work to complete.
+	// work is set if the wait is for launched work to complete.
 	work bool
-	// failedFor is the time since this wait detected the failure of a peer, or negative if no peer
-	// has failed.
+	// failedFor is the time since this wait noticed the failure of a peer, or negative.
 	failedFor time.Duration
 }
 
@@ -53,8 +50,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. It is bounded by the deadline of ctx or, if ctx has none,
-// by the timeout. The caller must hold s.mu, which wait releases while it waits.
+// wait waits until no rank is missing. It is bounded by the deadline of ctx or else by the group's
+// timeout. The caller must hold s.mu, which wait releases while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -86,9 +83,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	}
 }
 
-// pause waits until a record changes, done is closed, or the shortest of the given times has
-// passed. It ignores negative times. The caller must hold s.mu, which pause releases while it
-// waits.
+// pause waits until a record changes, done is closed, or the shortest non-negative time has passed.
+// The caller must hold s.mu, which pause releases while it waits.
 func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := s.recordsChanged()
 	var expired <-chan time.Time
@@ -115,7 +111,6 @@ func (s *groupState) warn(late *driver.LateWarning) {
 	s.cfg.Late.Warn(*late)
 }
 
-// waitStatus returns the current status of a wait for control.Judge. The caller must hold s.mu.
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	q := control.WaitStatus{
 		Group: s.cfg.Group, CallText: w.doing, Collective: w.collective,
@@ -133,8 +128,8 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return q
 }
 
-// rankStates returns the states of all ranks for a wait. Missing is current, but the activity of
-// other ranks may be out of date. The caller must hold s.mu.
+// rankStates returns the states of all ranks for a wait. The activity of other ranks may be out of
+// date. The caller must hold s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
@@ -147,8 +142,8 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 	return states
 }
 
-// peerFault returns a PeerError about the peers that have failed, of which there must be at least
-// one. The caller must hold s.mu.
+// peerFault returns a PeerError about the peers that have failed. There must be at least one. The
+// caller must hold s.mu.
 func (s *groupState) peerFault(doing func() string) error {
 	return control.NonNilPeerFault(s.cfg.Group, s.rankStates(&waitState{}), doing)
 }
@@ -166,8 +161,8 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. The timeout includes statusDelay, because
-// this rank learns of other ranks' submissions with that delay.
+// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, because this
+// rank sees other ranks' submissions with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		doing: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
@@ -198,8 +193,8 @@ func (s *groupState) checkWait(w *waitState) error {
 	return s.verdict(w, time.Now())
 }
 
-// verdict warns of late ranks, and returns an error if the work may never complete. The caller
-// must hold s.mu, which verdict releases during a warning.
+// verdict warns of late ranks, and returns an error if the work may never complete. The caller must
+// hold s.mu, which verdict releases during a warning.
 func (s *groupState) verdict(w *waitState, now time.Time) error {
 	q := s.waitStatus(w, now)
 	v := control.Judge(&q, s.rankStates(w))
