@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
 	// maxUnauthenticated is the number of connections, in addition to one per rank of the group,
 	// that may be in their handshake.
@@ -36,7 +35,7 @@ type joiner struct {
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
-	// unauthenticated is a semaphore for accepted connections that are not authenticated yet.
+	// unauthenticated is a semaphore for connections in their handshake.
 	unauthenticated chan struct{}
 
 	mu        sync.Mutex
@@ -59,8 +58,8 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// joinError stores the error before the connections are closed, so that peers can read it as
-	// soon as they see that.
+	// joinError stores the error before the connections are closed, which shows peers that it is
+	// there.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -148,7 +147,6 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	return err
 }
 
-// lost returns a RankLostError about a world rank. how describes how the rank was lost.
 func (j *joiner) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
@@ -211,7 +209,6 @@ func (j *joiner) discard() {
 	}
 }
 
-// listen opens a port and stores the addresses at which it can be reached.
 func (j *joiner) listen(ctx context.Context) error {
 	if err := j.shareToken(ctx); err != nil {
 		return err
@@ -267,8 +264,8 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there already is one to the same rank, it keeps the one with the
-// higher attempt number. The connecting rank has abandoned the other.
+// addLink records a connection. Of two connections to a rank, it keeps the later attempt, because
+// the connecting rank has abandoned the other.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -286,8 +283,8 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// accept accepts connections from higher-numbered ranks until the listener is closed. If one fails
-// to authenticate, accept only closes it. If a rank has connected through NAT, accept calls fail.
+// accept accepts connections from higher-numbered ranks until the listener is closed. It calls fail
+// if a rank has connected through NAT, and only closes connections that fail to authenticate.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()

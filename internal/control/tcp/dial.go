@@ -86,7 +86,6 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describe(d.rank), addresses, err, advice)
 }
 
-// describe describes a group rank, with its machine if the store has the name.
 func (j *joiner) describe(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -146,8 +145,6 @@ func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// refused reports whether err shows that no process listens at the address, or that it closed the
-// connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)

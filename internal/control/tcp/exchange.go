@@ -179,8 +179,8 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// exchangeReports appends this rank's payload to its log and reads the next report from every other
-// rank. The caller must hold p.mu.
+// exchangeReports appends this rank's payload to its log and reads every other rank's next report.
+// The caller must hold p.mu.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {

@@ -23,7 +23,7 @@ const (
 	// kindComplete precedes kindFail. It contains the last step of a track that the sender has seen
 	// complete.
 	kindComplete
-	kindReport // carries a report; sent on the fault lane
+	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
 	// kindFail announces that the sender has failed. Its step holds the control.Reason, and its
 	// payload the sender's status.
@@ -40,9 +40,8 @@ const (
 	trackControl    track = "control"
 	trackBackground track = "background"
 	trackCalls      track = "calls"
-	// trackCompare carries the digests of the calls being compared.
-	trackCompare track = "compare"
-	valuePrefix        = "value "
+	trackCompare    track = "compare"
+	valuePrefix           = "value "
 )
 
 var laneTracks = [driver.LaneFault]track{
@@ -73,10 +72,9 @@ const (
 )
 
 type message struct {
-	kind  kind
-	track track
-	step  uint64
-	// payload is owned by the message.
+	kind    kind
+	track   track
+	step    uint64
 	payload []byte
 }
 
@@ -149,11 +147,10 @@ type status struct {
 	operation    driver.Operation
 	// inExchange is the step of the control lane in which the rank waits, or 0.
 	inExchange uint64
-	// since is when the wait began, on the local clock.
-	since time.Time
+	since      time.Time
 }
 
-// encode encodes a status. It converts since to an age, because the machines' clocks differ.
+// encode converts since to an age, because the machines' clocks differ.
 func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {
@@ -162,7 +159,7 @@ func (b *status) encode(now time.Time) []byte {
 	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
 }
 
-// decodeStatus decodes a status. The length of p must be statusBytes.
+// decodeStatus decodes statusBytes bytes.
 func decodeStatus(p []byte, now time.Time) status {
 	var w [statusBytes / wordBytes]uint64
 	decodeWords(p, w[:])

@@ -101,19 +101,17 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
-	// rank is the group rank of the connecting end. target is the group rank that it intends to
-	// reach. They detect a connection to the wrong machine: several machines may use the same
-	// address, such as that of a container bridge.
+	// rank is the group rank of the connecting end. target is the rank that it intends to reach,
+	// because several machines may use the same address, such as that of a container bridge.
 	rank, target int
-	// attempt is the number of handshakes that the connecting end has begun.
-	attempt uint32
+	attempt      uint32
 	// source and destination are the addresses of the connection at the connecting end.
 	source, destination netip.AddrPort
 }
 
 // helloBytes is the size of the connecting end's first message: helloWord (the protocol and its
-// version), the first half of the token, and the fields of hello. Each address takes 16 bytes, and
-// its port 2 bytes.
+// version), the first half of the token, and the fields of hello. An address takes 18 bytes with
+// its port.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2

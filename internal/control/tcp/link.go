@@ -5,11 +5,9 @@ import (
 	"sync"
 )
 
-// link sends and receives frames over a connection to one rank.
-//
-// Frames are queued, so that a sender never waits for a rank that does not read. The queue needs no
-// limit, because no rank is more than one step ahead of another. A status is encoded only when it
-// is sent.
+// link sends and receives frames over a connection to one rank. Frames are queued, so that a sender
+// never waits for a rank that does not read. The queue needs no limit, because no rank is more than
+// one step ahead of another.
 type link struct {
 	rank int // group rank of the other end
 	// attempt is the number of the connecting rank's handshake, from 1, or 0 at the connecting end.
@@ -54,8 +52,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue and returns its frames. status is set if a status is due, and last if the
-// last frame is among the returned ones.
+// drain empties the queue. status reports whether a status is due, and last whether the last frame
+// is in frames.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,8 +62,8 @@ func (l *link) drain() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends queued frames until it has sent the last frame or the connection is closed. The
-// reader gets the same errors, so write ignores them.
+// write sends queued frames until it has sent the last one or the connection is closed. The reader
+// gets the same errors, so write ignores them.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

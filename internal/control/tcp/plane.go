@@ -16,12 +16,10 @@ import (
 )
 
 const (
-	// statusInterval is the time between status messages.
 	statusInterval = 100 * time.Millisecond
 	// ackTimeout bounds how long a failed rank waits for acknowledgements, and how long Join waits
 	// for the error of a rank that failed first.
-	ackTimeout = 250 * time.Millisecond
-	// leaveTimeout bounds how long Close waits for its last message to be sent.
+	ackTimeout   = 250 * time.Millisecond
 	leaveTimeout = time.Second
 )
 
@@ -64,15 +62,14 @@ func newPlane(cfg Config, links []*link) *Plane {
 	return p
 }
 
-// Submit allocates the next ticket. The other ranks see it within statusDelay.
+// Submit implements control.Plane.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
 	return ticket
 }
 
-// TrySubmit allocates the next ticket. It returns false if this rank or a peer has failed, a peer
-// is lost, or a peer has left without submitting that ticket.
+// TrySubmit implements control.Plane.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -80,13 +77,13 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	return p.Submit(), true
 }
 
-// PeerFailed reports whether a peer has failed or is lost.
+// PeerFailed implements control.Plane.
 func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
 
-// Failed returns a channel that is closed when the plane fails.
+// Failed implements control.Plane.
 func (p *Plane) Failed() <-chan struct{} { return p.failed }
 
-// Abort makes the plane fail on all ranks.
+// Abort implements control.Plane.
 func (p *Plane) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
@@ -180,14 +177,12 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-// anySuspect reports whether it is still unknown for some link whether the other machine answers.
 func anySuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
 	})
 }
 
-// handle applies a message to the sender's record and reports whether the sender has left.
 func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,8 +240,7 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
-// submitted. It returns false if it revokes none.
+// Withdraw implements control.Plane.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -279,8 +273,7 @@ func (p *Plane) Close() error {
 	return nil
 }
 
-// leave ends the waits of this rank and queues kindLeave. It returns false if the plane is already
-// closed.
+// leave ends the waits of this rank and queues kindLeave. It returns false on a closed plane.
 func (p *Plane) leave() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

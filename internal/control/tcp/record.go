@@ -13,8 +13,8 @@ const (
 	// maxPosts is the maximum number of a rank's unread posts on a track: one for this rank's step,
 	// and one for the next, which the other rank may have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes bound the reports of a rank on the fault lane. They are enough
-	// for the largest payload and a hundred small ones.
+	// These bound the reports of a rank on the fault lane. They are enough for the largest payload
+	// and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
@@ -27,9 +27,8 @@ type rankRecord struct {
 	status
 	tracks map[track]*steps
 	// names is the number of tracks of named values.
-	names   int
-	reports [][]byte
-	// readReports is the number of reports that this rank has read.
+	names                    int
+	reports                  [][]byte
 	reportBytes, readReports int
 	// absent is set when no more reports are expected from the rank.
 	absent bool
@@ -41,9 +40,8 @@ type rankRecord struct {
 }
 
 type steps struct {
-	// received is the number of steps that have arrived.
 	received uint64
-	// posts holds the payloads that have not been read yet.
+	// posts holds the payloads of steps that have not been read yet.
 	posts [][]byte
 	// completed is the number of steps that the rank has seen complete. In another rank's record,
 	// it is set only when that rank fails.
@@ -53,7 +51,7 @@ type steps struct {
 	ordered bool
 }
 
-// stepsOn returns the rank's steps on a track. It adds the track if the rank has not used it yet.
+// stepsOn returns the rank's steps on a track, which is added if it is new.
 func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -72,7 +70,6 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-// lookup returns a copy of the rank's steps on a track.
 func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -145,7 +142,6 @@ func (r *rankRecord) hasRoom(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 
-// nextReport returns the next unread report, or false if there is none.
 func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.readReports == len(r.reports) {
 		return nil, false

@@ -6,8 +6,7 @@ const (
 	// stallThreshold is the longest normal time between two ticks. After a longer time, the process
 	// was stopped or starved of CPU time.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks that this process needs after a stall to read the
-	// messages that have arrived.
+	// catchUpTicks is how many ticks this process needs after a stall to read waiting messages.
 	catchUpTicks = 3
 	// catchUpLimit bounds how long CanSucceed waits until this process has caught up.
 	catchUpLimit = 2 * time.Second
@@ -37,7 +36,6 @@ func (r *stallDetector) tick(now time.Time) (caughtUp bool) {
 	return false
 }
 
-// mayBeStale reports whether other ranks' messages may have arrived without being read.
 func (r *stallDetector) mayBeStale(now time.Time) bool {
 	return r.ticksLeft > 0 || now.Sub(r.last) > stallThreshold
 }

@@ -40,15 +40,14 @@ func (s *groupState) setMachines(names []string) {
 	s.cfg.Group.Machines = names
 }
 
-// Cause returns the first fault, or nil.
 func (s *groupState) Cause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cause
 }
 
-// recordFault records err and wakes all waits unless a fault is already recorded. It reports
-// whether it recorded err. The caller must hold s.mu.
+// recordFault records the first fault and wakes all waits. It reports whether err is that fault.
+// The caller must hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -92,10 +91,9 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeFor wakes the waits that a message from another rank may have ended. In large groups,
-// examining all ranks for every message would be slow. So a post wakes a wait only if it is the
-// last one that the wait needs, and statuses wake waits at the next tick. The caller must hold
-// s.mu.
+// wakeFor wakes the waits that a message from another rank may have ended. Examining all ranks for
+// every message would be slow in large groups. So a post wakes a wait only if it is the last one
+// needed, and statuses wake waits at the next tick. The caller must hold s.mu.
 func (s *groupState) wakeFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -160,8 +158,6 @@ func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-// unacknowledged reports whether some rank still in the group has not acknowledged this rank's
-// fault.
 func unacknowledged(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
@@ -190,7 +186,6 @@ func (s *groupState) unreported() []int {
 	return ranks
 }
 
-// decideTimeout bounds each request to the store.
 const decideTimeout = 3 * time.Second
 
 // Decide proposes a cause for the group's failure and returns the first proposal of any rank, which

@@ -13,7 +13,6 @@ type namedValue struct {
 	name string
 }
 
-// Gather sends this rank's words and collects those of all ranks in one step.
 func (n namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	p := n.p
 	p.mu.Lock()

@@ -15,13 +15,11 @@ type waitState struct {
 	doing func() string
 	// track and step identify the post that this rank expects from every rank. step is 0 in a wait
 	// for work.
-	track track
-	step  uint64
-	// remaining is the number of posts that have not arrived yet.
+	track     track
+	step      uint64
 	remaining int
 	// ordered is set if this rank launches no collective during the wait.
-	ordered bool
-	// exchange is set if the step is on the control lane.
+	ordered    bool
 	exchange   bool
 	collective uint64
 	operation  driver.Operation
@@ -161,8 +159,8 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, because this
-// rank sees other ranks' submissions with that delay.
+// newWorkWait returns the state of a wait for work. This rank sees other ranks' submissions with a
+// delay of statusDelay, which is added to the timeout.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		doing: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
@@ -186,7 +184,6 @@ func (s *groupState) endWait(w *waitState) {
 	s.unpublish(w)
 }
 
-// checkWait is like verdict, for callers that do not hold s.mu.
 func (s *groupState) checkWait(w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +201,6 @@ func (s *groupState) verdict(w *waitState, now time.Time) error {
 	return v.Err
 }
 
-// Departed lists the world ranks that are lost and those that have left the group.
 func (s *groupState) Departed() (lost, left []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
