@@ -28,7 +28,7 @@ func EncodeFailure(err error) []byte {
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		report.Lost, report.Machines = lost.Ranks, lost.Machines
 	}
-	encoded, _ := json.Marshal(report) // cannot fail, because the report holds only strings and numbers
+	encoded, _ := json.Marshal(report) // cannot fail for strings and numbers
 	return encoded
 }
 

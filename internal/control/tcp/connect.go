@@ -244,7 +244,7 @@ func (j *joiner) addresses() ([]string, error) {
 			ips = append(ips, n.IP)
 		}
 	}
-	slices.SortStableFunc(ips, func(a, b net.IP) int { return likelihood(b) - likelihood(a) })
+	slices.SortStableFunc(ips, func(a, b net.IP) int { return reachability(b) - reachability(a) })
 	var list []string
 	for _, ip := range ips {
 		list = append(list, (&net.TCPAddr{IP: ip, Port: local.Port}).String())
@@ -252,8 +252,8 @@ func (j *joiner) addresses() ([]string, error) {
 	return list, nil
 }
 
-// likelihood returns a larger number for an address that other machines are more likely to reach.
-func likelihood(ip net.IP) int {
+// reachability returns a larger number for an address that other machines are more likely to reach.
+func reachability(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
 		return 0

@@ -32,20 +32,20 @@ func (p *Plane) Exchange(
 		return nil, fmt.Errorf("%s after a fault: %w", doing(), err)
 	}
 	if p.peerFailed() {
-		return nil, p.breakLane(lane, p.peerFault(doing))
+		return nil, p.failLane(lane, p.peerFault(doing))
 	}
 	got, err := p.exchangeStep(ctx, payload, &waitState{
 		doing: doing, track: laneTracks[lane], exchange: lane == driver.LaneControl,
 	})
 	if err != nil {
-		return nil, p.breakLane(lane, err)
+		return nil, p.failLane(lane, err)
 	}
 	return got, nil
 }
 
-// breakLane disables a lane after a failed exchange, because the ranks may no longer be in the same
+// failLane disables a lane after a failed exchange, because the ranks may no longer be in the same
 // step. The caller must hold p.mu.
-func (p *Plane) breakLane(lane driver.Lane, err error) error {
+func (p *Plane) failLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
 		return failAndNotify(p, err)
@@ -72,7 +72,7 @@ func (p *Plane) AwaitNotified() {
 // awaitAcknowledgements implements AwaitNotified. The caller must hold s.mu, which
 // awaitAcknowledgements releases while it waits.
 func awaitAcknowledgements(s *groupState) {
-	for begin := time.Now(); !s.closed && unacknowledged(s); {
+	for begin := time.Now(); !s.closed && awaitsAcknowledgement(s); {
 		left := ackTimeout - time.Since(begin)
 		if left <= 0 {
 			break
@@ -209,8 +209,8 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
 	for {
-		unreported := p.unreported()
-		if len(unreported) == 0 {
+		expected := p.ranksYetToReport()
+		if len(expected) == 0 {
 			return nil
 		}
 		due := errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -221,7 +221,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 			p.pause(nil, statusInterval)
 			continue
 		case due:
-			for _, r := range unreported {
+			for _, r := range expected {
 				p.records[r].absent = true
 			}
 			return nil

@@ -28,7 +28,7 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	for p.records[1].submitted < ticket {
 		p.pause(nil, patience)
 	}
-	acknowledged := !unacknowledged(&p.groupState)
+	acknowledged := !awaitsAcknowledgement(&p.groupState)
 	p.mu.Unlock()
 	if acknowledged {
 		t.Error("AwaitNotified returned before the impostor acknowledged the fault")

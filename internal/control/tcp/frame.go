@@ -151,12 +151,12 @@ type status struct {
 }
 
 // encode converts since to an age, because the machines' clocks differ.
-func (b *status) encode(now time.Time) []byte {
+func (s *status) encode(now time.Time) []byte {
 	age := uint64(0)
-	if b.inCollective != 0 || b.inExchange != 0 {
-		age = uint64(max(0, now.Sub(b.since)))
+	if s.inCollective != 0 || s.inExchange != 0 {
+		age = uint64(max(0, now.Sub(s.since)))
 	}
-	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
+	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, age)
 }
 
 // decodeStatus decodes statusBytes bytes.

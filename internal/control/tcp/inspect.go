@@ -21,8 +21,8 @@ func (s *groupState) Inspect() driver.Inspection {
 		observed := &waitState{
 			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
 		}
-		q := s.waitStatus(observed, time.Now())
-		if late := q.Warning(s.rankStates(observed)); late != nil {
+		status := s.waitStatus(observed, time.Now())
+		if late := status.Warning(s.rankStates(observed)); late != nil {
 			all.Waits = append(all.Waits, *late)
 		}
 	}

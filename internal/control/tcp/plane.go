@@ -103,12 +103,12 @@ func (p *Plane) Fail(err error) error {
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
 	if p.recordFault(err) {
-		b := p.status()
+		current := p.status()
 		for t, s := range p.records[p.me].tracks {
 			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
 		}
 		step := uint64(control.ReasonOf(err))
-		p.broadcast(message{kind: kindFail, step: step, payload: b.encode(time.Now())}, false)
+		p.broadcast(message{kind: kindFail, step: step, payload: current.encode(time.Now())}, false)
 	}
 	return err
 }
@@ -226,17 +226,17 @@ func (p *Plane) sendStatuses() {
 func (p *Plane) statusChanged() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.status()
-	changed := b != p.sentStatus
-	p.sentStatus = b
+	current := p.status()
+	changed := current != p.sentStatus
+	p.sentStatus = current
 	return changed
 }
 
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.status()
-	m := message{kind: kindStatus, payload: b.encode(time.Now())}
+	current := p.status()
+	m := message{kind: kindStatus, payload: current.encode(time.Now())}
 	return m.encode()
 }
 
@@ -283,8 +283,8 @@ func (p *Plane) leave() bool {
 	p.recordFault(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
 	p.closed = true
 	p.peerGone.Store(true)
-	b := p.status()
-	p.broadcast(message{kind: kindLeave, payload: b.encode(time.Now())}, true)
+	current := p.status()
+	p.broadcast(message{kind: kindLeave, payload: current.encode(time.Now())}, true)
 	p.wakeAll()
 	return true
 }

@@ -23,19 +23,19 @@ type stallDetector struct {
 }
 
 // tick records a tick, and reports whether this process has just caught up after a stall.
-func (r *stallDetector) tick(now time.Time) (caughtUp bool) {
-	late := now.Sub(r.last) > stallThreshold
-	r.last = now
+func (d *stallDetector) tick(now time.Time) (caughtUp bool) {
+	late := now.Sub(d.last) > stallThreshold
+	d.last = now
 	switch {
-	case r.ticksLeft > 0:
-		r.ticksLeft--
-		return r.ticksLeft == 0
+	case d.ticksLeft > 0:
+		d.ticksLeft--
+		return d.ticksLeft == 0
 	case late:
-		r.ticksLeft = catchUpTicks
+		d.ticksLeft = catchUpTicks
 	}
 	return false
 }
 
-func (r *stallDetector) mayBeStale(now time.Time) bool {
-	return r.ticksLeft > 0 || now.Sub(r.last) > stallThreshold
+func (d *stallDetector) mayBeStale(now time.Time) bool {
+	return d.ticksLeft > 0 || now.Sub(d.last) > stallThreshold
 }

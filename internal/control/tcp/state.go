@@ -139,18 +139,19 @@ func (s *groupState) tick(now time.Time) {
 // status returns this rank's status. Of several waits for collectives, it shows the one with the
 // highest ticket (see publishLatest in package shm). The caller must hold s.mu.
 func (s *groupState) status() status {
-	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
+	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
 		switch {
-		case w.collective > b.inCollective:
-			b.inCollective, b.operation, b.since = w.collective, w.operation, w.begin
-		case w.exchange && b.inCollective == 0:
-			b.inExchange, b.since = w.step, w.begin
+		case w.collective > current.inCollective:
+			current.inCollective, current.operation = w.collective, w.operation
+			current.since = w.begin
+		case w.exchange && current.inCollective == 0:
+			current.inExchange, current.since = w.step, w.begin
 		case w.exchange:
-			b.inExchange = w.step
+			current.inExchange = w.step
 		}
 	}
-	return b
+	return current
 }
 
 // unpublish removes a wait from this rank's status. The caller must hold s.mu.
@@ -158,7 +159,7 @@ func (s *groupState) unpublish(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-func unacknowledged(s *groupState) bool {
+func awaitsAcknowledgement(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
 		if rank != s.me && !r.failAcked && r.failed == control.NotFailed && !r.left && !r.lost {
@@ -168,9 +169,9 @@ func unacknowledged(s *groupState) bool {
 	return false
 }
 
-// unreported lists the ranks whose next report may still arrive. It marks ranks that can no longer
+// ranksYetToReport lists the ranks whose next report may still arrive. It marks ranks that can no longer
 // send one as absent.
-func (s *groupState) unreported() []int {
+func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
 		record := &s.records[r]

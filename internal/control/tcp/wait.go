@@ -59,24 +59,25 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	s.waits = append(s.waits, w)
 	defer s.unpublish(w)
 	for {
-		q, ended := s.waitStatus(w, time.Now()), ctx.Err()
-		q.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
+		status, ended := s.waitStatus(w, time.Now()), ctx.Err()
+		status.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 		states := s.rankStates(w)
 		if len(s.missing(w)) == 0 {
 			return nil
 		}
-		v := control.Judge(&q, states)
+		v := control.Judge(&status, states)
 		switch {
 		case v.Err != nil:
 			return v.Err
 		case errors.Is(ended, context.Canceled):
-			return control.Interrupted(&q, states, context.Cause(ctx))
+			return control.Interrupted(&status, states, context.Cause(ctx))
 		case v.Warning != nil:
 			s.warn(v.Warning)
-		case q.DeadlinePassed || q.Waited >= q.Timeout:
+		case status.DeadlinePassed || status.Waited >= status.Timeout:
 			s.pause(nil, statusInterval) // gives unread messages time to arrive
 		default:
-			s.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
+			nextWarning := status.Late.Next(status.Waited, status.Warned)
+			s.pause(ctx.Done(), status.Timeout-status.Waited, nextWarning)
 		}
 	}
 }
@@ -110,20 +111,20 @@ func (s *groupState) warn(late *driver.LateWarning) {
 }
 
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
-	q := control.WaitStatus{
+	status := control.WaitStatus{
 		Group: s.cfg.Group, CallText: w.doing, Collective: w.collective,
 		Exchange: w.exchange || w.ordered,
 		Work:     w.work, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stalls.mayBeStale(now),
 		Late: s.cfg.Late, Warned: -1,
 	}
-	if w.work && q.Late.After > 0 {
-		q.Late.After += statusDelay
+	if w.work && status.Late.After > 0 {
+		status.Late.After += statusDelay
 	}
 	if !s.warned.IsZero() {
-		q.Warned = max(0, now.Sub(s.warned))
+		status.Warned = max(0, now.Sub(s.warned))
 	}
-	return q
+	return status
 }
 
 // rankStates returns the states of all ranks for a wait. The activity of other ranks may be out of
@@ -155,8 +156,8 @@ func (s *groupState) peerFailed() bool {
 func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.waitStatus(w, time.Now())
-	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
+	status := s.waitStatus(w, time.Now())
+	return control.Interrupted(&status, s.rankStates(w), context.Cause(ctx))
 }
 
 // newWorkWait returns the state of a wait for work. This rank sees other ranks' submissions with a
@@ -193,8 +194,8 @@ func (s *groupState) checkWait(w *waitState) error {
 // verdict warns of late ranks, and returns an error if the work may never complete. The caller must
 // hold s.mu, which verdict releases during a warning.
 func (s *groupState) verdict(w *waitState, now time.Time) error {
-	q := s.waitStatus(w, now)
-	v := control.Judge(&q, s.rankStates(w))
+	status := s.waitStatus(w, now)
+	v := control.Judge(&status, s.rankStates(w))
 	if v.Warning != nil {
 		s.warn(v.Warning)
 	}
