@@ -6,15 +6,14 @@ import (
 	"strconv"
 )
 
-// environment reads environment variables and records them for error messages.
 type environment struct {
 	lookup func(string) (string, bool)
 	source Source
 	seen   []Variable
 }
 
-// value returns the value of a variable, or "" if it is not set. Callers treat an empty variable as
-// unset, because scripts often set variables to "".
+// value returns the value of a variable, or "" if it is not set. Scripts often set variables to "",
+// so callers treat an empty variable as unset.
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.seen = append(e.seen, Variable{name, value})
@@ -49,8 +48,8 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family lists the four variables in which a launcher passes rank, size, local rank and local
-// size to a process. A launcher sets either all four or none.
+// family lists the four variables in which a launcher passes rank, size, local rank and local size
+// to a process. A launcher sets either all four or none.
 type family struct {
 	source Source
 	names  [4]string
@@ -80,8 +79,8 @@ var families = []family{
 }
 
 // Discover determines this process's rank, and how to reach the store, from options and the
-// environment. lookup is usually os.LookupEnv. Discover opens no files and does not
-// communicate. Its error is an EnvironmentError or describes an invalid option.
+// environment. lookup is usually os.LookupEnv. Discover does not communicate. Its error is an
+// EnvironmentError or describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
 	if err != nil {
@@ -94,7 +93,6 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
-// ranks tries the possible sources of this process's rank in order.
 func ranks(lookup func(string) (string, bool), o Options) (World, error) {
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
 		return fromOptions(o)
@@ -145,8 +143,7 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 	case count == 0:
 		return World{}, false, nil
 	case f.source == SourceMPICH && slurmStep && local == 0:
-		// srun's PMI sets rank and size, but the local rank and size are only in Slurm's
-		// variables.
+		// srun's PMI sets rank and size, but only Slurm's variables contain the local ones.
 		return World{}, false, nil
 	case count < len(f.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", f.hint)

@@ -3,50 +3,41 @@
 //
 // # The store
 //
-// Client and Server use the wire protocol of PyTorch's TCPStore. The Client sends only queries
-// that every PyTorch server since version 2.4 supports, so a job under torchrun needs no second
-// server. The Server supports all queries, so that PyTorch programs can use it.
+// Client and Server use the wire protocol of PyTorch's TCPStore. The Client sends only queries that
+// every PyTorch server since version 2.4 supports, so a job under torchrun needs no second server.
 //
-// The protocol has no authentication and no notion of a user, but this package adds both
-// without changing the protocol. On TCP, a Server requires a Token, which clients send as the
-// key of a CHECK query. On a Unix socket, each side checks that the other side runs as the same
-// user. The token is sent in clear text, so it keeps out other jobs and port scanners, but not
-// an attacker who can read the network's traffic.
+// The protocol has no authentication. On TCP, a Server therefore requires a Token, which clients
+// send as the key of a CHECK query. On a Unix socket, each side checks that the other side runs as
+// the same user. The token is sent in clear text. It keeps out other jobs and port scanners, but
+// not an attacker who can read the network's traffic.
 //
 // # The ranks
 //
-// Discover looks for the rank in this order: explicit Options, then the variables of torchrun,
-// Open MPI, MPICH (PMI-1) and Slurm. Without any of these, the job is a single process. If only
-// some variables of a launcher are set, Discover returns an EnvironmentError that lists each
-// variable with its value. It does not guess, because a wrong guess could start two jobs
-// instead of one. Connect waits until all ranks have joined and returns a Client for the World,
-// or an error that lists the absent ranks.
+// Discover looks for the rank in this order: explicit Options, then the variables of torchrun, Open
+// MPI, MPICH (PMI-1) and Slurm. Without any of these, the job is a single process. If only some
+// variables of a launcher are set, Discover returns an EnvironmentError, because a wrong guess
+// could start two jobs instead of one. Connect waits until all ranks have joined.
 //
-// The Server also records which ranks have ended. It learns of that in two ways: a launcher
-// reports how its processes exited, and every rank keeps a connection open over which it has
-// sent a greeting with its rank. When that connection is closed, the rank has ended. Connect
-// does not wait for ranks that have ended, and a context returned by Guard is canceled soon
-// after one of its ranks has ended. If rank 0 serves the store, a lost store means that rank 0
-// has ended. A stopped process keeps its connections and does not count as ended. PyTorch's
-// store does not record any of this: torchrun terminates the whole job when a rank fails, and
-// without torchrun a lost rank is detected only by timeouts.
+// The Server also records which ranks have ended. A launcher reports how its processes exited, and
+// every rank keeps a connection open over which it has sent a greeting with its rank. When that
+// connection is closed, the rank has ended. If rank 0 serves the store, a lost store means that
+// rank 0 has ended. A stopped process keeps its connections and does not count as ended. PyTorch's
+// store does not record ended ranks.
 //
 // # Unauthenticated connections
 //
-// A client must send VALIDATE and the token within 5 s. The number of connections on which the
-// client has not done so yet is limited: beyond the limit, the server closes the oldest ones,
-// and their clients retry.
+// A client must send VALIDATE and the token within 5 s. If too many connections have not done so
+// yet, the server closes the oldest ones, and their clients retry.
 //
 // # Caveats
 //
-// Some platforms (Kubeflow's PyTorchJob and its derivatives) set RANK and WORLD_SIZE per node,
-// as input for torchrun, rather than per process. Discover therefore rejects these two
-// variables if LOCAL_RANK and LOCAL_WORLD_SIZE are not set. Start the processes with torchrun
-// or with symmem launch.
+// Some platforms (Kubeflow's PyTorchJob and its derivatives) set RANK and WORLD_SIZE per node, as
+// input for torchrun, rather than per process. Discover therefore rejects these two variables if
+// LOCAL_RANK and LOCAL_WORLD_SIZE are not set.
 //
 // An abstract Unix socket belongs to a network namespace, so ranks in different containers on one
 // machine cannot reach each other's sockets. Such ranks need MASTER_ADDR, MASTER_PORT and
-// SYMMEM_TOKEN instead, and a LOCAL_WORLD_SIZE that counts the ranks in the container.
+// SYMMEM_TOKEN, and a LOCAL_WORLD_SIZE that counts the ranks in the container.
 //
 // # Lock order
 //

@@ -9,17 +9,15 @@ import (
 	"time"
 )
 
-// endsKey is the prefix of the numbered keys under which the Server stores which ranks have
-// ended. The keys do not depend on the world, so that every rank can wait for the next key from
-// the start. A rank counts as ended when the launcher that serves the store calls Ended for its
-// process, or when the connection over which it sent its greeting is closed.
+// endsKey is the prefix of the numbered keys under which the Server stores which ranks have ended.
+// The keys do not depend on the world, so that every rank can wait for the next key from the start.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// A rank sends its greeting in a COMPARE_SET of greetKey. The Server records which rank the
-// connection represents and returns greetAnswer without storing a value. Any other server finds
-// no value under greetKey, so it returns the expected value and also stores nothing.
+// A rank sends its greeting in a COMPARE_SET of greetKey. The Server records the rank and returns
+// greetAnswer. Any other server finds no value under greetKey, so it returns the expected value.
+// Neither stores a value.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
@@ -28,9 +26,9 @@ const (
 const maxGreetingBytes = 4 << 10
 
 // greeting identifies the rank that a connection represents. World is the prefix of the rank's
-// keys, or "" while the prefix is still unknown. From Job, Process and Place, the server
-// detects a second process that claims the same rank. If Probe is set, the server records
-// nothing and only answers whether it would refuse the claim.
+// keys, or "" while the prefix is unknown. From Job, Process and Place, the server detects a second
+// process that claims the same rank. If Probe is set, the server only answers whether it would
+// refuse the claim.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -40,9 +38,8 @@ type greeting struct {
 	Probe   bool   `json:"probe,omitempty"`
 }
 
-// rankEnd is the value stored under endKey. It describes how a rank ended. World is empty if a
-// launcher reported that the rank's process exited, because a process has the same rank in
-// every world.
+// rankEnd is the value stored under endKey. World is empty if a launcher reported that the rank's
+// process exited, because a process has the same rank in every world.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
@@ -51,18 +48,17 @@ type rankEnd struct {
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
 	// Closing announces that the store is about to close normally. All other fields are then zero.
-	// Ranks that are already in a later call of Connect retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
-// EndedError means that a rank has ended or left, according to its launcher or the store's server.
+// EndedError means that a rank has ended or left.
 type EndedError struct {
 	Rank int
-	// How describes how the rank ended. It includes the rank's number.
+	// How describes how the rank ended, and contains its number.
 	How string
 	// Left is set if the rank called Leave or Close.
 	Left bool
-	// Why is the reason that the rank passed to Leave, or "" if it simply finished.
+	// Why is the reason that the rank passed to Leave, or "".
 	Why string
 }
 
@@ -79,7 +75,7 @@ func (s *Server) Ended(rank int, how string) {
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
-		return // never happens, because Marshal does not fail for strings and numbers
+		return // cannot happen for strings and numbers
 	}
 	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
@@ -154,9 +150,8 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether the end of a rank makes this call of Connect fail. That is the
-// case as long as ranks are missing. A rank that leaves, as every rank does at its own
-// deadline, does not make the call fail.
+// fatalToConnect reports whether the end of a rank makes this call of Connect fail. That is so
+// while ranks are missing, unless the rank has left, as every rank does at its deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -169,19 +164,18 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay bounds the time from when a connection is closed until the launcher reports
-	// how the process exited.
+	// launcherDelay bounds the time from when a connection is closed until the launcher reports how
+	// the process exited.
 	launcherDelay = 200 * time.Millisecond
-	// rankEndGrace is the time from the end of a rank until a guarded context is canceled. The
-	// data that the rank sent before it ended may still arrive in that time and be sufficient.
+	// rankEndGrace is the time from the end of a rank until a guarded context is canceled. Data
+	// that the rank sent before may still arrive in that time.
 	rankEndGrace = time.Second
 )
 
-// Guard returns a context for a call that needs the given ranks of the world, such as the
-// creation of a group. The context is canceled soon after any of these ranks has ended or left,
-// or after the store is lost together with rank 0. Its cause is then an EndedError. If symmem
-// does not serve the store, for example under torchrun, the context is not canceled for these
-// reasons. The caller must call stop.
+// Guard returns a context that is canceled soon after any of the given ranks has ended or left, or
+// after the store is lost together with rank 0. The cause is then an EndedError. If symmem does not
+// serve the store, for example under torchrun, the context is not canceled for these reasons. The
+// caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
@@ -220,8 +214,7 @@ func (m *Member) guard(
 }
 
 // Ended returns the errors of those given ranks that have ended, and of rank 0 if the store is
-// lost, ordered by rank. It first waits until enough returns true for this result or ctx is
-// canceled.
+// lost, ordered by rank. It waits until enough returns true for this result or ctx is canceled.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -248,9 +241,8 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait that failed because a rank has ended: either a rank that
-// rank 0 reported as absent, or rank 0 itself if the store is lost. It waits briefly, because
-// the store may record the rank's end a moment after the wait fails.
+// addEnd replaces the error of a wait that failed because a rank has ended. It waits briefly,
+// because the store may record the rank's end a moment after the wait fails.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)

@@ -35,7 +35,7 @@ func (m *Member) open(ctx context.Context) (err error) {
 }
 
 // joinAll joins the world and waits for the other ranks. If ctx is done first, the error lists the
-// absent ranks. On rank 0, joinAll also publishes the result for the other ranks.
+// absent ranks. Rank 0 also publishes the result.
 func (m *Member) joinAll(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
@@ -80,10 +80,10 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return m.addEnd(err)
 }
 
-// join determines the keys of this call and announces this rank. A request that is already in
-// progress may continue for leaveTimeout after the deadline. Aborting it would close the
-// connection, and rank 0 closes the store as soon as no rank is connected, so this rank could no
-// longer find out which ranks are absent.
+// join determines the keys of this call and announces this rank. A request in progress may continue
+// for leaveTimeout after the deadline. Aborting it would close the connection, and rank 0 closes
+// the store as soon as no rank is connected. This rank could then no longer find out which ranks
+// are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -98,8 +98,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// Each rank counts its own calls. All ranks make the same number of calls, so they get the
-	// same count.
+	// All ranks make the same number of calls, so they get the same count.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -174,7 +173,6 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 	return ranks
 }
 
-// ranksIn parses the value of the ready key, a comma-separated list of absent ranks.
 func ranksIn(list string) (ranks []int) {
 	for text := range strings.SplitSeq(list, ",") {
 		if rank, err := strconv.Atoi(text); err == nil {
@@ -184,12 +182,11 @@ func ranksIn(list string) (ranks []int) {
 	return ranks
 }
 
-// maxMachines is the maximum number of machines that an error lists.
 const maxMachines = 16
 
-// arrivedMachines returns a suffix for an error about absent ranks. The suffix lists the ranks
-// that have joined, by machine. It is "" if the world has only one machine. arrivedMachines
-// works even after the deadline of ctx.
+// arrivedMachines returns a suffix for an error about absent ranks, which lists the ranks that have
+// joined by machine. It is "" if the world has only one machine. arrivedMachines works even after
+// the deadline of ctx.
 func (m *Member) arrivedMachines(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

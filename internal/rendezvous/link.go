@@ -13,7 +13,7 @@ import (
 )
 
 // link is one of a Client's connections. It sends one request at a time. If its last reply is
-// incomplete, it must be closed.
+// incomplete, the link must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
@@ -27,8 +27,7 @@ type link struct {
 // pastDeadline makes every read and write of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout bounds how long cancel waits for the server to confirm the cancellation. That
-// wait begins after the caller's deadline.
+// cancelTimeout bounds how long cancel waits for the server after the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
 // guard makes all I/O of the link fail when ctx is done, until release is called.
@@ -67,8 +66,6 @@ func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error
 	return l.classify(ctx, err)
 }
 
-// classify converts an I/O error, or an error of exchange's read function, to the error that
-// exchange returns.
 func (l *link) classify(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
@@ -115,8 +112,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing appends a PING to b. It also returns a function that reads the answer. The answer
-// confirms all earlier queries on the connection, because a server handles them in order.
+// appendPing appends a PING to b, and returns a function that reads the answer. The answer confirms
+// all earlier queries on the connection, because a server handles them in order.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)
@@ -144,8 +141,8 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait sends a WAIT and blocks until the keys are set. If ctx is done first, wait cancels
-// the WAIT and returns the cause of ctx.
+// wait sends a WAIT and blocks until the keys are set. If ctx is done first, wait cancels the WAIT
+// and returns the cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	answered := false
@@ -168,8 +165,8 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel cancels a WAIT whose context is done. It returns the cause of ctx, or nil if the
-// keys were set before the server received the cancellation.
+// cancel cancels a WAIT whose context is done. It returns the cause of ctx, or nil if the keys were
+// set before the server received the cancellation.
 func (l *link) cancel(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

@@ -14,10 +14,9 @@ import (
 	"syscall"
 )
 
-// pmi is a client of PMI-1, the protocol between MPICH's process manager and the processes that
-// it starts. Each message is a line of "name=value" fields, and the first field is the command;
-// see src/pmi/src/pmi_v1.c in MPICH. An exchange consists of the commands init, get_maxes,
-// get_my_kvsname, put (on rank 0), barrier_in, get and finalize.
+// pmi is a client of PMI-1, the protocol between MPICH's process manager and the processes that it
+// starts. Each message is a line of "name=value" fields, and the first field is the command (see
+// src/pmi/src/pmi_v1.c in MPICH).
 type pmi struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -29,14 +28,12 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	// pmiNeededBytes is the length that the process manager must allow for keys and values. Every
-	// process manager allows at least that.
+	// pmiNeededBytes is the length that the process manager must allow for keys and values.
 	pmiNeededBytes = 60
 )
 
-// pmiResult caches the endpoint that was obtained over one descriptor. A program may call
-// Connect several times, but a descriptor allows only one exchange, because finalize ends the
-// session.
+// pmiResult caches the endpoint that was obtained over one descriptor. A program may call Connect
+// several times, but a descriptor allows only one exchange.
 type pmiResult struct {
 	sync.Mutex
 	known    bool
@@ -68,7 +65,6 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// pmiExchange performs a whole exchange. It fails if ctx is done first.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// query is the first byte of a request and identifies the request's type. PyTorch's
-// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server define the protocol.
+// query is the first byte of a request. PyTorch's torch/csrc/distributed/c10d/TCPStoreBackend.hpp
+// and its LibUV server define the protocol.
 type query byte
 
-// The client sends only the queries up to queryPing, except queryAppend, because these are the
-// ones that every server since PyTorch 2.4 supports.
+// The client sends only the queries up to queryPing, except queryAppend, because every server since
+// PyTorch 2.4 supports these.
 const (
 	queryValidate query = iota
 	querySet
@@ -53,8 +53,8 @@ const (
 	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or had already been answered.
 )
 
-// shape describes the fields that follow the query byte: a nonce, the number of keys, each key
-// with its values, and a number, in this order. Most queries have only some of these fields.
+// shape describes the fields that follow the query byte: a nonce, the number of keys, each key with
+// its values, and a number, in this order. Most queries have only some of these fields.
 type shape struct {
 	name    string
 	nonce   bool // u32
@@ -86,7 +86,6 @@ var shapes = [queryCount]shape{
 	queryBarrier:    {name: "BARRIER", keys: 1, number: true},
 }
 
-// String returns PyTorch's name for the query.
 func (q query) String() string {
 	if q < queryCount {
 		return shapes[q].name
@@ -94,7 +93,7 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request holds a query and the fields that its shape contains; all other fields are zero.
+// request holds a query and the fields that its shape contains.
 type request struct {
 	query  query
 	nonce  uint32
@@ -103,8 +102,8 @@ type request struct {
 	number int64    // for ADD the delta, for BARRIER the number of ranks
 }
 
-// append appends the encoded request to b. The request must have the keys and values that its
-// shape requires.
+// append appends the encoded request to b. The request must have the keys and values that its shape
+// requires.
 func (r *request) append(b []byte) []byte {
 	s := &shapes[r.query]
 	b = append(b, byte(r.query))

@@ -12,16 +12,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves one store, over the protocol of PyTorch's TCPStore, to clients of this package and
-// of PyTorch. It accepts clients until Drain or Close is called. It is safe for concurrent use.
+// Server serves one store, over the protocol of PyTorch's TCPStore. It accepts clients until Drain
+// or Close is called. It is safe for concurrent use.
 type Server struct {
-	// listener, address, token and uid do not change. listener is nil for a server that only this
-	// process can reach.
-	listener net.Listener
-	address  string
-	token    Token
-	uid      uint32
-	// goroutines counts the goroutines of all sessions and of accept.
+	// These fields do not change. listener is nil for a server that only this process can reach.
+	listener   net.Listener
+	address    string
+	token      Token
+	uid        uint32
 	goroutines sync.WaitGroup
 
 	mu sync.Mutex
@@ -35,16 +33,15 @@ type Server struct {
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
 	remoteLeft      chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
-	// onAcceptError, if set, is called with the reason the first time that a connection cannot be
-	// accepted.
+	// onAcceptError, if set, is called with the first error of Accept that the user can fix.
 	onAcceptError func(error)
 	// authTimeout bounds how long a remote connection may remain unauthenticated.
 	authTimeout time.Duration
 }
 
 // Listen serves a new store at address, which is "host:port" (with port 0 for any free port) or
-// "unix:@name". On TCP, a token is required. On a Unix socket, the token may be empty, because
-// the server refuses other users' clients. The caller must close the server.
+// "unix:@name". On TCP, a token is required. On a Unix socket, the token may be empty, because the
+// server refuses other users' clients. The caller must close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := splitAddress(address)
 	if err != nil {
@@ -90,7 +87,7 @@ func newServer(address string, token Token) *Server {
 func (s *Server) Address() string { return s.address }
 
 // Client returns a client in the server's process. The client needs no token and does not delay
-// Drain. After the server is closed, the client's calls return ErrLost.
+// Drain.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -121,8 +118,7 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause is the pause after an error of Accept. Without it, a server that has no free
-// descriptors would spin.
+// acceptPause is the pause after an error of Accept, so that the loop does not spin.
 const acceptPause = 10 * time.Millisecond
 
 // startSession starts a session on a new connection. It returns false if the server is closed.
@@ -159,9 +155,8 @@ func (s *Server) endSession(n *session) {
 	}
 }
 
-// endSilentSessions closes the connections to machines that no longer answer. If they stayed open,
-// the server would detect the loss of one client after another, because sending the report about
-// each client delays the detection of the next.
+// endSilentSessions closes the connections to machines that no longer answer. Otherwise, the report
+// about each lost client would delay the detection of the next.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +187,8 @@ func (s *Server) apply(from clientID, r *request) error {
 }
 
 // Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected. It returns an error if ctx is done first. The server continues to serve
-// connected clients until Close is called.
+// disconnected. It returns an error if ctx is done first. The server still serves connected
+// clients.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
@@ -228,7 +223,7 @@ func (s *Server) Close() error {
 	wasClosed := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
-		// The goroutine that runs drain flushes the outbox and then closes the connection.
+		// drain flushes the outbox and then closes the connection.
 		_ = n.conn.SetDeadline(pastDeadline)
 		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		n.out.close()

@@ -18,24 +18,21 @@ type reply struct {
 }
 
 // table holds a store's state and computes the replies to requests. It does no I/O, has no lock and
-// starts no goroutines. The Server calls it with the server's lock held.
+// starts no goroutines.
 //
-// A client is either ready or waiting. It starts waiting when it sends a WAIT for missing keys,
-// or a BARRIER at which other ranks have yet to arrive. It is ready again when the last of its
-// keys is set (by any client), when the last rank arrives at the barrier, when it sends
-// CANCEL_WAIT, or when leave is called. Like the LibUV server, table answers other queries of a
-// waiting client immediately. A second wait is an error, because the client could not
-// distinguish the two answers.
+// A client starts waiting when it sends a WAIT for missing keys, or a BARRIER at which other ranks
+// have yet to arrive. It is ready again when the last of its keys is set, when the last rank
+// arrives, when it sends CANCEL_WAIT, or when leave is called. Like the LibUV server, table answers
+// other queries of a waiting client immediately. A second wait is an error, because the client
+// could not distinguish the two answers.
 type table struct {
-	values map[string][]byte
-	// queues contains only queues that are not empty.
+	values   map[string][]byte
 	queues   map[string][][]byte
 	barriers map[string]*barrier
 	waiting  map[clientID]*waiter
 	// watched lists each missing key's waiters in the order of their requests.
 	watched map[string][]*waiter
-	// out collects the replies of the current request.
-	out []reply
+	out     []reply
 }
 
 type waiter struct {
@@ -67,9 +64,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and returns the replies, which must be sent in order. The table
-// then owns the request, and the replies are valid until the next call. After an error, the
-// client's connection must be closed, but the replies to other clients must still be sent.
+// apply processes a request and returns the replies, which must be sent in order. The table then
+// owns the request, and the replies are valid until the next call. After an error, the client's
+// connection must be closed, but the replies to other clients must still be sent.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
 	err := t.dispatch(from, r)

@@ -30,8 +30,7 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissing removes key from the missing keys of w. If it was the last key, removeMissing
-// answers the wait.
+// removeMissing removes key from the missing keys of w, and answers the wait if no key is left.
 func (t *table) removeMissing(w *waiter, key string) {
 	if delete(w.missing, key); len(w.missing) == 0 {
 		delete(t.waiting, w.client)

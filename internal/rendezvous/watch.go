@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// endWatcher tracks which other ranks of a member's world have ended. It uses a separate
-// connection to the store. When that connection is closed, the server records that this rank
-// has ended.
+// endWatcher tracks which other ranks of a member's world have ended. It uses a separate connection
+// to the store. When that connection is closed, the server records that this rank has ended.
 type endWatcher struct {
 	client *Client
 	world  string
@@ -20,7 +19,7 @@ type endWatcher struct {
 	// storeRank is the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	// cancel makes run stop waiting, return and close done. release releases run's context.
+	// cancel ends run, and release releases its context.
 	cancel, release context.CancelFunc
 	done            chan struct{}
 
@@ -31,17 +30,15 @@ type endWatcher struct {
 	changed chan struct{}     // closed and replaced when ends or lost change; guarded by mu
 }
 
-// knownEnd records how a rank ended and when this rank learned of it.
 type knownEnd struct {
 	*EndedError
 	since time.Time
-	// fromLauncher is set if a launcher reported the end. The server's own report is less precise,
-	// because the server only sees that a connection was closed.
+	// fromLauncher is set if a launcher reported the end. The server's report is less precise.
 	fromLauncher bool
 }
 
-// startWatch sends this rank's greeting over the connection of c and starts to watch. If the
-// server does not record which ranks have ended, startWatch closes c and returns nil.
+// startWatch sends this rank's greeting over the connection of c and starts to watch. If the server
+// does not record which ranks have ended, startWatch closes c and returns nil.
 func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
 		client: c, world: m.base, rank: m.world.Rank,
@@ -61,13 +58,12 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	return w, nil
 }
 
-// noDeadline is longer than any job. A context with a deadline this far away keeps the client's
-// calls from adding the default deadline.
+// noDeadline is longer than any job. With such a deadline, calls of the client do not add the
+// default deadline.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
-// run processes the store's reports of ended ranks until waitCtx is canceled or the connection
-// is lost. It uses waitCtx only for waits, because canceling a WAIT keeps the connection open,
-// whereas canceling any other request closes it.
+// run processes the store's reports of ended ranks until waitCtx is canceled or the connection is
+// lost. It uses waitCtx only for waits, because canceling any other request closes the connection.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.release()
@@ -125,19 +121,19 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	w.notify()
 }
 
-// notify wakes all waiters, which then check their conditions again. The caller must hold w.mu.
+// notify wakes all waiters. The caller must hold w.mu.
 func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost records that the connection was lost, and that the rank that served the store has
-// therefore ended.
+// markStoreLost records that the connection was lost. The rank that served the store has then
+// ended.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
-	w.notify() // Whether rank 0 counts as ended also depends on lost.
+	w.notify()
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
@@ -154,8 +150,8 @@ func (w *endWatcher) storeLost() bool {
 	return w.lost
 }
 
-// knownEnds returns the ranks that are known to have ended, in order, and a channel that is
-// closed at the next change.
+// knownEnds returns the ranks that are known to have ended, in order, and a channel that is closed
+// at the next change.
 func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,8 +215,7 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close closes the connection, so that the server records that this rank has ended. It does nothing
-// if w is nil.
+// close closes the connection, so that the server records that this rank has ended. w may be nil.
 func (w *endWatcher) close() error {
 	if w == nil {
 		return nil

@@ -6,30 +6,25 @@ import (
 	"time"
 )
 
-// World describes what a process knows about its job before it communicates. Discover returns the
-// World that Connect needs.
+// World describes what a process knows about its job before it communicates.
 type World struct {
-	// Rank identifies this process, from 0 to Size-1. Size is the number of ranks.
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
-	// Source names the origin of Rank and the other numbers, for use in messages.
+	// Source names the origin of Rank and the other numbers in messages.
 	Source Source
-	// RunID is the launcher's name for the job, or "". Restart is the number of times that the
-	// launcher has restarted the ranks. The keys that Connect uses contain both, so that the keys
-	// of different jobs and attempts differ.
+	// RunID is the launcher's name for the job, or "". Restart counts the launcher's restarts of
+	// the ranks.
 	RunID   string
 	Restart int
-	// Route describes how to reach the store.
-	Route Route
-	// Late, if set, is called repeatedly during Connect. Its arguments are the ranks that have not
-	// joined yet, in ascending order, and the time for which this rank has waited. It returns the
-	// time until the next call, or a negative time to stop further calls. The first call, with no
-	// ranks and a time of 0, is made before the wait begins. Calls do not overlap, and none is
-	// made after Connect has returned.
+	Route   Route
+	// Late, if set, is called repeatedly during Connect, with the ranks that have not joined yet,
+	// in ascending order, and the time waited. It returns the time until the next call, or a
+	// negative time to stop further calls. The first call, without ranks and with a time of 0, is
+	// made before the wait begins. Calls do not overlap.
 	Late func(missing []int, waited time.Duration) time.Duration
 	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
-	// other ranks to leave. Its argument lists the ranks of this world that have not left.
+	// other ranks to leave.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
@@ -54,10 +49,10 @@ const LaunchStore = unixScheme + "@symmem-run-"
 // Route describes how to reach the store.
 type Route struct {
 	Kind RouteKind
-	// Endpoint is the store's endpoint. It is set for RouteJoin and RouteServe.
+	// Endpoint is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is a descriptor that is connected to MPICH's process manager. It is set for RoutePMI.
-	// This package does not close it.
+	// FD is a descriptor that is connected to MPICH's process manager. It is set for RoutePMI. This
+	// package does not close it.
 	FD int
 }
 
@@ -71,12 +66,11 @@ const (
 	RouteJoin
 	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI is a store that rank 0 serves on a socket with a random name, which the ranks
-	// receive from MPICH's process manager.
+	// RoutePMI is a store that rank 0 serves on a socket with a random name. MPICH's process
+	// manager sends the name to the ranks.
 	RoutePMI
 )
 
-// String returns the kind's name for messages.
 func (k RouteKind) String() string {
 	switch k {
 	case RouteLocal:
@@ -93,14 +87,14 @@ func (k RouteKind) String() string {
 
 // Options describes the ranks and overrides the environment. The zero value overrides nothing.
 type Options struct {
-	// Rank and Size are used if Size is not 0. If Size is 0, Discover reads them from the
-	// environment, and Rank, LocalRank and LocalSize must also be 0.
+	// Rank and Size are used if Size is not 0. If Size is 0, Rank, LocalRank and LocalSize must
+	// also be 0.
 	Rank, Size int
 	// LocalRank and LocalSize are used if LocalSize is not 0. If LocalSize is 0, LocalRank must
 	// also be 0, and all ranks are assumed to run on this machine.
 	LocalRank, LocalSize int
-	// Address is the address at which rank 0 serves the store: "host:port", which requires a
-	// Token, or "unix:@name". If it is empty, the environment determines the route.
+	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
+	// or "unix:@name". If it is empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
@@ -108,23 +102,20 @@ type Options struct {
 
 // Variable records an environment variable that Discover has read.
 type Variable struct {
-	Name string
-	// Value is empty if the variable is empty or absent.
+	Name  string
 	Value string
 }
 
-// EnvironmentError means that Discover cannot determine this process's rank, or how to reach
-// the store, from the environment.
+// EnvironmentError means that Discover cannot determine this process's rank, or how to reach the
+// store, from the environment.
 type EnvironmentError struct {
 	// Source identifies the launcher whose variables were read.
-	Source Source
-	// Variables lists the variables that were read.
+	Source    Source
 	Variables []Variable
 	// Reason describes the problem and a remedy.
 	Reason string
 }
 
-// Error returns a message that lists every variable except tokens.
 func (e *EnvironmentError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "finding this rank by %s: %s (", e.Source, e.Reason)
