@@ -9,11 +9,10 @@ import (
 )
 
 // unixScheme is the prefix of the addresses of Unix sockets. "unix:@name" denotes an abstract
-// socket, which needs no file and disappears with the last process that uses it.
+// socket, which needs no file.
 const unixScheme = "unix:"
 
-// splitAddress converts "unix:@name", "unix:/path" or "host:port" to the network and address that
-// package net expects.
+// splitAddress converts an address to the network and address that package net expects.
 func splitAddress(address string) (network, addr string, err error) {
 	if name, ok := strings.CutPrefix(address, unixScheme); ok {
 		if name == "" || name == "@" {
@@ -27,13 +26,12 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client must send to a server. Package fmt prints only a placeholder
-// for it, so that the secret does not get into logs. Convert the Token to a string to get its
-// value.
+// Token is a secret that a client must send to a server. Package fmt prints only a placeholder for
+// it, so that the secret does not get into logs.
 type Token string
 
-// tokenKey is the prefix of the key in the CHECK query that carries a token. User keys cannot
-// have this prefix, because they start with a slash.
+// tokenKey is the prefix of the key in the CHECK query that carries a token. User keys cannot have
+// this prefix, because they start with a slash.
 const tokenKey = "symmem/token/"
 
 // maxTokenBytes bounds what a server reads from a client that has not yet authenticated.

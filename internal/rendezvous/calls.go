@@ -37,8 +37,8 @@ func (c *Client) wrapError(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, suffix, err)
 }
 
-// Set stores value under key. The server does not answer a SET, and the next call may use another
-// connection, so Set also sends a PING and waits for its answer.
+// Set stores value under key. The server does not answer a SET, so Set also sends a PING and waits
+// for its answer.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
@@ -62,8 +62,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. It first resets the decoder's budget, because the
-// budget applies to each reply separately.
+// readField reads one value of a reply. The budget applies to each reply separately.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
@@ -80,9 +79,9 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 	return sum, err
 }
 
-// CompareSet stores desired if the value of key is expected, or if key is missing and expected
-// is empty. It returns the value that key has afterwards. If key is missing and expected is not
-// empty, CompareSet stores nothing and, like TCPStore, returns expected.
+// CompareSet stores desired if the value of key is expected, or if key is missing and expected is
+// empty. It returns the value that key has afterwards. If key is missing and expected is not empty,
+// CompareSet stores nothing and, like TCPStore, returns expected.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {

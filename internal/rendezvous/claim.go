@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// processID is a random ID that distinguishes this process from all others.
 var processID = rand.Text()
 
 // TakenError means that another process has claimed the same rank of the job.
@@ -27,8 +26,8 @@ func (e *TakenError) Error() string {
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
 
-// takenAnswer is the prefix of the server's answer to a greeting if another process has claimed
-// the rank. A description of that process follows.
+// takenAnswer is the prefix of the server's answer to a greeting if another process has claimed the
+// rank. A description of that process follows.
 const takenAnswer = "the rank is taken: "
 
 // claimTime bounds how long the server keeps the claim of a process that has exited.
@@ -50,8 +49,8 @@ func hostName() string {
 }
 
 // greet sends a greeting, with which this process claims its rank (see greetKey). It reports
-// whether the server records which ranks have ended. While another process holds the claim to
-// the rank, greet retries for up to claimTime.
+// whether the server records which ranks have ended. While another process holds the claim, greet
+// retries for up to claimTime.
 func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -72,10 +71,9 @@ func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err er
 	}
 }
 
-// claim claims this rank of the job for this process. The returned client has a separate
-// connection to the store, and the claim lasts until the client is closed. Connect calls claim
-// before it increments the rank's call counter, because a process whose claim is refused must
-// not change the counter.
+// claim claims this rank of the job for this process, until the returned client is closed. The
+// client has a separate connection to the store. A process whose claim is refused must not
+// increment the rank's call counter, so claim comes first.
 func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))
@@ -113,8 +111,8 @@ func (w *World) probe() greeting {
 	return g
 }
 
-// attempt returns the key prefix for the current attempt of the job. Each restart of the job
-// begins a new attempt.
+// attempt returns the key prefix for the current attempt of the job. Each restart of the job begins
+// a new attempt.
 func (w *World) attempt() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
@@ -124,8 +122,8 @@ func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) 
 
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
-// sizeMismatch returns a suffix for an error message if an absent rank has stored a WORLD_SIZE that
-// differs from this rank's, and otherwise "".
+// sizeMismatch returns a suffix for an error message if an absent rank has stored a different
+// WORLD_SIZE, and otherwise "".
 func (w *World) sizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

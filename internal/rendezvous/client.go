@@ -7,22 +7,18 @@ import (
 	"sync"
 )
 
-// idleLinks is the maximum number of unused connections that a client keeps. Each call in progress
-// uses one connection, and programs rarely have many calls waiting at the same time.
+// idleLinks is the maximum number of unused connections that a client keeps.
 const idleLinks = 4
 
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// The protocol allows only one outstanding request per connection. A waiting call must not
-// block the call that sets the awaited key, so each call uses a free connection or opens a new
-// one.
+// The protocol allows only one outstanding request per connection, so each call uses a free
+// connection or opens a new one.
 //
-// When a call returns without an error, all ranks can see its effect. A canceled call may or
-// may not have taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128
-// Ki keys; calls that exceed these limits return ErrTooLarge.
-//
-// A Client returned by WithPrefix shares its connections with the client passed to WithPrefix.
+// When a call returns without an error, all ranks can see its effect. A canceled call may or may
+// not have taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys;
+// calls that exceed these limits return ErrTooLarge.
 type Client struct {
 	*links
 	prefix string
@@ -49,14 +45,14 @@ func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{links: &links{addr: addr, dial: dial, all: map[*link]bool{}}}
 }
 
-// WithPrefix returns a view of a client that adds a prefix and a slash to every key, as PyTorch's
-// PrefixStore does.
+// WithPrefix returns a client that adds a prefix and a slash to every key, as PyTorch's PrefixStore
+// does. Both clients share their connections.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
-// NewLocal returns a client of a new store in this process. The store has no socket, so all
-// ranks must be goroutines of this process. Closing the client also closes the store.
+// NewLocal returns a client of a new store in this process, without a socket. Closing the client
+// also closes the store.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -64,8 +60,7 @@ func NewLocal() *Client {
 	return c
 }
 
-// Close closes all connections, so that calls in progress return ErrClosed. Calling Close again has
-// no effect.
+// Close closes all connections, so that calls in progress return ErrClosed.
 func (c *links) Close() error {
 	c.mu.Lock()
 	var errs []error
@@ -118,8 +113,7 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt registers a new connection so that Close will close it. It returns false if the client is
-// already closed.
+// adopt registers a new connection for Close. It returns false if the client is already closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +123,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls, or closes it if its last reply is
-// incomplete or enough connections are idle. It returns err, or ErrClosed if Close caused err.
+// release makes a connection available to other calls. It closes the connection if the last reply
+// is incomplete or enough connections are idle. It returns err, or ErrClosed if Close caused err.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

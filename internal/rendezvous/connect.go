@@ -15,11 +15,9 @@ type AbsentError struct {
 	Ranks []int
 	// Size is the number of ranks of the job.
 	Size int
-	// Err is the error that ended the wait.
-	Err error
+	Err  error
 }
 
-// Error returns a message that lists at most 16 of the ranks.
 func (e *AbsentError) Error() string {
 	const limit = 16
 	ranks, suffix := e.Ranks, ""
@@ -29,24 +27,21 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, ranks, suffix, e.Err)
 }
 
-// Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
 // Connect connects to a world's store and waits until all ranks have called Connect. If ctx is
-// canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an
-// AbsentError that lists the ranks that did not join.
+// canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an AbsentError
+// that lists the ranks that did not join.
 //
 // All ranks must make the same number of calls, one after another, because each rank numbers its
-// calls and calls with the same number belong together. A rank need not close one connection
-// before it opens the next. A call that fails before it reaches the store is not counted, so the
-// ranks' numbers may differ after an error. All ranks should then leave and start again.
+// calls and calls with the same number belong together. A rank may open a connection before it
+// closes the previous one. A call that fails before it reaches the store is not counted, so all
+// ranks should leave and start again after an error.
 //
-// Every call of Connect uses different keys, which also differ from those of other jobs and of
-// earlier attempts of this job. Attempts have different keys only if the launcher counts its
-// restarts.
+// Every call of Connect uses different keys. Attempts of a job have different keys only if the
+// launcher counts its restarts.
 //
-// The returned Member represents this rank in the job. The caller must close it to leave the
-// job.
+// The returned Member represents this rank in the job. The caller must close it to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -61,13 +56,12 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps bounds the retries after a store has closed a new connection immediately. A store
-// that is shutting down does so only once, but a store that requires a different token does so
-// every time.
+// maxHangUps bounds the retries after a store has closed a new connection immediately. A store that
+// is shutting down does so only once. A store that requires a different token does so every time.
 const maxHangUps = 3
 
-// connect implements Connect. It retries if the store is lost, because the lost store may have
-// belonged to an earlier call of Connect with the same address.
+// connect implements Connect. If the store is lost, connect retries, because that store may have
+// belonged to an earlier call of Connect.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -105,9 +99,8 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 }
 
 // listenAddress returns the address to listen on for clients that connect to address. Unless the
-// host is the loopback address, the server listens on all interfaces, because the host name may
-// not resolve to an interface of this machine (in Kubernetes, for example). The token keeps other
-// clients out.
+// host is the loopback address, the server listens on all interfaces, because the host name may not
+// resolve to an interface of this machine (in Kubernetes, for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -123,6 +116,5 @@ func listenAddress(address string) string {
 // to leave.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout bounds requests to the store that may continue after the caller's deadline, such
-// as the announcement that this rank leaves.
+// leaveTimeout bounds requests to the store that may continue after the caller's deadline.
 const leaveTimeout = 2 * time.Second

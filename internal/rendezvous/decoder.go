@@ -9,13 +9,12 @@ import (
 )
 
 // decoder reads requests and replies. Its memory use grows only with the bytes that have arrived,
-// so that a forged length cannot exhaust memory. It is not safe for concurrent use.
+// so that a forged length cannot exhaust memory.
 type decoder struct {
-	r *bufio.Reader
-	// peer identifies the other side in errors.
+	r    *bufio.Reader
 	peer string
-	// budget is the maximum total size in bytes of the keys and values that are still to be read
-	// for the current request.
+	// budget is the maximum total size of the keys and values that are still to be read for the
+	// current request.
 	budget int
 }
 
@@ -125,8 +124,7 @@ func (d *decoder) field(name string, limit uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Count eight bytes more than the field's length, so that the number of empty fields is
-	// bounded too.
+	// Eight more bytes per field bound the number of empty fields.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.errorf("the request is too long")
 	}

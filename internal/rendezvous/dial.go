@@ -25,11 +25,10 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Dial connects to the store at an endpoint. It retries until the server accepts the connection
-// or ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. It fails without
-// retrying if the token is wrong (ErrToken), the server does not speak the TCPStore protocol
-// (ErrProtocol), or the socket belongs to another user (PeerError). The caller must close the
-// client.
+// Dial connects to the store at an endpoint. It retries until the server accepts the connection or
+// ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. It fails without retrying
+// if the token is wrong (ErrToken), the server does not speak the TCPStore protocol (ErrProtocol),
+// or the socket belongs to another user (PeerError). The caller must close the client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
@@ -73,7 +72,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether err may go away when the server has started.
+// isTransient reports whether err may disappear when the server has started.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
@@ -100,8 +99,8 @@ func retryUntil[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time around pause, so that ranks that start together do
-// not all connect at the same moment. It returns false if ctx is done first.
+// sleepWithJitter sleeps for a random time around pause, so that ranks do not all connect at the
+// same moment. It returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 )
 
-// Errors of a connection to a store, wrapped with the address and the operation.
 var (
 	// ErrProtocol means that the other side does not speak the TCPStore protocol.
 	ErrProtocol = errors.New("not the protocol of a TCPStore")
@@ -16,8 +15,8 @@ var (
 	ErrLost = errors.New("store lost")
 	// ErrClosed means that this process closed the store.
 	ErrClosed = errors.New("store closed")
-	// ErrTooLarge means that nothing was sent because a key, a value or the number of keys exceeds
-	// a limit of the protocol.
+	// ErrTooLarge means that a key, a value or the number of keys exceeds a limit of the protocol.
+	// Nothing was sent.
 	ErrTooLarge = errors.New("over the store's limits")
 )
 
@@ -28,7 +27,6 @@ type PeerError struct {
 	Want uint32 // user of this process
 }
 
-// Error returns a message that contains both user IDs.
 func (e *PeerError) Error() string {
 	return fmt.Sprintf("the other end of %s belongs to user %d, not to user %d",
 		e.Addr, e.UID, e.Want)

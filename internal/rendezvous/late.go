@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// warnLate repeatedly calls late with the result of missing and the time waited so far, until
-// stop is called. late returns the time until the next call.
+// warnLate repeatedly calls late with the result of missing and the time waited so far, until stop
+// is called. late returns the time until the next call.
 func warnLate(
 	ctx context.Context, late func([]int, time.Duration) time.Duration,
 	missing func(context.Context) []int,

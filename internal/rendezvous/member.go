@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// Member represents this rank in the world that one call of Connect has joined. A Member that
-// Connect has returned is safe for concurrent use.
+// Member represents this rank in the world that one call of Connect has joined. It is safe for
+// concurrent use.
 //
-// All keys of a member in the store have the same prefix. A rank sets joined/<rank> when it
-// joins and left/<rank> when it leaves. When rank 0 stops waiting for the others, it sets ready
-// to the list of ranks that have not joined. The list is empty if all have joined.
+// All keys of a member in the store have the same prefix. A rank sets joined/<rank> when it joins
+// and left/<rank> when it leaves. When rank 0 stops waiting for the others, it sets ready to the
+// list of ranks that have not joined.
 type Member struct {
 	// These fields do not change after the member has joined. service is nil unless this rank
 	// serves the store. watch is nil if the server does not record which ranks have ended.
@@ -44,12 +44,12 @@ func (m *Member) Close() error {
 // MaxWhy is the maximum length in bytes of the reason that a rank can give for leaving.
 const MaxWhy = 64 << 10
 
-// Leave leaves the job. In the process that serves the store, the last Member to leave waits
-// until the other ranks have left or ctx is done, and then closes the store. Only the first
-// call of Leave has an effect.
+// Leave leaves the job. In the process that serves the store, the last Member to leave waits until
+// the other ranks have left or ctx is done, and then closes the store. Only the first call of Leave
+// has an effect.
 //
-// A rank that leaves because of a failure passes the reason as why. The other ranks receive it
-// unchanged in EndedError.Why. If the reason is longer than MaxWhy bytes, Leave drops it.
+// A rank that leaves because of a failure passes the reason as why, which the other ranks receive
+// in EndedError.Why. Leave drops a reason of more than MaxWhy bytes.
 func (m *Member) Leave(ctx context.Context, why string) error {
 	if len(why) > MaxWhy {
 		why = ""
@@ -71,11 +71,10 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft sets the key that announces that this rank leaves. Without the key, the server
-// would assume that the process has exited when the watch's connection is closed. publishLeft
-// uses that connection if possible, because rank 0 accepts no new connections after it has
-// begun to drain the server. It ignores errors, because no rank can read the key if the store
-// is lost.
+// publishLeft sets the key that announces that this rank leaves. Without the key, the server would
+// assume that the process has exited. publishLeft uses the watch's connection if possible, because
+// rank 0 may no longer accept new connections. It ignores errors, because no rank can read the key
+// if the store is lost.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -83,10 +82,8 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
 }
 
-// serveUntilLeft removes this member from its service. The last member closes the server when
-// every other rank has announced that it leaves or has disconnected, or when ctx is done. A rank
-// that has left may already have reconnected for its next call of Connect, and that call then
-// retries.
+// serveUntilLeft removes this member from its service. The last member closes the server when every
+// other rank has announced that it leaves or has disconnected, or when ctx is done.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {
@@ -109,9 +106,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are set. It returns false if the wait fails. It also returns
-// false if there are no keys, because the ranks of an incomplete world do not announce that
-// they leave.
+// allLeft waits until all keys are set. It returns false if the wait fails or there are no keys,
+// because the ranks of an incomplete world do not announce that they leave.
 func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {
 		if m.client.Wait(ctx, keys...) != nil {

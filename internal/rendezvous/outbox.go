@@ -34,7 +34,6 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// awaitSpace blocks while more than outboxLimit bytes are pending.
 func (o *outbox) awaitSpace() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -43,8 +42,8 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close closes the outbox. After that, awaitSpace returns immediately, and drain returns when
-// it has written all pending replies.
+// close closes the outbox. awaitSpace then returns immediately, and drain returns when it has
+// written all pending replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

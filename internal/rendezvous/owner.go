@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// addressInUse finds out which user has taken an address. If it was another user, addressInUse
-// returns an error, because waiting would not help. If not, it returns advice for an error
-// message.
+// addressInUse finds out which user has taken an address. If it was another user, waiting would not
+// help, and addressInUse returns an error. Otherwise it returns advice for an error message.
 func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -77,8 +76,8 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 	return 0, false
 }
 
-// listenerUID returns the user whose process listens on a port. It looks for the port in table,
-// which has the format of /proc/net/tcp.
+// listenerUID returns the user whose process listens on a port, according to table, which has the
+// format of /proc/net/tcp.
 func listenerUID(table string, port uint64) (uid uint32, found bool) {
 	const listening = "0A"
 	suffix := fmt.Sprintf(":%04X", port)

@@ -9,17 +9,15 @@ import (
 	"strings"
 )
 
-// Environment variables that the launcher sets for its ranks.
 const (
 	// EnvStore is the variable that holds the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the variable that holds the token of the store, which the launcher or rank 0
-	// serves.
+	// EnvToken is the variable that holds the token of the store.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks make the same choice, because it depends only
-// on variables that the launcher sets to the same values for all ranks, and on whether all
+// route chooses how to reach the store. All ranks must make the same choice. It therefore depends
+// only on variables that the launcher sets to the same values for all ranks, and on whether all
 // ranks run on one machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
@@ -66,9 +64,9 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token.
-// All ranks derive the socket's name from the name of their job. MPICH does not name jobs, so its
-// ranks exchange the socket's name by PMI instead.
+// routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token. The
+// ranks derive the socket's name from the name of their job. MPICH does not name jobs, so its ranks
+// receive the socket's name by PMI.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -78,7 +76,6 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 	identity := []string{w.RunID, strconv.Itoa(w.Restart)}
 	if w.Source == SourceTorchrun || w.Source == SourceOptions {
 		port := e.value("MASTER_PORT")
-		// torchrun uses "none" for a job without a name.
 		if port == "" && (w.RunID == "" || w.RunID == "none") {
 			return e.errorf("the ranks of this job have no common name for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)
@@ -100,8 +97,8 @@ func privateSocket(source Source, uid int, identity []string) string {
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))
 }
 
-// routeAcrossMachines sets the route to an address that all ranks can reach. It requires a
-// token, because processes of other jobs can also reach the address.
+// routeAcrossMachines sets the route to an address that all ranks can reach. Other jobs can also
+// reach it, so a token is required.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {

@@ -11,31 +11,28 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint among all members in this process that use the
-// endpoint. A rank may be in several worlds of a job at the same time, and all of them use the
-// same address. The last member to leave closes the server.
+// service shares the server at one endpoint among all members in this process. A rank may be in
+// several worlds of a job at the same time, which use the same address. The last member to leave
+// closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
-	// members is guarded by services.mu.
 	members int
-	// left holds, for each world that all ranks have joined, the keys that the other ranks set
-	// when they leave. It is guarded by services.mu.
+	// left holds, for each world that all ranks have joined, the keys that the other ranks set when
+	// they leave. It is guarded by services.mu.
 	left [][]string
 }
 
-// services holds this process's open services by address.
 var services = struct {
 	mu        sync.Mutex
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// serve adds a member to the service at an endpoint. If there is no such service, serve opens
-// it. If the address is in use, serve logs a warning and retries, because rank 0 of an earlier
-// attempt may still use the address while it waits for its last clients. If another rank 0 of
-// the same job uses the address, serve returns an error. It repeats this check, because a rank
-// 0 that has only just started may not have claimed its rank yet.
+// serve adds a member to the service at an endpoint, which it opens if necessary. If the address is
+// in use, serve logs a warning and retries, because rank 0 of an earlier attempt may still use the
+// address. If another rank 0 of the same job uses the address, serve returns an error. It repeats
+// this check, because that rank 0 may not have claimed its rank yet.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time
@@ -83,7 +80,6 @@ func tryServe(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld records the keys that the other ranks of a complete world set when they leave.
 func (s *service) addWorld(left []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

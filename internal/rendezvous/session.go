@@ -9,9 +9,8 @@ import (
 )
 
 // session serves one connection of a Server. Its state is new until it receives VALIDATE, then
-// unauthenticated until it receives the token (if the server requires one), and then open. A query
-// that is not allowed in the current state ends the session. A session has two goroutines: run
-// reads requests, and out.drain writes replies.
+// unauthenticated until it receives the token (if the server requires one), and then open. A
+// session has two goroutines: run reads requests, and out.drain writes replies.
 type session struct {
 	server *Server
 	id     clientID
@@ -39,17 +38,16 @@ var (
 )
 
 // run serves requests until the client disconnects or sends an invalid request, and then closes the
-// connection. It drops the error, because the protocol has no error replies. If the client's
-// machine no longer answers, run also closes all other connections to such machines.
+// connection. If the client's machine no longer answers, run also closes all other connections to
+// such machines.
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// Flushing the outbox needs a deadline, because the client may never read. Server.Close waits
-	// for this session's goroutines but cannot interrupt the flush, because endSession has already
-	// removed the session.
+	// The client may never read, and Server.Close waits for this session but no longer knows its
+	// connection. So flushing the outbox needs a deadline.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.out.close()
 }

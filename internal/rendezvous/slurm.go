@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// slurmReserved is the first of the step IDs that Slurm reserves for processes that are not
-// ranks, such as sbatch scripts and salloc shells. SLURM_PROCID does not distinguish these
-// processes from rank 0, because it is 0 in them.
+// slurmReserved is the first of the step IDs that Slurm reserves for processes that are not ranks,
+// such as sbatch scripts and salloc shells. SLURM_PROCID is 0 in these processes too.
 const slurmReserved = 0xfffffff0
 
 // inSlurmStep reports whether srun started this process as a task of a step.
@@ -16,8 +15,8 @@ func inSlurmStep(e *environment) bool {
 	return err == nil && id < slurmReserved
 }
 
-// fromSlurm reads a task's rank and sizes. It prefers the size of the step to the size of the
-// job, because a job may run many steps.
+// fromSlurm reads a task's rank and sizes. A job may run many steps, so the size of the step takes
+// precedence over the size of the job.
 func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")
@@ -61,8 +60,8 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOn returns the number of tasks on a node. list holds the numbers for all nodes in
-// Slurm's compact form: "4(x2),3" means 4, 4, 3.
+// tasksOn returns the number of tasks on a node. list holds the numbers for all nodes in Slurm's
+// compact form: "4(x2),3" means 4, 4, 3.
 func tasksOn(list string, node int) (tasks int, ok bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		number, times, repeated := strings.Cut(item, "(x")

@@ -26,12 +26,11 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds an unauthenticated session. If there are too many of them, it closes
-// the connection of the oldest. The caller must hold s.mu.
+// addUnauthenticated adds an unauthenticated session. If there are too many of them, it closes the
+// connection of the oldest. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
-		// Closing the connection ends the session.
 		_ = s.unauthenticated[0].conn.Close()
 		s.unauthenticated = s.unauthenticated[1:]
 	}
