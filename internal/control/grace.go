@@ -32,6 +32,7 @@ func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Gra
 type Reason uint32
 
 const (
+	// NotFailed means that the rank has not failed.
 	NotFailed Reason = iota
 	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself
