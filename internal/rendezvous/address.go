@@ -34,7 +34,6 @@ type Token string
 // this prefix, because they start with a slash.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes bounds what a server reads from a client that has not yet authenticated.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.

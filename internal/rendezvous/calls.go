@@ -16,8 +16,6 @@ func (c *Client) keys(keys ...string) []string {
 	return full
 }
 
-// call sends one request and reads its reply. Its errors mention the query, the key and the store's
-// address.
 func (c *Client) call(ctx context.Context, r *request, read func(*decoder) error) error {
 	err := r.check()
 	if err == nil {
@@ -62,7 +60,6 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. The budget applies to each reply separately.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)

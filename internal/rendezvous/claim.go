@@ -88,7 +88,7 @@ func (w *World) greeting(job, world string) greeting {
 }
 
 // checkUnclaimed returns a TakenError if, according to the store at endpoint, another process has
-// claimed this rank of the job. It does not claim the rank itself.
+// claimed this rank of the job.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
@@ -104,15 +104,13 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
-// probe returns a greeting that asks whether another process has claimed this rank.
 func (w *World) probe() greeting {
 	g := w.greeting(w.job(), "")
 	g.Probe = true
 	return g
 }
 
-// attempt returns the key prefix for the current attempt of the job. Each restart of the job begins
-// a new attempt.
+// attempt returns the key prefix for the current attempt of the job. Each restart begins a new one.
 func (w *World) attempt() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
@@ -122,8 +120,7 @@ func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) 
 
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
-// sizeMismatch returns a suffix for an error message if an absent rank has stored a different
-// WORLD_SIZE, and otherwise "".
+// sizeMismatch returns a suffix for an error message if an absent rank has a different WORLD_SIZE.
 func (w *World) sizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

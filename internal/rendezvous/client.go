@@ -7,7 +7,6 @@ import (
 	"sync"
 )
 
-// idleLinks is the maximum number of unused connections that a client keeps.
 const idleLinks = 4
 
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
@@ -17,16 +16,16 @@ const idleLinks = 4
 // connection or opens a new one.
 //
 // When a call returns without an error, all ranks can see its effect. A canceled call may or may
-// not have taken effect. Keys are limited to 8 KiB, values to 8 MiB, and each call to 128 Ki keys;
-// calls that exceed these limits return ErrTooLarge.
+// not have taken effect. Calls with keys of more than 8 KiB, values of more than 8 MiB or more than
+// 128 Ki keys return ErrTooLarge.
 type Client struct {
 	*links
 	prefix string
 }
 
 type links struct {
-	// addr, dial and server do not change after the client is shared. server is 1 plus the world
-	// rank that serves the store, or 0 if no rank serves it.
+	// These fields do not change after the client is shared. server is 1 plus the world rank that
+	// serves the store, or 0 if no rank serves it.
 	addr   string
 	dial   func(context.Context) (*link, error)
 	server int
@@ -76,7 +75,6 @@ func (c *links) Close() error {
 	return errors.Join(errs...)
 }
 
-// acquire returns the most recently used free connection, or a new one.
 func (c *links) acquire(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -113,7 +111,6 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt registers a new connection for Close. It returns false if the client is already closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,8 +120,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls. It closes the connection if the last reply
-// is incomplete or enough connections are idle. It returns err, or ErrClosed if Close caused err.
+// release makes a connection available to other calls, or closes it. It returns err, or ErrClosed
+// if Close caused err.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

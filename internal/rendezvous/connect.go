@@ -11,11 +11,9 @@ import (
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
-	// Ranks lists the ranks that did not join, in ascending order.
 	Ranks []int
-	// Size is the number of ranks of the job.
-	Size int
-	Err  error
+	Size  int
+	Err   error
 }
 
 func (e *AbsentError) Error() string {
@@ -33,15 +31,15 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an AbsentError
 // that lists the ranks that did not join.
 //
-// All ranks must make the same number of calls, one after another, because each rank numbers its
-// calls and calls with the same number belong together. A rank may open a connection before it
-// closes the previous one. A call that fails before it reaches the store is not counted, so all
-// ranks should leave and start again after an error.
+// All ranks must make the same number of calls, one after another. Each rank numbers its calls, and
+// calls with the same number belong together. A rank may open a connection before it closes the
+// previous one. After an error, the ranks' numbers may differ, so all ranks should leave and start
+// again.
 //
 // Every call of Connect uses different keys. Attempts of a job have different keys only if the
 // launcher counts its restarts.
 //
-// The returned Member represents this rank in the job. The caller must close it to leave the job.
+// The caller must close the returned Member to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -98,9 +96,9 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. Unless the
-// host is the loopback address, the server listens on all interfaces, because the host name may not
-// resolve to an interface of this machine (in Kubernetes, for example).
+// listenAddress returns the address to listen on for clients that connect to address. It covers all
+// interfaces, because the host name may not resolve to an interface of this machine (in Kubernetes,
+// for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -112,8 +110,6 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout bounds how long Close waits, on the rank that serves the store, for the other ranks
-// to leave.
 const closeTimeout = 30 * time.Second
 
 // leaveTimeout bounds requests to the store that may continue after the caller's deadline.

@@ -72,7 +72,6 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether err may disappear when the server has started.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
@@ -81,8 +80,8 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for the
-// error of try, or ctx is done.
+// retryUntil calls try, with increasing pauses, until it succeeds, retry returns false for its
+// error, or ctx is done.
 func retryUntil[T any](
 	ctx context.Context,
 	try func(context.Context) (*T, error),

@@ -26,9 +26,8 @@ const (
 const maxGreetingBytes = 4 << 10
 
 // greeting identifies the rank that a connection represents. World is the prefix of the rank's
-// keys, or "" while the prefix is unknown. From Job, Process and Place, the server detects a second
-// process that claims the same rank. If Probe is set, the server only answers whether it would
-// refuse the claim.
+// keys, or "" while the prefix is unknown. If Probe is set, the server only answers whether another
+// process has claimed the rank.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -44,18 +43,17 @@ type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank announced that it would leave. Why holds its reason.
+	// Left is set if the rank announced that it would leave, and Why is the reason.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing announces that the store is about to close normally. All other fields are then zero.
+	// Closing announces that the store is about to close normally. The other fields are then zero.
 	Closing bool `json:"closing,omitempty"`
 }
 
 // EndedError means that a rank has ended or left.
 type EndedError struct {
 	Rank int
-	// How describes how the rank ended, and contains its number.
-	How string
+	How  string
 	// Left is set if the rank called Leave or Close.
 	Left bool
 	// Why is the reason that the rank passed to Leave, or "".
@@ -64,7 +62,7 @@ type EndedError struct {
 
 func (e *EndedError) Error() string { return e.How }
 
-// Ended records that a rank's process has exited. how describes how it exited and names the rank.
+// Ended records that a rank's process has exited. how describes the exit and names the rank.
 func (s *Server) Ended(rank int, how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +162,7 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay bounds the time from when a connection is closed until the launcher reports how
-	// the process exited.
+	// launcherDelay bounds how long after a connection is closed the launcher reports the exit.
 	launcherDelay = 200 * time.Millisecond
 	// rankEndGrace is the time from the end of a rank until a guarded context is canceled. Data
 	// that the rank sent before may still arrive in that time.
@@ -174,16 +171,14 @@ const (
 
 // Guard returns a context that is canceled soon after any of the given ranks has ended or left, or
 // after the store is lost together with rank 0. The cause is then an EndedError. If symmem does not
-// serve the store, for example under torchrun, the context is not canceled for these reasons. The
-// caller must call stop.
+// serve the store, for example under torchrun, ended ranks do not cancel the context. The caller
+// must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
 	return m.guard(ctx, rankEndGrace, m.endMatcher(ranks))
 }
 
-// endMatcher returns a function that reports whether an EndedError is about one of the given ranks,
-// or about rank 0 if the store is lost.
 func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
@@ -262,7 +257,6 @@ func (m *Member) addEnd(err error) error {
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
-// ended returns an AbsentError if the context's cause is an EndedError, and otherwise nil.
 func (m *Member) ended(ctx context.Context) error {
 	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
 	if !ok {

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// open connects to the store. On the rank that serves the store, it first opens the server.
 func (m *Member) open(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
@@ -61,7 +60,6 @@ func (m *Member) joinAll(ctx context.Context) error {
 	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
-// awaitRanks waits until all ranks have joined, or returns an error if one of them has ended.
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
 	defer stop()
@@ -81,9 +79,8 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 }
 
 // join determines the keys of this call and announces this rank. A request in progress may continue
-// for leaveTimeout after the deadline. Aborting it would close the connection, and rank 0 closes
-// the store as soon as no rank is connected. This rank could then no longer find out which ranks
-// are absent.
+// for leaveTimeout after the deadline: aborting it would close the connection, and this rank could
+// no longer find out which ranks are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -184,9 +181,8 @@ func ranksIn(list string) (ranks []int) {
 
 const maxMachines = 16
 
-// arrivedMachines returns a suffix for an error about absent ranks, which lists the ranks that have
-// joined by machine. It is "" if the world has only one machine. arrivedMachines works even after
-// the deadline of ctx.
+// arrivedMachines returns a suffix for an error about absent ranks: the ranks that have joined, by
+// machine. It returns "" if the world has only one machine. It works even after the deadline.
 func (m *Member) arrivedMachines(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

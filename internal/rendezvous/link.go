@@ -17,8 +17,8 @@ import (
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set from the start of a request until its reply has been read completely. If a
-	// WAIT is canceled, incomplete remains set until the reply to CANCEL_WAIT has been read.
+	// incomplete is set from the start of a request until its reply has been read completely. For a
+	// canceled WAIT, that is the reply to CANCEL_WAIT.
 	incomplete bool
 	// authenticated is set when the server has answered a query that may require a token.
 	authenticated bool
@@ -27,7 +27,6 @@ type link struct {
 // pastDeadline makes every read and write of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout bounds how long cancel waits for the server after the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
 // guard makes all I/O of the link fail when ctx is done, until release is called.
@@ -89,7 +88,6 @@ func hungUp(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// handshake performs the handshake on a new connection. It closes the connection on failure.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), authenticated: true}
 	err := l.greet(ctx)
@@ -112,8 +110,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing appends a PING to b, and returns a function that reads the answer. The answer confirms
-// all earlier queries on the connection, because a server handles them in order.
+// appendPing appends a PING to b, and returns a function that reads the answer. A server handles
+// queries in order, so the answer confirms all earlier ones.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)

@@ -71,10 +71,9 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft sets the key that announces that this rank leaves. Without the key, the server would
-// assume that the process has exited. publishLeft uses the watch's connection if possible, because
-// rank 0 may no longer accept new connections. It ignores errors, because no rank can read the key
-// if the store is lost.
+// publishLeft sets the key that announces that this rank leaves. It uses the watch's connection if
+// possible, because rank 0 may no longer accept new connections. It ignores errors, because no rank
+// can read the key if the store is lost.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -83,7 +82,7 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 }
 
 // serveUntilLeft removes this member from its service. The last member closes the server when every
-// other rank has announced that it leaves or has disconnected, or when ctx is done.
+// other rank has left or disconnected, or when ctx is done.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {

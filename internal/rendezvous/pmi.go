@@ -22,13 +22,11 @@ type pmi struct {
 	r    *bufio.Reader
 }
 
-// errPMI means that the process manager violated the protocol or refused a request.
 var errPMI = errors.New("PMI failed")
 
 const (
-	pmiLineBytes = 4096
-	pmiKey       = "symmem-store"
-	// pmiNeededBytes is the length that the process manager must allow for keys and values.
+	pmiLineBytes   = 4096
+	pmiKey         = "symmem-store"
 	pmiNeededBytes = 60
 )
 

@@ -9,8 +9,8 @@ import (
 // and its LibUV server define the protocol.
 type query byte
 
-// The client sends only the queries up to queryPing, except queryAppend, because every server since
-// PyTorch 2.4 supports these.
+// Every server since PyTorch 2.4 supports the queries up to queryPing, except queryAppend. The
+// client sends only these.
 const (
 	queryValidate query = iota
 	querySet
@@ -93,7 +93,6 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request holds a query and the fields that its shape contains.
 type request struct {
 	query  query
 	nonce  uint32
@@ -102,8 +101,6 @@ type request struct {
 	number int64    // for ADD the delta, for BARRIER the number of ranks
 }
 
-// append appends the encoded request to b. The request must have the keys and values that its shape
-// requires.
 func (r *request) append(b []byte) []byte {
 	s := &shapes[r.query]
 	b = append(b, byte(r.query))

@@ -16,9 +16,8 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks must make the same choice. It therefore depends
-// only on variables that the launcher sets to the same values for all ranks, and on whether all
-// ranks run on one machine.
+// route chooses how to reach the store. All ranks must make the same choice, so it depends only on
+// variables that are the same for all ranks, and on whether they run on one machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -64,9 +63,8 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route to a private socket, which needs neither a port nor a token. The
-// ranks derive the socket's name from the name of their job. MPICH does not name jobs, so its ranks
-// receive the socket's name by PMI.
+// routeOnOneMachine sets the route to a private socket. The ranks derive its name from the name of
+// their job. MPICH does not name jobs, so its ranks receive the socket's name by PMI.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")

@@ -35,8 +35,7 @@ type Server struct {
 	closed          bool
 	// onAcceptError, if set, is called with the first error of Accept that the user can fix.
 	onAcceptError func(error)
-	// authTimeout bounds how long a remote connection may remain unauthenticated.
-	authTimeout time.Duration
+	authTimeout   time.Duration
 }
 
 // Listen serves a new store at address, which is "host:port" (with port 0 for any free port) or
@@ -86,8 +85,7 @@ func newServer(address string, token Token) *Server {
 // Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in the server's process. The client needs no token and does not delay
-// Drain.
+// Client returns a client in this process. The client needs no token and does not delay Drain.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -118,10 +116,8 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause is the pause after an error of Accept, so that the loop does not spin.
 const acceptPause = 10 * time.Millisecond
 
-// startSession starts a session on a new connection. It returns false if the server is closed.
 func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,8 +183,7 @@ func (s *Server) apply(from clientID, r *request) error {
 }
 
 // Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected. It returns an error if ctx is done first. The server still serves connected
-// clients.
+// disconnected. It returns an error if ctx is done first.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

@@ -19,8 +19,8 @@ type service struct {
 	server   *Server
 
 	members int
-	// left holds, for each world that all ranks have joined, the keys that the other ranks set when
-	// they leave. It is guarded by services.mu.
+	// left holds, for each complete world, the keys that the other ranks set when they leave. It is
+	// guarded by services.mu.
 	left [][]string
 }
 
@@ -30,9 +30,8 @@ var services = struct {
 }{byAddress: map[string]*service{}}
 
 // serve adds a member to the service at an endpoint, which it opens if necessary. If the address is
-// in use, serve logs a warning and retries, because rank 0 of an earlier attempt may still use the
-// address. If another rank 0 of the same job uses the address, serve returns an error. It repeats
-// this check, because that rank 0 may not have claimed its rank yet.
+// in use, serve logs a warning and retries, because rank 0 of an earlier attempt may still use it.
+// If another rank 0 of the same job uses the address, serve returns an error.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time
@@ -86,8 +85,7 @@ func (s *service) addWorld(left []string) {
 	s.left = append(s.left, left)
 }
 
-// leave removes a member. If it was the last member, leave returns true and the keys that the
-// member must wait for.
+// leave removes a member. For the last member, it returns the keys to wait for.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. Its state is new until it receives VALIDATE, then
-// unauthenticated until it receives the token (if the server requires one), and then open. A
-// session has two goroutines: run reads requests, and out.drain writes replies.
+// session serves one connection of a Server. It is new until it receives VALIDATE, then
+// unauthenticated until it receives the token (if the server requires one), and then open. The
+// goroutine of run reads requests, and that of out.drain writes replies.
 type session struct {
 	server *Server
 	id     clientID
@@ -23,12 +23,9 @@ type session struct {
 }
 
 const (
-	// authTimeout bounds how long a remote connection may remain unauthenticated.
-	authTimeout = 5 * time.Second
-	// flushTimeout bounds the time spent writing a session's last replies.
+	authTimeout  = 5 * time.Second
 	flushTimeout = time.Second
-	// maxAuthBytes bounds each request until the session is open. The largest such request holds
-	// the token.
+	// maxAuthBytes bounds each request until the session is open.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -38,8 +35,7 @@ var (
 )
 
 // run serves requests until the client disconnects or sends an invalid request, and then closes the
-// connection. If the client's machine no longer answers, run also closes all other connections to
-// such machines.
+// connection.
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)

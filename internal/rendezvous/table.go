@@ -17,14 +17,11 @@ type reply struct {
 	bytes []byte
 }
 
-// table holds a store's state and computes the replies to requests. It does no I/O, has no lock and
-// starts no goroutines.
+// table holds a store's state and computes the replies to requests. It does no I/O and has no lock.
 //
 // A client starts waiting when it sends a WAIT for missing keys, or a BARRIER at which other ranks
-// have yet to arrive. It is ready again when the last of its keys is set, when the last rank
-// arrives, when it sends CANCEL_WAIT, or when leave is called. Like the LibUV server, table answers
-// other queries of a waiting client immediately. A second wait is an error, because the client
-// could not distinguish the two answers.
+// have yet to arrive. Like the LibUV server, table answers other queries of a waiting client
+// immediately. A second wait is an error, because the client could not distinguish the two answers.
 type table struct {
 	values   map[string][]byte
 	queues   map[string][][]byte
@@ -64,9 +61,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and returns the replies, which must be sent in order. The table then
-// owns the request, and the replies are valid until the next call. After an error, the client's
-// connection must be closed, but the replies to other clients must still be sent.
+// apply processes a request and returns the replies, which must be sent in order and are valid
+// until the next call. The table then owns the request. After an error, the client's connection
+// must be closed, but the replies to other clients must still be sent.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
 	err := t.dispatch(from, r)

@@ -26,8 +26,8 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds an unauthenticated session. If there are too many of them, it closes the
-// connection of the oldest. The caller must hold s.mu.
+// addUnauthenticated adds an unauthenticated session. If there are too many, it closes the oldest.
+// The caller must hold s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -55,7 +55,7 @@ func (s *Server) openSession(n *session) error {
 }
 
 // OnAcceptError sets a function that the server calls, on one of its goroutines, the first time
-// that it cannot accept a connection. If no function is set, the server logs a warning.
+// that it cannot accept a connection. Without one, the server logs a warning.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

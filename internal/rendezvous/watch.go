@@ -58,8 +58,7 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	return w, nil
 }
 
-// noDeadline is longer than any job. With such a deadline, calls of the client do not add the
-// default deadline.
+// noDeadline keeps calls of the client from adding the default deadline.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
 // run processes the store's reports of ended ranks until waitCtx is canceled or the connection is
@@ -101,8 +100,8 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	}
 }
 
-// recordEnd records the first report that a rank has ended. A launcher's report replaces an earlier
-// report by the server.
+// recordEnd records the first report that a rank has ended. A launcher's report replaces one by the
+// server.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,14 +120,11 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	w.notify()
 }
 
-// notify wakes all waiters. The caller must hold w.mu.
 func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost records that the connection was lost. The rank that served the store has then
-// ended.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
@@ -150,8 +146,6 @@ func (w *endWatcher) storeLost() bool {
 	return w.lost
 }
 
-// knownEnds returns the ranks that are known to have ended, in order, and a channel that is closed
-// at the next change.
 func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,8 +157,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits until a rank for which fatal returns true has ended, and until that has been known
-// for the duration after. If ctx is done first, await returns nil.
+// await waits until a rank for which fatal returns true has been known to have ended for the
+// duration after. If ctx is done first, await returns nil.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -189,7 +183,7 @@ func (w *endWatcher) latest(rank int) *EndedError {
 	return w.ends[rank].EndedError
 }
 
-// sleep sleeps for d. It returns false if ctx is done first.
+// sleep returns false if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -204,7 +198,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave stops watching and then stores this rank's reason for leaving over the same connection.
 func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {

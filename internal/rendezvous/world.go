@@ -11,7 +11,7 @@ type World struct {
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
-	// Source names the origin of Rank and the other numbers in messages.
+	// Source names the origin of these numbers.
 	Source Source
 	// RunID is the launcher's name for the job, or "". Restart counts the launcher's restarts of
 	// the ranks.
@@ -87,11 +87,11 @@ func (k RouteKind) String() string {
 
 // Options describes the ranks and overrides the environment. The zero value overrides nothing.
 type Options struct {
-	// Rank and Size are used if Size is not 0. If Size is 0, Rank, LocalRank and LocalSize must
-	// also be 0.
+	// If Size is 0, Rank, LocalRank and LocalSize must also be 0, and the environment determines
+	// the ranks.
 	Rank, Size int
-	// LocalRank and LocalSize are used if LocalSize is not 0. If LocalSize is 0, LocalRank must
-	// also be 0, and all ranks are assumed to run on this machine.
+	// If LocalSize is 0, LocalRank must also be 0, and all ranks are assumed to run on this
+	// machine.
 	LocalRank, LocalSize int
 	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
 	// or "unix:@name". If it is empty, the environment determines the route.
@@ -109,7 +109,6 @@ type Variable struct {
 // EnvironmentError means that Discover cannot determine this process's rank, or how to reach the
 // store, from the environment.
 type EnvironmentError struct {
-	// Source identifies the launcher whose variables were read.
 	Source    Source
 	Variables []Variable
 	// Reason describes the problem and a remedy.
@@ -133,7 +132,6 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxSize is larger than any job and small enough that sums of ranks cannot overflow.
 const maxSize = 1 << 20
 
 // problem describes why the ranks are invalid. It returns "" for valid ranks.
