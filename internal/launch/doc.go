@@ -1,22 +1,20 @@
 // Package launch starts the ranks of a job on this machine and supervises them until all of
 // them have exited.
 //
-// Each rank gets the environment variables that torchrun sets, so that programs run unchanged
-// under torchrun and under this launcher. Each rank also gets the address and token of a store
+// Each rank gets the environment variables that torchrun sets, and the address and token of a store
 // that the launcher serves (see package rendezvous). The port in MASTER_PORT is for PyTorch
-// programs; symmem does not listen on it. When a rank exits, the launcher publishes its exit in
-// the store, so that other ranks do not wait for it.
+// programs. When a rank exits, the launcher publishes its exit in the store, so that other ranks do
+// not wait for it.
 //
 // # Processes
 //
-// Every rank leads its own process group, and the launcher signals whole groups. When a rank
-// has exited, the launcher first kills the rest of the rank's group and then reaps the rank.
-// The group ID cannot be reused until the rank is reaped, so the launcher cannot kill an
-// unrelated group. If the launcher dies for any reason, the kernel kills the ranks, but not
+// Every rank leads a separate process group, and the launcher signals whole groups. When a rank has
+// exited, the launcher first kills the rest of the rank's group and then reaps the rank, because
+// the group ID may be reused after that. If the launcher dies, the kernel kills the ranks, but not
 // their children.
 //
 // After the first failure, the other ranks get a grace period, then SIGTERM, then SIGKILL.
 //
-// The launcher does not control a process that leaves its group (setsid). If such a process
-// keeps the rank's output open, it delays the launcher by two seconds.
+// The launcher does not control a process that leaves its group (setsid). If such a process keeps
+// the rank's output open, it delays the launcher by two seconds.
 package launch

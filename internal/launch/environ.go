@@ -9,9 +9,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environ returns a rank's environment: s.Env with the rank's variables. These replace
-// variables of the same name, so that a rank does not inherit the variables of an outer
-// launcher that started this launcher.
+// environ returns a rank's environment: s.Env with the rank's variables. These replace variables of
+// the same name, which an outer launcher may have set.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	own := s.variables(rank, store)
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
@@ -31,9 +30,9 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	return env
 }
 
-// variables returns the variables that torchrun sets on one machine, and the store's address
-// and token. TORCHELASTIC_USE_AGENT_STORE is False, because torchrun's store is not running.
-// Rank 0 of a PyTorch program then opens a store on MASTER_PORT.
+// variables returns the variables that torchrun sets on one machine, and the store's address and
+// token. TORCHELASTIC_USE_AGENT_STORE is False, so that rank 0 of a PyTorch program opens a store
+// on MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{

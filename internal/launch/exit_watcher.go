@@ -9,9 +9,9 @@ import (
 )
 
 // exitWatcher reports the ranks in the order in which they exit. When a rank is lost, the other
-// ranks fail within a millisecond, so only the order identifies the lost rank. exitWatcher uses
-// epoll, whose ready list keeps the order of events. With one goroutine per rank, the order
-// would depend on the scheduler. exitWatcher is not safe for concurrent use.
+// ranks fail within a millisecond, so only the order identifies the lost rank. The ready list of
+// epoll keeps this order. With one goroutine per rank, the order would depend on the scheduler.
+// Concurrent use is not safe.
 type exitWatcher struct {
 	epoll   int
 	watched map[int]*os.File // pidfds by rank
@@ -25,8 +25,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches a rank's process. The process must not be reaped before the method each has
-// reported the rank.
+// add watches a rank's process. The process must not be reaped before each has reported the rank.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -40,8 +39,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// each waits until all watched ranks have exited. It calls report for every rank, in the order
-// of the exits.
+// each waits until all watched ranks have exited, and reports them in the order of the exits.
 func (w *exitWatcher) each(report func(rank int)) error {
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
@@ -57,9 +55,8 @@ func (w *exitWatcher) each(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank from the epoll set and closes its pidfd. Closing the pidfd alone is not
-// enough: if a child that was just forked has a copy of it, the kernel continues to report the
-// process.
+// forget removes a rank from the epoll set and closes its pidfd. Closing alone is not enough: if a
+// child that was just forked has a copy of the pidfd, the kernel still reports the process.
 func (w *exitWatcher) forget(number int) {
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
 	_ = w.watched[number].Close()

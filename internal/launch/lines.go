@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxPending is the maximum size of the buffered part of an unterminated line. Longer lines
-	// are written in parts, and the output of other ranks may appear between the parts.
+	// maxPending is the maximum size of the buffered part of a line. Longer lines are written in
+	// parts.
 	maxPending = 1 << 20
 	// An unterminated line, such as a prompt or progress bar, is written after partialDelay. A
 	// program that prints a line in pieces usually writes the next piece sooner.
@@ -18,7 +18,7 @@ const (
 )
 
 // sink writes the output of all ranks to one destination. After the first error, it discards all
-// output, so that the error does not make the ranks fail as well.
+// output, so that the ranks do not fail too.
 type sink struct {
 	// The sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
@@ -27,8 +27,8 @@ type sink struct {
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// unfinished is the output that wrote last if its text did not end with a newline, and nil if
-	// it did. It is guarded by mu.
+	// unfinished is the output that wrote last if its text did not end with a newline, or nil. It
+	// is guarded by mu.
 	unfinished *lines
 }
 
@@ -54,9 +54,8 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// finishLine must be called before writer writes the bytes in next. If another output has an
-// unfinished line, finishLine terminates that line with a newline. If both outputs are progress
-// bars, no newline is needed, because next begins with \r. The caller must hold s.mu.
+// finishLine must be called before writer writes next. It ends the unfinished line of another
+// output, unless both are progress bars and next begins with \r. The caller must hold s.mu.
 func (s *sink) finishLine(writer *lines, next []byte) {
 	last := s.unfinished
 	if last == nil || last == writer {
@@ -80,9 +79,8 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one output of a rank, that is, its stdout or stderr. It forwards complete
-// lines immediately, and an unterminated line after a delay. It is safe for concurrent use and
-// never returns an error.
+// lines forwards one output of a rank: complete lines immediately, and an unterminated line after a
+// delay. It is safe for concurrent use and never returns an error.
 type lines struct {
 	sink   *sink
 	prefix string
@@ -97,7 +95,7 @@ type lines struct {
 	piece       []byte      // collects the bytes of one write to the sink
 }
 
-// Write implements io.Writer. It passes all lines that b completes to the sink in one write.
+// Write passes all lines that b completes to the sink in one write.
 func (l *lines) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -129,8 +127,8 @@ func (l *lines) writePartial() {
 	l.writePart()
 }
 
-// writePart writes the pending part of a line. It keeps a trailing carriage return pending,
-// because a newline may follow. The line stays unfinished. The caller must hold sink.mu.
+// writePart writes the pending part of a line. It keeps a trailing carriage return pending, because
+// a newline may follow. The caller must hold sink.mu.
 func (l *lines) writePart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -142,8 +140,8 @@ func (l *lines) writePart() {
 	l.sink.unfinished = l
 }
 
-// completeLine moves the pending part of a line to l.piece and terminates the line. The caller
-// must hold sink.mu.
+// completeLine moves the pending part of a line to l.piece and terminates the line. The caller must
+// hold sink.mu.
 func (l *lines) completeLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	l.add(text)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// orphanWait bounds how long the launcher waits for the end of a rank's output after the rank
-// has exited. Processes outside the rank's group may keep the output open.
+// orphanWait bounds how long the launcher waits for the end of the output of a rank that has
+// exited. Processes outside the rank's group may keep the output open.
 const orphanWait = 2 * time.Second
 
 type rank struct {
@@ -27,10 +27,8 @@ type rank struct {
 	reaped bool
 }
 
-// start starts the process.
-//
-// The calling goroutine must be locked to a thread that outlives the process, because the kernel
-// sends SIGKILL to the process when that thread exits.
+// start starts the process. The caller must run on a locked thread that outlives the process,
+// because the kernel kills the process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.WaitDelay = orphanWait
@@ -56,7 +54,6 @@ func (r *rank) start(stdin io.Reader) error {
 	return nil
 }
 
-// signal sends a signal to the rank's process group.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,18 +62,17 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// cleanUp cleans up after a rank that has exited: it kills the rest of the rank's group, reaps
-// the rank, waits for all output, and returns the rank's Exit. exitIndex is the rank's position
-// in the order of exits. The kill comes first, because the process ID and the group ID may be
-// reused after the rank has been reaped.
+// cleanUp kills the rest of an exited rank's group, reaps the rank, waits for all output, and
+// returns the rank's Exit. exitIndex is the rank's position in the order of exits. The kill comes
+// first, because the group ID may be reused after the rank has been reaped.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// Ignore the error of Wait. It either repeats the process state, which is read below, or is an
-	// output error, which the sinks keep. After Wait, no goroutine copies output, even if a
-	// process outside the group keeps the pipe open.
+	// The error of Wait repeats the process state, or is an output error, which the sinks keep.
+	// After Wait, no goroutine copies output, even if a process outside the group keeps the pipe
+	// open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -85,8 +81,8 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	return e
 }
 
-// describe returns the rank's number and process ID, and whether the process is stopped (by
-// SIGSTOP, for example). A stopped process can neither work nor exit.
+// describe returns the rank's number and process ID. It mentions a stopped process, which can
+// neither work nor exit.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

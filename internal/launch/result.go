@@ -10,8 +10,7 @@ type Result struct {
 	// Code is the exit code of the first rank that failed, or 0.
 	Code int `json:"code"`
 	// First is the rank that failed first, or -1 if no rank has failed.
-	First int `json:"first_failed"`
-	// Exits describes how each rank exited, by rank.
+	First int    `json:"first_failed"`
 	Exits []Exit `json:"ranks"`
 	// Signal is the first signal that the launcher received and forwarded, or 0. If the reader of
 	// the launcher's output was closed, Signal is SIGPIPE.
@@ -26,12 +25,11 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that killed the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// exitIndex is the rank's position in the order of exits. Exits are collected in a different
-	// order, because some ranks have more output to drain.
+	// exitIndex is the rank's position in the order of exits. Ranks with much output are collected
+	// later.
 	exitIndex int
 }
 
-// String describes how the rank exited.
 func (e Exit) String() string {
 	switch {
 	case e.Signal != 0:

@@ -19,13 +19,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all of them have exited. The Result reports failed
-// ranks, for which Run returns no error. If Run returns an error and a Result without ranks, no
-// process is running.
+// Run starts the ranks and returns when all of them have exited. The Result reports failed ranks,
+// for which Run returns no error. If the Result has no ranks, no process is running.
 //
-// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. If
-// the output cannot be written, the error also comes with a complete Result. If the output is a
-// pipe whose reader has been closed, the ranks get SIGTERM and Result.Signal is SIGPIPE.
+// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. If the
+// output cannot be written, the error also comes with a complete Result. If the reader of an output
+// pipe has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.prepare()
 	if err != nil {
@@ -141,9 +140,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks. If one of them fails to start, start kills the others. The ranks are
-// forked on a thread that lives until run returns, because the kernel kills the ranks when that
-// thread exits.
+// start starts all ranks, or none if one fails to start. The kernel kills the ranks when the thread
+// that forked them exits, so that thread lives until run returns.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -188,8 +186,8 @@ func (j *job) killStarted(n int) {
 	}
 }
 
-// reap reports all ranks as they exit. It drains each rank's output in a separate goroutine,
-// because one rank may have more output to drain than a rank that exits later.
+// reap reports all ranks as they exit. It drains each rank's output in a separate goroutine, so
+// that a rank with much output does not delay others.
 func (j *job) reap(d *exitWatcher) {
 	defer d.close()
 	exitIndex := 0
@@ -198,8 +196,8 @@ func (j *job) reap(d *exitWatcher) {
 		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})
 	if err != nil {
-		// This happens only if the descriptor table is corrupt. Kill the remaining ranks, because
-		// they can no longer be watched.
+		// This happens only if the descriptor table is corrupt. Kill the ranks, because they are no
+		// longer watched.
 		for number := range d.watched {
 			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
 		}

@@ -17,35 +17,32 @@ type Spec struct {
 	Ranks int
 	// Command is the program and its arguments. The program is looked up in PATH.
 	Command []string
-	// Env is the base of the ranks' environment. If it is nil, the base is this process's
-	// environment.
+	// Env is the base of the ranks' environment. The default is this process's environment.
 	Env []string
-	// Stdin is rank 0's standard input. If it is nil, rank 0 has empty input, as the other ranks
-	// always do. If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input. The default is empty input, which other ranks always have.
+	// If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
-	// Stdout and Stderr receive the ranks' output. If they are nil, the output goes to this
-	// process's stdout and stderr. Writes are never concurrent. Each write contains one or more
-	// complete lines, unless a line stays unterminated for 100 ms. The beginning of such a line is
-	// written separately, and the output of other ranks still starts on a new line.
+	// Stdout and Stderr receive the ranks' output. The defaults are this process's stdout and
+	// stderr. Writes are never concurrent. Each write contains complete lines, except that a line
+	// that stays unterminated for 100 ms is written in parts.
 	Stdout, Stderr io.Writer
-	// Plain forwards lines unchanged, without the prefix "[rank] " that they get by default.
+	// Plain forwards lines without the prefix "[rank] ".
 	Plain bool
-	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a port that is currently free.
+	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a free port.
 	MasterPort int
 	// RunID is the name of the job. If it is empty, Run picks a random name.
 	RunID string
-	// Grace is the time that the other ranks have to detect and report the failure of a rank. 0
-	// means 10 s, and a negative value means no time.
+	// Grace is the time that the other ranks have to report the failure of a rank. 0 means 10 s,
+	// and a negative value means no time.
 	Grace time.Duration
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
 	TermWait time.Duration
-	// KillAfter is the time from a SIGTERM that the launcher receives, and immediately forwards,
-	// to SIGKILL. SIGKILL is needed because a batch system may send no second signal. 0 means 10
-	// s, and a negative value means no SIGKILL.
+	// KillAfter is the time from a SIGTERM that the launcher receives and forwards to SIGKILL. A
+	// batch system may send no second signal. 0 means 10 s, and a negative value means no SIGKILL.
 	KillAfter time.Duration
-	// Signals delivers the signals that Run forwards to all ranks. If it is nil, Run handles this
-	// process's SIGINT, SIGTERM, SIGHUP and SIGQUIT.
+	// Signals delivers the signals that Run forwards to all ranks. The default is this process's
+	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
 	Signals <-chan os.Signal
 }
 
@@ -56,7 +53,6 @@ const (
 	defaultKill     = 10 * time.Second
 )
 
-// Errors of an invalid Spec, returned before any process is started.
 var (
 	// ErrRanks is returned for an invalid number of ranks.
 	ErrRanks = errors.New("the number of ranks must be from 1 to 4096")
@@ -96,8 +92,8 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port returns want or, if want is 0, a free port. There is no way to reserve that port, so
-// another process may open it before the rank does.
+// port returns want or, if want is 0, a free port. Another process may open that port before the
+// rank does.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

@@ -6,23 +6,16 @@ import (
 	"time"
 )
 
-// supervisor decides which signals the ranks get. It is a pure state machine: Run passes events to
-// it and executes the orders that it returns.
-//
-// It has these phases and transitions:
+// supervisor is a state machine that decides which signals the ranks get. It has these phases:
 //
 //	running      Some ranks are running, and none has failed.
-//	grace        A rank has failed, and the others may still report. Entered from running on a
-//	             failure.
-//	announced    Like grace, after a message that lists the running ranks. Entered from grace after
-//	             announceDelay.
-//	terminating  SIGTERM has been sent. Entered from grace or announced after the grace period, and
-//	             from running, grace or announced on an external SIGTERM.
-//	killing      SIGKILL has been sent. Entered from terminating after a wait, and from any phase on
-//	             a second SIGINT or when the context is done.
-//	done         All ranks have exited. Entered from any phase on the last exit.
+//	grace        A rank has failed, and the others may still report.
+//	announced    After announceDelay in grace, once a message has listed the running ranks.
+//	terminating  SIGTERM has been sent, after the grace period or on an external SIGTERM.
+//	killing      SIGKILL has been sent, after a wait, on a second SIGINT or on cancellation.
+//	done         All ranks have exited.
 //
-// Other signals are forwarded in any phase and cause no transition.
+// Other signals are forwarded and change no phase.
 type supervisor struct {
 	phase    phase
 	grace    time.Duration
@@ -39,8 +32,8 @@ type supervisor struct {
 	first          int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message that lists the running ranks. Most
-// failed jobs end before that message.
+// announceDelay is the time from a failure to the message that lists the running ranks. Most failed
+// jobs end sooner.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -54,9 +47,8 @@ const (
 	done
 )
 
-// order is an instruction to Run. If signal is not 0, Run sends it to all ranks. If message is not
-// empty, Run prints it with a list of the running ranks. If wait is positive, Run cancels any
-// earlier wait and calls expired after the new one.
+// order is an instruction to Run: send signal to all ranks unless it is 0, print message with a
+// list of the running ranks unless it is empty, and call expired after wait if it is positive.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -120,8 +112,8 @@ func (s *supervisor) expired() order {
 	return order{}
 }
 
-// after returns an order to wait. If wait is not positive, it returns the order that would
-// follow the wait.
+// after returns an order to wait. If wait is not positive, it returns the order that would follow
+// the wait.
 func (s *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
 		return s.expired()
@@ -129,9 +121,9 @@ func (s *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal that the launcher received. SIGPIPE means that the launcher's
-// output no longer has a reader. The ranks do not notice that, because they write to the
-// launcher's pipes, so signaled sends them SIGTERM instead.
+// signaled handles a signal that the launcher received. After SIGPIPE, the launcher's output no
+// longer has a reader. The ranks write to the launcher's pipes and do not notice, so they get
+// SIGTERM.
 func (s *supervisor) signaled(received syscall.Signal) order {
 	if s.externalSignal == 0 {
 		s.externalSignal = received
