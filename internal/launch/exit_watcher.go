@@ -10,8 +10,7 @@ import (
 
 // exitWatcher reports the ranks in the order in which they exit. When a rank is lost, the other
 // ranks fail within a millisecond, so only the order identifies the lost rank. The ready list of
-// epoll keeps this order. With one goroutine per rank, the order would depend on the scheduler.
-// Concurrent use is not safe.
+// epoll keeps this order. Goroutines would not keep it.
 type exitWatcher struct {
 	epoll   int
 	watched map[int]*os.File // pidfds by rank

@@ -12,8 +12,7 @@ const (
 	// maxPending is the maximum size of the buffered part of a line. Longer lines are written in
 	// parts.
 	maxPending = 1 << 20
-	// An unterminated line, such as a prompt or progress bar, is written after partialDelay. A
-	// program that prints a line in pieces usually writes the next piece sooner.
+	// An unterminated line, such as a prompt or progress bar, is written after partialDelay.
 	partialDelay = 100 * time.Millisecond
 )
 
@@ -88,8 +87,7 @@ type lines struct {
 
 	// pending holds the unwritten part of the current line. An earlier part of the line has been
 	// written if sink.unfinished is this output.
-	pending []byte
-	// progressBar is set if the current line contains a carriage return.
+	pending     []byte
 	progressBar bool
 	timer       *time.Timer // runs while pending is not empty
 	piece       []byte      // collects the bytes of one write to the sink
@@ -127,8 +125,8 @@ func (l *lines) writePartial() {
 	l.writePart()
 }
 
-// writePart writes the pending part of a line. It keeps a trailing carriage return pending, because
-// a newline may follow. The caller must hold sink.mu.
+// writePart writes the pending part of a line. It keeps a trailing carriage return, because a
+// newline may follow. The caller must hold sink.mu.
 func (l *lines) writePart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -140,8 +138,7 @@ func (l *lines) writePart() {
 	l.sink.unfinished = l
 }
 
-// completeLine moves the pending part of a line to l.piece and terminates the line. The caller must
-// hold sink.mu.
+// completeLine moves the pending part of a line to l.piece. The caller must hold sink.mu.
 func (l *lines) completeLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	l.add(text)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// orphanWait bounds how long the launcher waits for the end of the output of a rank that has
-// exited. Processes outside the rank's group may keep the output open.
+// orphanWait bounds how long the launcher waits for the output of a rank that has exited. Processes
+// outside the rank's group may keep the output open.
 const orphanWait = 2 * time.Second
 
 type rank struct {
@@ -44,8 +44,7 @@ func (r *rank) start(stdin io.Reader) error {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
 	if feed != nil {
-		// Nothing waits for this goroutine, because the read from stdin may block forever. The pipe
-		// is closed when the rank exits.
+		// Nothing waits for this goroutine, because the read from stdin may block forever.
 		go func() {
 			_, _ = io.Copy(feed, stdin)
 			_ = feed.Close()
@@ -62,17 +61,14 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// cleanUp kills the rest of an exited rank's group, reaps the rank, waits for all output, and
-// returns the rank's Exit. exitIndex is the rank's position in the order of exits. The kill comes
-// first, because the group ID may be reused after the rank has been reaped.
+// cleanUp kills the rest of an exited rank's group, reaps the rank, and waits for all output. The
+// kill comes first, because the group ID may be reused after the rank has been reaped.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
 	// The error of Wait repeats the process state, or is an output error, which the sinks keep.
-	// After Wait, no goroutine copies output, even if a process outside the group keeps the pipe
-	// open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -81,8 +77,7 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	return e
 }
 
-// describe returns the rank's number and process ID. It mentions a stopped process, which can
-// neither work nor exit.
+// describe returns the rank's number and process ID, and whether the process is stopped.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

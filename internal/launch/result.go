@@ -25,8 +25,7 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that killed the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// exitIndex is the rank's position in the order of exits. Ranks with much output are collected
-	// later.
+	// exitIndex is the rank's position in the order of exits.
 	exitIndex int
 }
 

@@ -196,8 +196,7 @@ func (j *job) reap(d *exitWatcher) {
 		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})
 	if err != nil {
-		// This happens only if the descriptor table is corrupt. Kill the ranks, because they are no
-		// longer watched.
+		// This happens only if the descriptor table is corrupt.
 		for number := range d.watched {
 			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
 		}

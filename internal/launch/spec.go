@@ -19,18 +19,18 @@ type Spec struct {
 	Command []string
 	// Env is the base of the ranks' environment. The default is this process's environment.
 	Env []string
-	// Stdin is rank 0's standard input. The default is empty input, which other ranks always have.
-	// If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input. Other ranks have empty input, as rank 0 has by default. If
+	// a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
 	// Stdout and Stderr receive the ranks' output. The defaults are this process's stdout and
-	// stderr. Writes are never concurrent. Each write contains complete lines, except that a line
-	// that stays unterminated for 100 ms is written in parts.
+	// stderr. Writes are never concurrent. Each write contains complete lines, unless a line stays
+	// unterminated for 100 ms.
 	Stdout, Stderr io.Writer
 	// Plain forwards lines without the prefix "[rank] ".
 	Plain bool
 	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a free port.
 	MasterPort int
-	// RunID is the name of the job. If it is empty, Run picks a random name.
+	// RunID is the name of the job. The default is a random name.
 	RunID string
 	// Grace is the time that the other ranks have to report the failure of a rank. 0 means 10 s,
 	// and a negative value means no time.
@@ -38,8 +38,8 @@ type Spec struct {
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
 	TermWait time.Duration
-	// KillAfter is the time from a SIGTERM that the launcher receives and forwards to SIGKILL. A
-	// batch system may send no second signal. 0 means 10 s, and a negative value means no SIGKILL.
+	// KillAfter is the time from a SIGTERM to the launcher, which forwards it, to SIGKILL. 0 means
+	// 10 s, and a negative value means no SIGKILL.
 	KillAfter time.Duration
 	// Signals delivers the signals that Run forwards to all ranks. The default is this process's
 	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
@@ -92,8 +92,7 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port returns want or, if want is 0, a free port. Another process may open that port before the
-// rank does.
+// port returns want or, if want is 0, a free port, which another process may open first.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

@@ -32,8 +32,7 @@ type supervisor struct {
 	first          int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message that lists the running ranks. Most failed
-// jobs end sooner.
+// announceDelay is the time from a failure to the message that lists the running ranks.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -47,8 +46,7 @@ const (
 	done
 )
 
-// order is an instruction to Run: send signal to all ranks unless it is 0, print message with a
-// list of the running ranks unless it is empty, and call expired after wait if it is positive.
+// order is an instruction to Run. Run calls expired when wait, if positive, has passed.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -112,8 +110,7 @@ func (s *supervisor) expired() order {
 	return order{}
 }
 
-// after returns an order to wait. If wait is not positive, it returns the order that would follow
-// the wait.
+// after returns an order to wait. If wait is not positive, after returns the next order.
 func (s *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
 		return s.expired()
@@ -121,9 +118,8 @@ func (s *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal that the launcher received. After SIGPIPE, the launcher's output no
-// longer has a reader. The ranks write to the launcher's pipes and do not notice, so they get
-// SIGTERM.
+// signaled handles a signal that the launcher received. SIGPIPE means that the reader of the
+// launcher's output is gone. The ranks do not notice that, so they get SIGTERM.
 func (s *supervisor) signaled(received syscall.Signal) order {
 	if s.externalSignal == 0 {
 		s.externalSignal = received
