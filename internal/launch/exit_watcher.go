@@ -24,7 +24,8 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches a rank's process. The process must not be reaped before each has reported the rank.
+// add watches a rank's process. The process must not be reaped before awaitExits has reported the
+// rank.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -38,8 +39,8 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// each waits until all watched ranks have exited, and reports them in the order of the exits.
-func (w *exitWatcher) each(report func(rank int)) error {
+// awaitExits waits until all watched ranks have exited, and reports them in the order of the exits.
+func (w *exitWatcher) awaitExits(report func(rank int)) error {
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
 		n, err := syscall.EpollWait(w.epoll, events[:], -1)

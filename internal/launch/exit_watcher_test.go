@@ -10,11 +10,11 @@ import (
 // TestExitIsReportedOnce duplicates the pidfd of a watched process, because a child that
 // another goroutine forks also has a copy until it calls exec.
 func TestExitIsReportedOnce(t *testing.T) {
-	d, err := newExitWatcher()
+	watcher, err := newExitWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	defer watcher.close()
 	processes := make([]*exec.Cmd, 2)
 	for number := range processes {
 		c := exec.CommandContext(t.Context(), "cat")
@@ -25,11 +25,11 @@ func TestExitIsReportedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		processes[number] = c
-		if err := d.add(number, c.Process.Pid); err != nil {
+		if err := watcher.add(number, c.Process.Pid); err != nil {
 			t.Fatal(err)
 		}
 	}
-	duplicate, err := syscall.Dup(int(d.watched[0].Fd()))
+	duplicate, err := syscall.Dup(int(watcher.watched[0].Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,13 +41,13 @@ func TestExitIsReportedOnce(t *testing.T) {
 	}
 	kill(0)
 	var exited []int
-	err = d.each(func(number int) {
+	err = watcher.awaitExits(func(number int) {
 		if exited = append(exited, number); len(exited) == 1 {
 			kill(1)
 		}
 	})
 	if err != nil || !slices.Equal(exited, []int{0, 1}) {
-		t.Errorf("each reported ranks %v and returned %v; want [0 1] and no error", exited, err)
+		t.Errorf("awaitExits reported ranks %v and returned %v; want [0 1] and no error", exited, err)
 	}
 	for _, c := range processes {
 		_ = c.Wait()

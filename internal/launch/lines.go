@@ -28,7 +28,7 @@ type sink struct {
 	err error     // guarded by mu
 	// unfinished is the output that wrote last if its text did not end with a newline, or nil. It
 	// is guarded by mu.
-	unfinished *lines
+	unfinished *lineWriter
 }
 
 func (s *sink) write(b []byte) {
@@ -55,7 +55,7 @@ func (s *sink) writeLocked(b []byte) {
 
 // finishLine must be called before writer writes next. It ends the unfinished line of another
 // output, unless both are progress bars and next begins with \r. The caller must hold s.mu.
-func (s *sink) finishLine(writer *lines, next []byte) {
+func (s *sink) finishLine(writer *lineWriter, next []byte) {
 	last := s.unfinished
 	if last == nil || last == writer {
 		return
@@ -78,9 +78,9 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines forwards one output of a rank: complete lines immediately, and an unterminated line after a
-// delay. It is safe for concurrent use and never returns an error.
-type lines struct {
+// lineWriter forwards one output of a rank: complete lines immediately, and an unterminated line
+// after a delay. It is safe for concurrent use and never returns an error.
+type lineWriter struct {
 	sink   *sink
 	prefix string
 	// sink.mu guards the following fields.
@@ -94,7 +94,7 @@ type lines struct {
 }
 
 // Write passes all lines that b completes to the sink in one write.
-func (l *lines) Write(b []byte) (int, error) {
+func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
@@ -118,7 +118,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (l *lines) writePartial() {
+func (l *lineWriter) writePartial() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	l.stopTimer()
@@ -127,21 +127,21 @@ func (l *lines) writePartial() {
 
 // writePart writes the pending part of a line. It keeps a trailing carriage return, because a
 // newline may follow. The caller must hold sink.mu.
-func (l *lines) writePart() {
+func (l *lineWriter) writePart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return
 	}
-	l.add(text)
+	l.addText(text)
 	l.pending = l.pending[:copy(l.pending, l.pending[len(text):])]
 	l.writePiece()
 	l.sink.unfinished = l
 }
 
 // completeLine moves the pending part of a line to l.piece. The caller must hold sink.mu.
-func (l *lines) completeLine() {
+func (l *lineWriter) completeLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
-	l.add(text)
+	l.addText(text)
 	l.piece = append(l.piece, l.pending[len(text):]...)
 	l.piece = append(l.piece, '\n')
 	l.pending, l.progressBar = l.pending[:0], false
@@ -151,9 +151,9 @@ func (l *lines) completeLine() {
 	}
 }
 
-// add adds a part of a line to l.piece, with the prefix at the start of the line and after each
+// addText adds a part of a line to l.piece, with the prefix at the start of the line and after each
 // carriage return. The caller must hold sink.mu.
-func (l *lines) add(text []byte) {
+func (l *lineWriter) addText(text []byte) {
 	first, rest, returns := bytes.Cut(text, []byte{'\r'})
 	if l.sink.unfinished != l && (len(first) > 0 || !returns) {
 		l.piece = append(l.piece, l.prefix...)
@@ -168,7 +168,7 @@ func (l *lines) add(text []byte) {
 	}
 }
 
-func (l *lines) writePiece() {
+func (l *lineWriter) writePiece() {
 	if len(l.piece) > 0 {
 		l.sink.finishLine(l, l.piece)
 		l.sink.writeLocked(l.piece)
@@ -176,14 +176,14 @@ func (l *lines) writePiece() {
 	}
 }
 
-func (l *lines) stopTimer() {
+func (l *lineWriter) stopTimer() {
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
 	}
 }
 
-func (l *lines) flush() {
+func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	if len(l.pending) > 0 || l.sink.unfinished == l {

@@ -79,7 +79,7 @@ func outputOf(steps []step) string {
 		got.WriteByte('|')
 		return len(b), nil
 	})}
-	outputs := []*lines{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}}
+	outputs := []*lineWriter{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}}
 	for _, step := range steps {
 		l := outputs[step.output]
 		switch step.text {

@@ -20,7 +20,7 @@ type rank struct {
 	// Immutable after start.
 	number   int
 	cmd      *exec.Cmd
-	out, err *lines
+	out, err *lineWriter
 
 	mu sync.Mutex
 	// reaped is set before the process ID may be reused; guarded by mu.

@@ -94,7 +94,7 @@ func (j *job) add(number int, path string, store rendezvous.Endpoint) {
 		Env:  j.spec.environ(number, store),
 	}
 	r := &rank{number: number, cmd: cmd}
-	r.out, r.err = &lines{sink: j.stdout}, &lines{sink: j.stderr}
+	r.out, r.err = &lineWriter{sink: j.stdout}, &lineWriter{sink: j.stderr}
 	if !j.spec.Plain {
 		r.out.prefix, r.err.prefix = prefix(number), prefix(number)
 	}
@@ -154,7 +154,7 @@ func (j *job) start() error {
 }
 
 func (j *job) fork() error {
-	d, err := newExitWatcher()
+	watcher, err := newExitWatcher()
 	if err != nil {
 		return err
 	}
@@ -167,16 +167,16 @@ func (j *job) fork() error {
 			j.killStarted(i)
 			break
 		}
-		if err = d.add(i, r.cmd.Process.Pid); err != nil {
+		if err = watcher.add(i, r.cmd.Process.Pid); err != nil {
 			j.killStarted(i + 1)
 			break
 		}
 	}
 	if err != nil {
-		d.close()
+		watcher.close()
 		return err
 	}
-	go j.reap(d)
+	go j.reap(watcher)
 	return nil
 }
 
@@ -188,16 +188,16 @@ func (j *job) killStarted(n int) {
 
 // reap reports all ranks as they exit. It drains each rank's output in a separate goroutine, so
 // that a rank with much output does not delay others.
-func (j *job) reap(d *exitWatcher) {
-	defer d.close()
+func (j *job) reap(watcher *exitWatcher) {
+	defer watcher.close()
 	exitIndex := 0
-	err := d.each(func(number int) {
+	err := watcher.awaitExits(func(number int) {
 		exitIndex++
 		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})
 	if err != nil {
 		// This happens only if the descriptor table is corrupt.
-		for number := range d.watched {
+		for number := range watcher.watched {
 			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
 		}
 	}

@@ -183,7 +183,7 @@ func TestLinesKeepAllOutput(t *testing.T) {
 		})
 		var out strings.Builder
 		text := ""
-		l := &lines{sink: &sink{mu: &sync.Mutex{}, delay: patience, w: &out}, prefix: "> "}
+		l := &lineWriter{sink: &sink{mu: &sync.Mutex{}, delay: patience, w: &out}, prefix: "> "}
 		for range rapid.IntRange(0, 4).Draw(t, "pieces") {
 			piece := strings.Repeat("y", length.Draw(t, "length")) +
 				rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"}).Draw(t, "end")
