@@ -89,8 +89,8 @@ func (s *Server) announceClosing() {
 
 // handleGreeting answers r and returns true if r is a greeting. The caller must hold s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
-	n := s.sessions[from]
-	if n == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
+	sess := s.sessions[from]
+	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
 		return false
 	}
 	g := &greeting{}
@@ -99,25 +99,25 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	}
 	key := rankClaim{job: g.Job, rank: g.Rank}
 	if other := s.sessions[s.claims[key]]; other != nil && other.greeting.Process != g.Process {
-		n.out.post(appendField(nil, takenAnswer+other.greeting.Place))
+		sess.out.post(appendField(nil, takenAnswer+other.greeting.Place))
 		return true
 	}
 	if !g.Probe {
-		n.greeting = g
+		sess.greeting = g
 		if g.Job != "" {
-			s.claims[key] = n.id
+			s.claims[key] = sess.id
 		}
 	}
-	n.out.post(appendField(nil, greetAnswer))
+	sess.out.post(appendField(nil, greetAnswer))
 	return true
 }
 
 func (s *Server) connectedRanks(world string) (ranks []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, n := range s.sessions {
-		if n.greeting != nil && n.greeting.World == world {
-			ranks = append(ranks, n.greeting.Rank)
+	for _, sess := range s.sessions {
+		if sess.greeting != nil && sess.greeting.World == world {
+			ranks = append(ranks, sess.greeting.Rank)
 		}
 	}
 	slices.Sort(ranks)
@@ -126,12 +126,12 @@ func (s *Server) connectedRanks(world string) (ranks []int) {
 
 // recordSessionEnd records that the rank of a closed session has ended or left. The caller must
 // hold s.mu.
-func (s *Server) recordSessionEnd(n *session) {
-	g := n.greeting
+func (s *Server) recordSessionEnd(sess *session) {
+	g := sess.greeting
 	if g == nil || s.closed {
 		return
 	}
-	if key := (rankClaim{job: g.Job, rank: g.Rank}); s.claims[key] == n.id {
+	if key := (rankClaim{job: g.Job, rank: g.Rank}); s.claims[key] == sess.id {
 		delete(s.claims, key)
 	}
 	if g.World == "" {
@@ -220,9 +220,9 @@ func (m *Member) Ended(
 	for {
 		all, changed := m.watch.knownEnds()
 		var ended []*EndedError
-		for _, n := range all {
-			if matches(ctx, n.EndedError) {
-				ended = append(ended, n.EndedError)
+		for _, end := range all {
+			if matches(ctx, end.EndedError) {
+				ended = append(ended, end.EndedError)
 			}
 		}
 		if enough(ended) {

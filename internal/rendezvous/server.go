@@ -125,26 +125,26 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 		return false
 	}
 	s.last++
-	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
-	s.sessions[n.id] = n
+	sess := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
+	s.sessions[sess.id] = sess
 	if remote {
 		// If this fails, the connection is closed, so the session ends at its first read.
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
-		s.addUnauthenticated(n)
+		s.addUnauthenticated(sess)
 	}
-	s.goroutines.Go(n.run)
-	s.goroutines.Go(func() { n.out.drain(conn); conn.Close() })
+	s.goroutines.Go(sess.run)
+	s.goroutines.Go(func() { sess.out.drain(conn); conn.Close() })
 	return true
 }
 
-func (s *Server) endSession(n *session) {
+func (s *Server) endSession(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.sessions, n.id)
-	s.table.leave(n.id)
-	s.removeUnauthenticated(n)
-	s.recordSessionEnd(n)
-	if n.remote && n.open {
+	delete(s.sessions, sess.id)
+	s.table.leave(sess.id)
+	s.removeUnauthenticated(sess)
+	s.recordSessionEnd(sess)
+	if sess.remote && sess.open {
 		s.remote--
 		close(s.remoteLeft)
 		s.remoteLeft = make(chan struct{})
@@ -156,9 +156,9 @@ func (s *Server) endSession(n *session) {
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, n := range s.sessions {
-		if sys.SilenceOf(n.conn) == sys.Silent {
-			_ = n.conn.Close()
+	for _, sess := range s.sessions {
+		if sys.SilenceOf(sess.conn) == sys.Silent {
+			_ = sess.conn.Close()
 		}
 	}
 }
@@ -175,8 +175,8 @@ func (s *Server) handle(from clientID, r *request) error {
 func (s *Server) apply(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
-		if n := s.sessions[reply.to]; n != nil {
-			n.out.post(reply.bytes)
+		if sess := s.sessions[reply.to]; sess != nil {
+			sess.out.post(reply.bytes)
 		}
 	}
 	return err
@@ -217,11 +217,11 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	wasClosed := s.closed
 	s.closed = true
-	for _, n := range s.sessions {
+	for _, sess := range s.sessions {
 		// drain flushes the outbox and then closes the connection.
-		_ = n.conn.SetDeadline(pastDeadline)
-		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-		n.out.close()
+		_ = sess.conn.SetDeadline(pastDeadline)
+		_ = sess.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
+		sess.out.close()
 	}
 	s.mu.Unlock()
 	s.goroutines.Wait()

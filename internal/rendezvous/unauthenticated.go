@@ -28,30 +28,31 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 
 // addUnauthenticated adds an unauthenticated session. If there are too many, it closes the oldest.
 // The caller must hold s.mu.
-func (s *Server) addUnauthenticated(n *session) {
-	s.unauthenticated = append(s.unauthenticated, n)
+func (s *Server) addUnauthenticated(sess *session) {
+	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
 		_ = s.unauthenticated[0].conn.Close()
 		s.unauthenticated = s.unauthenticated[1:]
 	}
 }
 
-func (s *Server) removeUnauthenticated(n *session) {
-	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
+func (s *Server) removeUnauthenticated(sess *session) {
+	same := func(other *session) bool { return other == sess }
+	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, same)
 }
 
-func (s *Server) openSession(n *session) error {
+func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return ErrClosed
 	}
-	n.open = true
-	if n.remote {
-		s.removeUnauthenticated(n)
+	sess.open = true
+	if sess.remote {
+		s.removeUnauthenticated(sess)
 		s.remote++
 	}
-	return n.conn.SetReadDeadline(time.Time{})
+	return sess.conn.SetReadDeadline(time.Time{})
 }
 
 // OnAcceptError sets a function that the server calls, on one of its goroutines, the first time

@@ -109,14 +109,15 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	if e.Rank == w.rank || previous != nil && (previous.fromLauncher || !fromLauncher) {
 		return
 	}
-	n := &knownEnd{
+	end := &knownEnd{
 		EndedError:   &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why},
 		fromLauncher: fromLauncher,
 	}
-	if n.since = time.Now(); previous != nil {
-		n.since, n.Left, n.Why = previous.since, previous.Left || e.Left, cmp.Or(e.Why, previous.Why)
+	if end.since = time.Now(); previous != nil {
+		end.since, end.Left = previous.since, previous.Left || e.Left
+		end.Why = cmp.Or(e.Why, previous.Why)
 	}
-	w.ends[e.Rank] = n
+	w.ends[e.Rank] = end
 	w.notify()
 }
 
@@ -150,8 +151,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := make([]*knownEnd, 0, len(w.ends))
-	for _, n := range w.ends {
-		all = append(all, n)
+	for _, end := range w.ends {
+		all = append(all, end)
 	}
 	slices.SortFunc(all, func(a, b *knownEnd) int { return a.Rank - b.Rank })
 	return all, w.changed
@@ -164,9 +165,9 @@ func (w *endWatcher) await(
 ) *EndedError {
 	for {
 		all, changed := w.knownEnds()
-		for _, n := range all {
-			if fatal(ctx, n.EndedError) && sleep(ctx, time.Until(n.since.Add(after))) {
-				return w.latest(n.Rank)
+		for _, end := range all {
+			if fatal(ctx, end.EndedError) && sleep(ctx, time.Until(end.since.Add(after))) {
+				return w.latest(end.Rank)
 			}
 		}
 		select {
