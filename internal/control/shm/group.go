@@ -260,6 +260,7 @@ func (g *Group) EndedRanks() []int {
 	return g.cfg.World(g.lostPeers())
 }
 
+// Departed lists the world ranks that are lost and those that have left the group.
 func (g *Group) Departed() (lost, left []int) {
 	if g.BeginUse() != nil {
 		return nil, nil
