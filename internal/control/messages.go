@@ -30,7 +30,7 @@ type Messages interface {
 type Message struct {
 	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After is the number of collectives called before it.
+	// After is the number of collectives called before the Send or Recv.
 	After uint64
 }
 

@@ -25,16 +25,16 @@ type Plane interface {
 	driver.Decisions
 	driver.Values
 	driver.Inspector
-	// Submit allocates the next ticket and publishes it, within a few nanoseconds. Calls must be
-	// serialized.
+	// Submit allocates the next ticket and publishes it. It takes only a few nanoseconds. Calls must
+	// be serialized.
 	Submit() uint64
-	// TrySubmit is like Submit, but submits nothing and returns false if the plane or a peer is
-	// known to have failed, or a peer to have left without submitting the next ticket.
+	// TrySubmit is like Submit. If the plane or a peer has failed, or a peer has left without
+	// submitting the next ticket, TrySubmit submits nothing and returns false.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has called Compare as often as this rank, and compares the
 	// digests of their calls. If they differ, every rank gets a driver.MismatchError with the
-	// ticket as its Number. Timeout and errors are those of an exchange. An error makes the plane
-	// fail. Calls must be serialized.
+	// ticket as its Number. Otherwise Compare has the timeout and errors of an exchange. An error
+	// makes the plane fail. Calls must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. When all have, only ctx bounds the wait.
@@ -62,7 +62,8 @@ type Plane interface {
 	Failed() <-chan struct{}
 	// Cause returns the error with which the plane failed, or nil.
 	Cause() error
-	// Abort makes the plane fail on all ranks, on this rank with cause (driver.ErrAborted if nil).
+	// Abort makes the plane fail on all ranks. The error on this rank is cause, or driver.ErrAborted
+	// if cause is nil.
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
 	// submitted. Ranks that submit a revoked ticket later find this rank missing instead of waiting
@@ -95,8 +96,8 @@ type Wait struct {
 // Ended reports whether the work is known to have completed.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
-// Refine adds the result of Counts to a TimeoutError, and replaces another rank's fault by the
-// error from Why, if any.
+// Refine adds the result of Counts to a TimeoutError. If err is another rank's fault and Why
+// returns an error, Refine returns that error.
 func (w *Wait) Refine(err error) error {
 	if err == nil {
 		return nil

@@ -79,7 +79,7 @@ type WaitStatus struct {
 	// Stale is set while messages from other ranks may be unread. No rank is then considered late.
 	Stale bool
 	// FailedFor is how long the work has continued since a peer's failure was noticed, or negative
-	// if no peer has failed. At Grace, the wait ends.
+	// if no peer has failed. The wait ends when FailedFor reaches Grace.
 	FailedFor time.Duration
 	Late      driver.Late
 	// Warned is the time since the group's last warning, or negative if there was none.
@@ -104,7 +104,7 @@ type Verdict struct {
 //	a rank is lost         RankLostError: its process exited before it left the group. The error
 //	                       lists all lost ranks, even those that reached the awaited step
 //	a peer has failed      PeerError: the peer will not arrive
-//	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
+//	a rank is elsewhere    DeadlockError: it has left the group, or waits for this rank in another
 //	a rank is late         TimeoutError: it is alive but has not arrived in time
 //
 // A rank that left the group is elsewhere rather than lost, even if its process has exited since. A
