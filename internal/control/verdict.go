@@ -104,7 +104,7 @@ type Verdict struct {
 //	a rank is lost         RankLostError: its process exited before it left the group. The error
 //	                       lists all lost ranks, even those that reached the awaited step
 //	a peer has failed      PeerError: the peer will not arrive
-//	a rank is elsewhere    DeadlockError: it has left the group, or waits for this rank in another
+//	a rank is elsewhere    DeadlockError: it has left, or waits for this rank in another call
 //	a rank is late         TimeoutError: it is alive but has not arrived in time
 //
 // A rank that left the group is elsewhere rather than lost, even if its process has exited since. A
