@@ -17,7 +17,7 @@ type Notifier interface {
 	// AwaitNotified waits, for a limited time, until the other ranks have acknowledged this rank's
 	// fault.
 	AwaitNotified()
-	// CanSucceed reports whether a collective that has ended on this rank can have completed: no
-	// other rank has reported a fault, and every lost rank had submitted the ticket.
+	// CanSucceed reports whether a collective that has ended on this rank can have completed. If
+	// another rank has reported a fault, or a lost rank had not submitted the ticket, it cannot.
 	CanSucceed(ticket uint64) bool
 }

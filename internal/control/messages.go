@@ -102,8 +102,8 @@ type AwaitedRecv struct {
 }
 
 // UnmatchedError returns an error that lists the messages left unmatched when a group ends, or nil
-// if there are none. unclaimed have arrived but were never received here, awaited have not arrived,
-// and untaken were sent but not received by another rank.
+// if there are none. unclaimed messages have arrived, but this rank has not received them. awaited
+// messages have not arrived. untaken messages have not been received by another rank.
 func UnmatchedError(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []AwaitedRecv,
 	untaken []driver.MessageEnds,

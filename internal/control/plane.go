@@ -46,9 +46,9 @@ type Plane interface {
 	// error makes the plane fail, and is a RankLostError, TimeoutError, DeadlockError or ErrFault
 	// of package driver, or the plane's Cause.
 	Await(ctx context.Context, w Wait) error
-	// Diagnose returns the error with which Await would end now, or nil, but does not make the
-	// plane fail. since is when the caller began to wait. If a peer failed after it had submitted
-	// the ticket, Diagnose returns nil.
+	// Diagnose returns the error with which Await would end now, or nil. The plane does not fail.
+	// since is when the caller began to wait. If a peer failed after it had submitted the ticket,
+	// Diagnose returns nil.
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed. The
 	// check usually takes only a few nanoseconds.

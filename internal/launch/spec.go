@@ -38,8 +38,8 @@ type Spec struct {
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
 	TermWait time.Duration
-	// KillAfter is the time from a SIGTERM to the launcher, which forwards it, to SIGKILL. 0 means
-	// 10 s, and a negative value means no SIGKILL.
+	// KillAfter is the time from a SIGTERM that the launcher receives to SIGKILL. 0 means 10 s, and
+	// a negative value means no SIGKILL.
 	KillAfter time.Duration
 	// Signals delivers the signals that Run forwards to all ranks. The default is this process's
 	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.

@@ -11,7 +11,7 @@ import (
 //	running      Some ranks are running, and none has failed.
 //	grace        A rank has failed, and the others may still report.
 //	announced    After announceDelay in grace, once a message has listed the running ranks.
-//	terminating  SIGTERM has been sent, after the grace period or on an external SIGTERM.
+//	terminating  SIGTERM has been sent, after the grace period or because the launcher got SIGTERM.
 //	killing      SIGKILL has been sent, after a wait, on a second SIGINT or on cancellation.
 //	done         All ranks have exited.
 //

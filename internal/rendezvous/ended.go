@@ -169,10 +169,10 @@ const (
 	rankEndGrace = time.Second
 )
 
-// Guard returns a context that is canceled soon after any of the given ranks has ended or left, or
-// after the store is lost together with rank 0. The cause is then an EndedError. If symmem does not
-// serve the store, for example under torchrun, ended ranks do not cancel the context. The caller
-// must call stop.
+// Guard returns a context that is canceled soon after one of the given ranks has ended or left. The
+// context is also canceled after the store is lost together with rank 0. The cause is an
+// EndedError. If symmem does not serve the store, for example under torchrun, ended ranks do not
+// cancel the context. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {

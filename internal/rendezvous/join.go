@@ -79,7 +79,7 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 }
 
 // join determines the keys of this call and announces this rank. A request in progress may continue
-// for leaveTimeout after the deadline: aborting it would close the connection, and this rank could
+// for leaveTimeout after the deadline. Aborting it would close the connection, and this rank could
 // no longer find out which ranks are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {

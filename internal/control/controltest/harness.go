@@ -2,7 +2,7 @@
 //
 // Run tests the contract with ranks in one process and with ranks in several processes, some of
 // which it kills. These processes run the test binary again and become ranks when the binary calls
-// Main, so a package that calls Run must call Main at the start of its TestMain.
+// Main. A package that calls Run must therefore call Main at the start of its TestMain.
 package controltest
 
 import (

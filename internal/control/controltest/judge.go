@@ -55,8 +55,8 @@ func WantReports(got [][]byte, rank, size int, present []bool) error {
 	return nil
 }
 
-// WantAbsence checks the error of a wait for a late rank: either a TimeoutError about that
-// rank, for which WantAbsence returns 1, or another rank's fault, for which it returns 0.
+// WantAbsence checks the error of a wait for a late rank. It returns 1 for a TimeoutError about
+// that rank, and 0 for another rank's fault.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {

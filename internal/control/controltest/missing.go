@@ -20,8 +20,8 @@ var missingContracts = []contract{
 }
 
 // testAbsent makes all ranks wait for the last one. The first rank to time out reports the late
-// rank; the others may return the first rank's fault. When the late rank has detected the
-// fault, it must not complete a step that has failed on other ranks.
+// rank. The others may return the first rank's fault. When the late rank has detected the fault, it
+// must not complete a step that has failed on other ranks.
 func testAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func (f *fault) Cause() error {
 	return f.cause
 }
 
-// record stores err unless a fault is already recorded, and reports whether it did.
+// record stores the first fault. It reports whether err is the first fault.
 func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false

@@ -10,8 +10,8 @@ import (
 )
 
 // A group's control region is one shared file with a block for every rank, followed by a backend's
-// data. Only the owner of a block writes to it, except that other ranks increment the futex word,
-// and that any rank may set the first block's decider. Lines are 128 bytes apart, because
+// data. Only the owner of a block writes to it, with two exceptions: other ranks increment the
+// futex word, and any rank may set the first block's decider. Lines are 128 bytes apart, because
 // processors fetch cache lines in pairs.
 const (
 	lineStride = 128
@@ -49,14 +49,14 @@ func (w *wakeup) wake() {
 	sys.FutexWake(&w.word)
 }
 
-// status publishes what a rank is doing. Only slow waits write it, except submitted.
+// status publishes what a rank is doing. Only slow waits write the fields other than submitted.
 type status struct {
 	// submitted is the number of collectives that the rank has launched.
 	submitted uint64
 	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane. inExchange is equal
-	// to it while the rank waits in that step, and 0 otherwise.
+	// exchanges is the last step that the rank has posted on the control lane. inExchange is the
+	// same step while the rank waits in it, and 0 otherwise.
 	exchanges, inExchange uint64
 	operation             uint64
 	// since is when the wait began, in nanoseconds of the machine's monotonic clock.

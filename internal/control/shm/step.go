@@ -75,7 +75,7 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 }
 
 // prefetchLine prefetches the line that this rank writes in the next step. An all-reduce of 8 bytes
-// on 2 ranks took 209 ns without this and the prefetch in the host backend, and 171 ns with both.
+// on 2 ranks took 171 ns. It took 209 ns without this prefetch and the one in the host backend.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
 }
@@ -151,8 +151,8 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits briefly until the owner of blocks[0] has posted the current step, and reports
-// whether it has. If poll is set and the missing ranks can all be running, it also polls.
+// awaitBriefly waits briefly for the owner of blocks[0] to post the current step, and reports
+// whether that happened. If poll is set and the missing ranks can all be running, it also polls.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64

@@ -17,14 +17,15 @@ import (
 )
 
 type budget struct {
-	// polls is the number of polls before the first yield, and morePolls after each yield. There is
-	// a PAUSE between polls, because polling without one slows down the rank that writes the line.
+	// polls is the number of polls before the first yield. morePolls is the number of polls after
+	// each yield. There is a PAUSE between polls, because polling without one slows down the rank
+	// that writes the line.
 	polls, morePolls uint32
 	// parallel is the number of other ranks that can run at the same time as this rank. If more are
 	// missing, one of them may be waiting for this rank's processor.
 	parallel int
-	// yields is the maximum number of yields before the first sleep, and briefYields the maximum on
-	// the caller's thread.
+	// yields is the maximum number of yields before the first sleep. briefYields is the maximum
+	// number of yields on the caller's thread.
 	yields, briefYields int
 }
 
@@ -79,7 +80,7 @@ type slowWait struct {
 	// begin is when the wait was published, on the machine's monotonic clock.
 	begin   uint64
 	timeout time.Duration
-	// ignoreFaults is set if the wait continues after faults. work is set if it is for work that
+	// ignoreFaults is set if the wait continues after faults. work is set in a wait for work that
 	// this rank has launched on a plane.
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
@@ -370,8 +371,8 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	})
 }
 
-// messageWait encodes a wait for a message in one word: the operation in the upper half, and the
-// peer's group rank plus 2 (1 for AnySource) in the lower half.
+// messageWait encodes a wait for a message in one word. The upper half is the operation. The lower
+// half is the peer's group rank plus 2, or 1 for AnySource.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 func (s *status) describeMessage(ranks []int) string {

@@ -177,9 +177,10 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError turns a timeout into an AbsentError about the ranks that have not begun to join or,
-// if all have begun, those without a connection to this rank. If the last rank has connected
-// meanwhile, it returns nil. Other errors are joined with the context's cause.
+// absentError turns a timeout into an AbsentError about the ranks that have not begun to join. If
+// all ranks have begun to join, the error lists those without a connection to this rank. If the
+// last rank has connected meanwhile, absentError returns nil. It joins other errors with the
+// context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {

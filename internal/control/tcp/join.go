@@ -101,8 +101,9 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
-	// rank is the group rank of the connecting end. target is the rank that it intends to reach,
-	// because several machines may use the same address, such as that of a container bridge.
+	// rank is the group rank of the connecting end. target is the rank that it intends to reach.
+	// Several machines may use the same address, such as that of a container bridge, so a
+	// connection may reach the wrong rank.
 	rank, target int
 	attempt      uint32
 	// source and destination are the addresses of the connection at the connecting end.

@@ -52,8 +52,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue. status reports whether a status is due, and last whether the last frame
-// is in frames.
+// drain empties the queue and returns its frames. status is set if a status is due. last is set if
+// frames contains the last frame.
 func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxPosts is the maximum number of a rank's unread posts on a track: one for this rank's step,
-	// and one for the next, which the other rank may have begun.
+	// maxPosts is the maximum number of a rank's unread posts on a track. One is for this rank's
+	// step. The other is for the next step, which the other rank may have begun.
 	maxPosts = 2
 	// These bound the reports of a rank on the fault lane. They are enough for the largest payload
 	// and a hundred small ones.
