@@ -25,8 +25,8 @@ type Plane interface {
 	driver.Decisions
 	driver.Values
 	driver.Inspector
-	// Submit allocates the next ticket and publishes it. It takes only a few nanoseconds. Calls must
-	// be serialized.
+	// Submit allocates the next ticket and publishes it. It takes only a few nanoseconds. Calls
+	// must be serialized.
 	Submit() uint64
 	// TrySubmit is like Submit. If the plane or a peer has failed, or a peer has left without
 	// submitting the next ticket, TrySubmit submits nothing and returns false.
@@ -62,8 +62,8 @@ type Plane interface {
 	Failed() <-chan struct{}
 	// Cause returns the error with which the plane failed, or nil.
 	Cause() error
-	// Abort makes the plane fail on all ranks. The error on this rank is cause, or driver.ErrAborted
-	// if cause is nil.
+	// Abort makes the plane fail on all ranks. The error on this rank is cause, or
+	// driver.ErrAborted if cause is nil.
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
 	// submitted. Ranks that submit a revoked ticket later find this rank missing instead of waiting

@@ -20,26 +20,26 @@ func testKilled(t *testing.T, _ Join) {
 	for name := range waits {
 		for victim := range 2 {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
-				c := startProcesses(t, 3, name, patience)
-				c[victim].signal(syscall.SIGKILL)
-				c.checkReported("lost", victim)
+				procs := startProcesses(t, 3, name, patience)
+				procs[victim].signal(syscall.SIGKILL)
+				procs.checkReported("lost", victim)
 			})
 		}
 	}
 }
 
 func testKilledIdle(t *testing.T, _ Join) {
-	c := startProcesses(t, 3, idleProgram, patience)
-	c[2].signal(syscall.SIGKILL)
-	c.checkReported("lost", 2)
+	procs := startProcesses(t, 3, idleProgram, patience)
+	procs[2].signal(syscall.SIGKILL)
+	procs.checkReported("lost", 2)
 }
 
 func testStopped(t *testing.T, _ Join) {
-	c := startProcesses(t, 3, "a comparison", shortTimeout)
-	c[2].signal(syscall.SIGSTOP)
-	c.checkReported("late", 2)
-	c[2].signal(syscall.SIGCONT)
-	c[2].checkFault()
+	procs := startProcesses(t, 3, "a comparison", shortTimeout)
+	procs[2].signal(syscall.SIGSTOP)
+	procs.checkReported("late", 2)
+	procs[2].signal(syscall.SIGCONT)
+	procs[2].checkFault()
 }
 
 // testResumed stops a rank until the other ranks have timed out and are waiting for its report,
@@ -48,32 +48,32 @@ func testStopped(t *testing.T, _ Join) {
 func testResumed(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
-			c := startProcesses(t, 3, name, shortTimeout)
-			c[2].signal(syscall.SIGSTOP)
-			c[0].await("failed")
-			c[1].await("failed")
-			c[2].signal(syscall.SIGCONT)
-			c[2].checkFault()
+			procs := startProcesses(t, 3, name, shortTimeout)
+			procs[2].signal(syscall.SIGSTOP)
+			procs[0].await("failed")
+			procs[1].await("failed")
+			procs[2].signal(syscall.SIGCONT)
+			procs[2].checkFault()
 		})
 	}
 }
 
 // checkFault reads a rank's outcome after another rank has failed. The rank must report only a
 // fault, without blaming any rank.
-func (a *process) checkFault() {
-	a.t.Helper()
-	if o := a.await("outcome"); o.Kind != "fault" {
-		a.t.Errorf("rank %d got kind %q, ranks %v (%s); want a fault, because the others had arrived",
-			a.rank, o.Kind, o.Ranks, o.Text)
+func (p *process) checkFault() {
+	p.t.Helper()
+	if o := p.await("outcome"); o.Kind != "fault" {
+		p.t.Errorf("rank %d got kind %q, ranks %v (%s); want a fault, because the others had arrived",
+			p.rank, o.Kind, o.Ranks, o.Text)
 	}
 }
 
 func testEnded(t *testing.T, _ Join) {
-	c := startProcesses(t, 2, leaveProgram, patience)
-	if err := c[1].command.Wait(); err != nil {
+	procs := startProcesses(t, 2, leaveProgram, patience)
+	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
-	if o := c[0].await("outcome"); o.Kind != "cancelled" {
+	if o := procs[0].await("outcome"); o.Kind != "cancelled" {
 		t.Errorf("outcome of rank 0 = %+v, want a canceled wait", o)
 	}
 }
@@ -86,30 +86,30 @@ func testEnded(t *testing.T, _ Join) {
 // A victim may be stopped after it has sent messages for up to two steps to only one of the other
 // ranks. That rank is then one step ahead of the third rank, and may report that rank as late in
 // Barrier.
-func (c processes) checkReported(kind string, victim int) {
+func (procs processes) checkReported(kind string, victim int) {
 	reports := 0
-	for _, a := range c {
-		if a.rank == victim {
+	for _, p := range procs {
+		if p.rank == victim {
 			continue
 		}
-		o := a.await("outcome")
+		o := p.await("outcome")
 		switch {
 		case o.Kind == kind && (slices.Equal(o.Ranks, []int{victim}) ||
 			kind == "late" && slices.Contains(o.Ranks, victim)):
 			reports++
 		case kind == "late" && o.Kind == kind && strings.Contains(o.Text, "in Barrier"):
 		case o.Kind != "fault":
-			a.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
-				a.rank, o.Kind, o.Ranks, o.Text, kind, victim)
+			p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
+				p.rank, o.Kind, o.Ranks, o.Text, kind, victim)
 		}
 		if want := []bool{victim != 0, victim != 1, victim != 2}; !slices.Equal(o.Present, want) {
-			a.t.Errorf("rank %d received reports from ranks %v, want %v", a.rank, o.Present, want)
+			p.t.Errorf("rank %d received reports from ranks %v, want %v", p.rank, o.Present, want)
 		}
 		if kind == "lost" && !slices.Equal(o.Lost, []int{victim}) {
-			a.t.Errorf("rank %d: Departed() = lost ranks %v; want rank %d", a.rank, o.Lost, victim)
+			p.t.Errorf("rank %d: Departed() = lost ranks %v; want rank %d", p.rank, o.Lost, victim)
 		}
 	}
 	if reports == 0 {
-		c[victim].t.Errorf("no rank got an error of kind %q about rank %d", kind, victim)
+		procs[victim].t.Errorf("no rank got an error of kind %q about rank %d", kind, victim)
 	}
 }

@@ -28,16 +28,16 @@ type process struct {
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	socket := openStore(t)
-	var c processes
+	var procs processes
 	for rank := range size {
-		c = append(c, startProcess(t, rank, program{
+		procs = append(procs, startProcess(t, rank, program{
 			WaitName: waitName, Store: socket, Rank: rank, Size: size, Timeout: timeout,
 		}))
 	}
-	for _, a := range c {
-		a.await("running")
+	for _, p := range procs {
+		p.await("running")
 	}
-	return c
+	return procs
 }
 
 func openStore(t testing.TB) (address string) {
@@ -51,9 +51,9 @@ func openStore(t testing.TB) (address string) {
 
 // startProcess runs a rank in a new process of the test binary. The process is killed when the
 // test ends.
-func startProcess(t testing.TB, rank int, s program) *process {
+func startProcess(t testing.TB, rank int, prog program) *process {
 	t.Helper()
-	text, err := json.Marshal(s)
+	text, err := json.Marshal(prog)
 	must(t, err)
 	self, err := os.Executable()
 	must(t, err)
@@ -74,27 +74,27 @@ func startProcess(t testing.TB, rank int, s program) *process {
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
 
-func (a *process) await(event string) output {
-	a.t.Helper()
-	for a.lines.Scan() {
-		var n output
-		if err := json.Unmarshal(a.lines.Bytes(), &n); err != nil {
-			a.t.Fatalf("rank %d wrote %q: %v", a.rank, a.lines.Text(), err)
+func (p *process) await(event string) output {
+	p.t.Helper()
+	for p.lines.Scan() {
+		var o output
+		if err := json.Unmarshal(p.lines.Bytes(), &o); err != nil {
+			p.t.Fatalf("rank %d wrote %q: %v", p.rank, p.lines.Text(), err)
 		}
-		if n.Event == event {
-			return n
+		if o.Event == event {
+			return o
 		}
-		if n.Event == "outcome" {
-			a.t.Fatalf("rank %d finished before event %q: %+v", a.rank, event, n)
+		if o.Event == "outcome" {
+			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, o)
 		}
 	}
-	a.t.Fatalf("rank %d exited without event %q: %v", a.rank, event, a.lines.Err())
+	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
 	return output{}
 }
 
-func (a *process) signal(s syscall.Signal) {
-	a.t.Helper()
-	if err := a.command.Process.Signal(s); err != nil {
-		a.t.Fatal(fmt.Errorf("signalling rank %d: %w", a.rank, err))
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.command.Process.Signal(s); err != nil {
+		p.t.Fatal(fmt.Errorf("signalling rank %d: %w", p.rank, err))
 	}
 }

@@ -40,8 +40,8 @@ type output struct {
 	Lost []int
 }
 
-func (n output) write() {
-	if err := json.NewEncoder(os.Stdout).Encode(n); err != nil {
+func (o output) write() {
+	if err := json.NewEncoder(os.Stdout).Encode(o); err != nil {
 		panic(err)
 	}
 }
@@ -58,14 +58,14 @@ func Main(join Join) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
-	n := output{Event: "outcome", Kind: "start"}
-	var s program
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		n.Text = err.Error()
+	o := output{Event: "outcome", Kind: "start"}
+	var prog program
+	if err := json.Unmarshal([]byte(text), &prog); err != nil {
+		o.Text = err.Error()
 	} else {
-		n = s.run(join)
+		o = prog.run(join)
 	}
-	n.write()
+	o.write()
 	os.Exit(0)
 }
 
@@ -73,39 +73,39 @@ func Main(join Join) {
 const roundsToRun = 10
 
 // run joins the group and repeats the wait until a fault occurs.
-func (s program) run(join Join) output {
-	p, _, err := s.join(join) // the plane and the store stay open until the process exits
+func (prog program) run(join Join) output {
+	p, _, err := prog.join(join) // the plane and the store stay open until the process exits
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
-	if s.WaitName == leaveProgram || s.WaitName == leaveEarlyProgram {
+	if prog.WaitName == leaveProgram || prog.WaitName == leaveEarlyProgram {
 		output{Event: "running"}.write()
-		return s.leave(p)
+		return prog.leave(p)
 	}
 	for round := 0; err == nil; round++ {
 		if round == roundsToRun {
 			output{Event: "running"}.write()
 		}
-		err = s.round(p, round)
+		err = prog.round(p, round)
 	}
-	return s.reportFailure(p, err)
+	return prog.reportFailure(p, err)
 }
 
 // join joins the group. The returned function closes the plane and the store.
-func (s program) join(join Join) (p control.Plane, leave func() error, err error) {
+func (prog program) join(join Join) (p control.Plane, leave func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: s.Store})
+	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: prog.Store})
 	if err != nil {
 		return nil, nil, err
 	}
-	ranks := make([]int, s.Size)
+	ranks := make([]int, prog.Size)
 	for i := range ranks {
 		ranks[i] = i
 	}
 	p, err = join(ctx, Member{
-		Store: store, Timeout: s.Timeout,
-		Group: driver.GroupConfig{ID: "processes", Ranks: ranks, Rank: s.Rank},
+		Store: store, Timeout: prog.Timeout,
+		Group: driver.GroupConfig{ID: "processes", Ranks: ranks, Rank: prog.Rank},
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())
@@ -115,14 +115,14 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 
 // round performs one wait. If the wait is for work that never completes, round performs a
 // comparison instead until all ranks are running.
-func (s program) round(p control.Plane, round int) error {
+func (prog program) round(p control.Plane, round int) error {
 	switch {
-	case s.WaitName == "a wait for work" && round < roundsToRun:
+	case prog.WaitName == "a wait for work" && round < roundsToRun:
 		return waits["a comparison"](p)
-	case s.WaitName == idleProgram:
-		return s.runIdle(p, round)
+	case prog.WaitName == idleProgram:
+		return prog.runIdle(p, round)
 	default:
-		return waits[s.WaitName](p)
+		return waits[prog.WaitName](p)
 	}
 }
 
@@ -130,7 +130,7 @@ func (s program) round(p control.Plane, round int) error {
 // waiting for other ranks.
 const idleProgram = "idle"
 
-func (s program) runIdle(p control.Plane, round int) error {
+func (prog program) runIdle(p control.Plane, round int) error {
 	if round < roundsToRun {
 		return waits["a comparison"](p)
 	}
@@ -146,23 +146,23 @@ func (s program) runIdle(p control.Plane, round int) error {
 // up to longWork for work with that ticket.
 const leaveProgram = "leaving"
 
-func (s program) leave(p control.Plane) output {
-	if s.Rank == 1 {
-		if s.WaitName == leaveProgram {
+func (prog program) leave(p control.Plane) output {
+	if prog.Rank == 1 {
+		if prog.WaitName == leaveProgram {
 			p.Submit()
 		}
-		return s.close(p, "left")
+		return prog.close(p, "left")
 	}
 	ticket := p.Submit()
-	if s.WaitName == leaveEarlyProgram {
-		return s.reportFailure(p, s.diagnoseLeft(p, ticket))
+	if prog.WaitName == leaveEarlyProgram {
+		return prog.reportFailure(p, prog.diagnoseLeft(p, ticket))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), longWork)
 	defer cancel()
 	if err := p.Await(ctx, unfinishedWait(ticket)); !errors.Is(err, context.DeadlineExceeded) {
-		return s.reportFailure(p, err)
+		return prog.reportFailure(p, err)
 	}
-	return s.close(p, "cancelled")
+	return prog.close(p, "cancelled")
 }
 
 // leaveEarlyProgram is the value of WaitName for which rank 1 leaves without submitting the ticket
@@ -171,7 +171,7 @@ const leaveEarlyProgram = "leaving early"
 
 // diagnoseLeft calls Diagnose repeatedly, until longWork has passed or Diagnose returns an error
 // other than a DeadlockError.
-func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
+func (prog program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
 		err = p.Diagnose(unfinishedWait(ticket), time.Now())
@@ -186,34 +186,34 @@ func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 }
 
 func (program) close(p control.Plane, kind string) output {
-	n := output{Event: "outcome", Kind: kind}
+	o := output{Event: "outcome", Kind: kind}
 	if err := p.Close(); err != nil {
-		n.Kind, n.Text = "close", err.Error()
+		o.Kind, o.Text = "close", err.Error()
 	}
-	return n
+	return o
 }
 
 // longWork is longer than it takes to detect that a process has exited.
 const longWork = time.Second
 
-func (s program) reportFailure(p control.Plane, err error) output {
-	n := output{Event: "outcome", Text: err.Error()}
-	n.Kind, n.Ranks = KindOf(err)
-	output{Event: "failed", Text: n.Text}.write()
+func (prog program) reportFailure(p control.Plane, err error) output {
+	o := output{Event: "outcome", Text: err.Error()}
+	o.Kind, o.Ranks = KindOf(err)
+	output{Event: "failed", Text: o.Text}.write()
 	ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 	defer cancel()
 	reports, err := p.Exchange(ctx, driver.LaneFault, []byte("here"))
 	if err != nil {
-		n.Text += "; " + err.Error()
+		o.Text += "; " + err.Error()
 	}
-	n.Lost, _ = p.Departed()
+	o.Lost, _ = p.Departed()
 	for _, r := range reports {
-		n.Present = append(n.Present, string(r) == "here")
+		o.Present = append(o.Present, string(r) == "here")
 	}
-	if closed := s.close(p, n.Kind); closed.Kind == "close" {
+	if closed := prog.close(p, o.Kind); closed.Kind == "close" {
 		return closed
 	}
-	return n
+	return o
 }
 
 // KindOf returns the kind of a fault in one word, and the ranks that the error is about.

@@ -133,11 +133,11 @@ func testDeadlockNames(t *testing.T, join Join) {
 // In testLeftAndEnded, rank 0 waits for a ticket that rank 1 had not submitted when it left.
 // The process of rank 1 exits long before the wait ends.
 func testLeftAndEnded(t *testing.T, _ Join) {
-	c := startProcesses(t, 2, leaveEarlyProgram, patience)
-	if err := c[1].command.Wait(); err != nil {
+	procs := startProcesses(t, 2, leaveEarlyProgram, patience)
+	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
-	if o := c[0].await("outcome"); o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
+	if o := procs[0].await("outcome"); o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
 		t.Errorf("outcome of rank 0 = %+v, want a DeadlockError about rank 1", o)
 	}
 }

@@ -14,9 +14,9 @@ type observation struct {
 	missing []int // group ranks
 }
 
-// observe describes all slow waits. It holds ws.mu while it calls their functions. A wait that is
-// still in the list cannot change what they read. Only the waiting goroutine may call ready, so
-// observe counts all ranks awaited by such a wait as missing.
+// observe describes all slow waits. It holds ws.mu while it calls their functions. The waiting
+// goroutine may change what they read as soon as it has removed the wait from the list. Only that
+// goroutine may call ready, so observe counts all ranks awaited by such a wait as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

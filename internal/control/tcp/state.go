@@ -169,8 +169,8 @@ func awaitsAcknowledgement(s *groupState) bool {
 	return false
 }
 
-// ranksYetToReport lists the ranks whose next report may still arrive. It marks ranks that can no longer
-// send one as absent.
+// ranksYetToReport lists the ranks whose next report may still arrive. It marks ranks that can no
+// longer send one as absent.
 func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
