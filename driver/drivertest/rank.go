@@ -167,7 +167,7 @@ func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) e
 // swap exchanges payloads, where sizes[i] is the size of rank i's payload, and checks the
 // results.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
-	return controltest.Swap(func(payload []byte) ([][]byte, error) {
+	return controltest.ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }

@@ -60,7 +60,7 @@ func testAwaitCancelled(t *testing.T, join Join) {
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
 	w.planes[1].Submit()
 	w.each(t, func(i int, p control.Plane) error {
-		return errors.Join(w.swap(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))
+		return errors.Join(w.exchangeAndCheck(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))
 	})
 }
 

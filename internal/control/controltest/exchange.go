@@ -12,8 +12,8 @@ var exchangeContracts = []contract{
 	{"in a group of one, the rank receives its own payload", testAlone},
 }
 
-func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
-	return Swap(func(payload []byte) ([][]byte, error) {
+func (w *world) exchangeAndCheck(i int, lane driver.Lane, round int, sizes []int) error {
+	return ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
 		return w.planes[i].Exchange(w.ctx, lane, payload)
 	}, i, round, sizes)
 }
@@ -34,7 +34,7 @@ func testExchangeCancelled(t *testing.T, join Join) {
 func testAlone(t *testing.T, join Join) {
 	w := newWorld(t, join, 1, patience)
 	for lane := range driver.Lanes {
-		must(t, w.swap(0, lane, 1, []int{5}))
+		must(t, w.exchangeAndCheck(0, lane, 1, []int{5}))
 	}
 	w = newWorld(t, join, 1, patience)
 	must(t, w.planes[0].Compare(w.planes[0].Submit(), &driver.Call{Digest: 7}))

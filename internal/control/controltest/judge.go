@@ -19,9 +19,9 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// Swap exchanges a rank's payload for a round and checks the payloads that it receives from all
+// ExchangeAndCheck exchanges a rank's payload for a round and checks the payloads that it receives from all
 // ranks. sizes holds the payloads' sizes by rank.
-func Swap(
+func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
 	got, err := exchange(Payload(rank, round, sizes[rank]))

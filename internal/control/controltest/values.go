@@ -79,7 +79,7 @@ func testNames(t *testing.T, join Join) {
 		}()
 		for round := range 20 {
 			err := errors.Join(w.gatherAndCheck(i, "quick", round), waits["a comparison"](p),
-				w.swap(i, driver.LaneControl, round, []int{20, 3}))
+				w.exchangeAndCheck(i, driver.LaneControl, round, []int{20, 3}))
 			if err != nil {
 				return err
 			}
