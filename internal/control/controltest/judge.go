@@ -19,8 +19,8 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// ExchangeAndCheck exchanges a rank's payload for a round and checks the payloads that it receives from all
-// ranks. sizes holds the payloads' sizes by rank.
+// ExchangeAndCheck exchanges a rank's payload for a round and checks the payloads that it receives
+// from all ranks. sizes holds the payloads' sizes by rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
