@@ -105,7 +105,7 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 }
 
 func (c *Client) wait(ctx context.Context, keys []string) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquire(ctx)
 	if err != nil {

@@ -90,7 +90,7 @@ func (c *links) acquire(ctx context.Context) (*link, error) {
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrLost, err)
-	case !c.adopt(l):
+	case !c.register(l):
 		l.conn.Close()
 		return nil, ErrClosed
 	}
@@ -111,7 +111,7 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-func (c *links) adopt(l *link) bool {
+func (c *links) register(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
@@ -138,7 +138,7 @@ func (c *links) release(l *link, err error) error {
 }
 
 func (c *links) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquire(ctx)
 	if err != nil {

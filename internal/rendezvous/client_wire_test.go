@@ -104,7 +104,7 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
 	c := newClient("script", nil)
 	closeLater(t, c)
-	c.adopt(l)
+	c.register(l)
 	_ = c.release(l, nil)
 	k := two64 + "'/k'"
 	done := make(chan error, 1)

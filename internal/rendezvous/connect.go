@@ -44,7 +44,7 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	m, err := connect(ctx, w)
 	if err != nil {
@@ -54,9 +54,10 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps bounds the retries after a store has closed a new connection immediately. A store that
-// is shutting down does so only once. A store that requires a different token does so every time.
-const maxHangUps = 3
+// maxClosedEarly bounds the retries after a store has closed a new connection immediately. A store
+// that is shutting down does so only once. A store that requires a different token does so every
+// time.
+const maxClosedEarly = 3
 
 // connect implements Connect. If the store is lost, connect retries, because that store may have
 // belonged to an earlier call of Connect.
@@ -68,13 +69,14 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		}
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
-	hangUps := 0
+	closedEarly := 0
 	try := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
 	return retryUntil(ctx, try, func(err error) bool {
 		if errors.Is(err, errClosedEarly) {
-			hangUps++
+			closedEarly++
 		}
-		return errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly) && hangUps <= maxHangUps
+		return errors.Is(err, ErrLost) ||
+			errors.Is(err, errClosedEarly) && closedEarly <= maxClosedEarly
 	})
 }
 

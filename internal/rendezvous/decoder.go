@@ -39,13 +39,13 @@ func (d *decoder) request(budget int) (*request, error) {
 	}
 	d.budget = budget
 	if err := d.fields(r, &shapes[r.query]); err != nil {
-		return nil, fmt.Errorf("reading a %s: %w", r.query, unexpected(err))
+		return nil, fmt.Errorf("reading a %s: %w", r.query, unexpectedEOF(err))
 	}
 	return r, nil
 }
 
-// unexpected converts io.EOF in the middle of a request or reply to io.ErrUnexpectedEOF.
-func unexpected(err error) error {
+// unexpectedEOF converts io.EOF in the middle of a request or reply to io.ErrUnexpectedEOF.
+func unexpectedEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
 	}
@@ -136,9 +136,9 @@ func (d *decoder) bytes(n int64) ([]byte, error) {
 	if n <= maxPrealloc {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)
-		return b, unexpected(err)
+		return b, unexpectedEOF(err)
 	}
 	var buf bytes.Buffer
 	_, err := io.CopyN(&buf, d.r, n)
-	return buf.Bytes(), unexpected(err)
+	return buf.Bytes(), unexpectedEOF(err)
 }

@@ -41,7 +41,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	if err := endpoint.Token.validate(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	dialOnce := func(ctx context.Context) (*link, error) {
 		conn, err := sys.Dialer().DialContext(ctx, network, addr)
@@ -59,16 +59,16 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
-		hangUps := 0
+		closedEarly := 0
 		return retryUntil(ctx, dialOnce, func(err error) bool {
 			// A server with too many unauthenticated connections closes the oldest ones.
-			if hungUp(err) {
-				hangUps++
+			if isClosed(err) {
+				closedEarly++
 			}
-			return isBusy(err) || hungUp(err) && hangUps <= maxHangUps
+			return isBusy(err) || isClosed(err) && closedEarly <= maxClosedEarly
 		})
 	})
-	c.adopt(first)
+	c.register(first)
 	return c, c.release(first, nil)
 }
 

@@ -48,15 +48,15 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family lists the four variables in which a launcher passes rank, size, local rank and local size
-// to a process. A launcher sets either all four or none.
-type family struct {
+// launcherVariables lists the four variables in which a launcher passes rank, size, local rank and
+// local size to a process. A launcher sets either all four or none.
+type launcherVariables struct {
 	source Source
 	names  [4]string
 	hint   string
 }
 
-var families = []family{
+var launchers = []launcherVariables{
 	{
 		source: SourceTorchrun,
 		names:  [4]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
@@ -99,9 +99,9 @@ func ranks(lookup func(string) (string, bool), o Options) (World, error) {
 	}
 	slurm := &environment{lookup: lookup, source: SourceSlurm}
 	step := inSlurmStep(slurm)
-	for i := range families {
-		e := &environment{lookup: lookup, source: families[i].source}
-		if w, ok, err := families[i].ranks(e, step); ok || err != nil {
+	for i := range launchers {
+		e := &environment{lookup: lookup, source: launchers[i].source}
+		if w, ok, err := launchers[i].ranks(e, step); ok || err != nil {
 			return w, err
 		}
 	}
@@ -129,11 +129,11 @@ func fromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// ranks reads the variables of one family. It returns false if none of them is set, or if Slurm's
+// ranks reads the variables of one launcher. It returns false if none of them is set, or if Slurm's
 // variables must be used instead.
-func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
+func (l *launcherVariables) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
 	count, local := 0, 0
-	for i, name := range f.names {
+	for i, name := range l.names {
 		if e.value(name) != "" {
 			count++
 			local += i / 2
@@ -142,20 +142,20 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 	switch {
 	case count == 0:
 		return World{}, false, nil
-	case f.source == SourceMPICH && slurmStep && local == 0:
+	case l.source == SourceMPICH && slurmStep && local == 0:
 		// srun's PMI sets rank and size, but only Slurm's variables contain the local ones.
 		return World{}, false, nil
-	case count < len(f.names):
-		return World{}, false, e.errorf("only some of the variables are set; %s", f.hint)
+	case count < len(l.names):
+		return World{}, false, e.errorf("only some of the variables are set; %s", l.hint)
 	}
-	w, err = f.parse(&environment{lookup: e.lookup, source: f.source})
+	w, err = l.parse(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
 }
 
-func (f *family) parse(e *environment) (World, error) {
-	w := World{Source: f.source}
+func (l *launcherVariables) parse(e *environment) (World, error) {
+	w := World{Source: l.source}
 	for i, field := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
-		n, err := e.number(f.names[i])
+		n, err := e.number(l.names[i])
 		if err != nil {
 			return World{}, err
 		}
@@ -164,10 +164,10 @@ func (f *family) parse(e *environment) (World, error) {
 	if problem := w.problem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
-	return w, identify(e, &w)
+	return w, readJobName(e, &w)
 }
 
-func identify(e *environment, w *World) (err error) {
+func readJobName(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:
 		w.RunID = e.value("TORCHELASTIC_RUN_ID")

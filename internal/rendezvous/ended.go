@@ -236,9 +236,9 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait that failed because a rank has ended. It waits briefly,
-// because the store may record the rank's end a moment after the wait fails.
-func (m *Member) addEnd(err error) error {
+// explainWaitError replaces the error of a wait that failed because a rank has ended. It waits
+// briefly, because the store may record the rank's end a moment after the wait fails.
+func (m *Member) explainWaitError(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)
 	lost := errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)

@@ -75,7 +75,7 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	if ended := m.ended(watched); ended != nil {
 		return ended
 	}
-	return m.addEnd(err)
+	return m.explainWaitError(err)
 }
 
 // join determines the keys of this call and announces this rank. A request in progress may continue
@@ -150,7 +150,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 		return err
 	}
 	return &AbsentError{
-		Ranks: ranksIn(string(value)), Size: m.world.Size,
+		Ranks: parseRanks(string(value)), Size: m.world.Size,
 		Err: fmt.Errorf("rank 0 gave up waiting%s", m.arrivedMachines(ctx)),
 	}
 }
@@ -170,7 +170,7 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 	return ranks
 }
 
-func ranksIn(list string) (ranks []int) {
+func parseRanks(list string) (ranks []int) {
 	for text := range strings.SplitSeq(list, ",") {
 		if rank, err := strconv.Atoi(text); err == nil {
 			ranks = append(ranks, rank)

@@ -71,7 +71,7 @@ func (l *link) classify(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
 		return err
-	case !l.authenticated && hungUp(err):
+	case !l.authenticated && isClosed(err):
 		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
@@ -82,7 +82,7 @@ func (l *link) classify(ctx context.Context, err error) error {
 var errClosedEarly = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
-func hungUp(err error) bool {
+func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.ErrClosedPipe)
@@ -132,7 +132,7 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 			return ErrToken
 		case err == nil && b != replyReady:
 			return d.errorf("the token was answered with %#02x", b)
-		case err != nil && hungUp(err):
+		case err != nil && isClosed(err):
 			return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 		}
 		return err

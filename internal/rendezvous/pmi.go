@@ -148,7 +148,7 @@ func (p *pmi) request(line, want string) (map[string]string, error) {
 	}
 	answer, err := p.r.ReadSlice('\n')
 	if err != nil {
-		return nil, fmt.Errorf("reading the answer to %s: %w", command, unexpected(err))
+		return nil, fmt.Errorf("reading the answer to %s: %w", command, unexpectedEOF(err))
 	}
 	fields, err := parsePMILine(string(answer))
 	if err != nil {

@@ -76,7 +76,7 @@ func newServer(address string, token Token) *Server {
 		sessions:      map[clientID]*session{},
 		claims:        map[rankClaim]clientID{},
 		remoteLeft:    make(chan struct{}),
-		onAcceptError: warn,
+		onAcceptError: warnAcceptError,
 
 		authTimeout: authTimeout,
 	}

@@ -9,7 +9,7 @@ import (
 // default.
 const DefaultTimeout = 300 * time.Second
 
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+func withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}

@@ -202,7 +202,7 @@ func FuzzClient(f *testing.F) {
 			go func() { _, _ = theirs.Write(b); theirs.Close() }()
 			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), authenticated: true}
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
-			c.adopt(l)
+			c.register(l)
 			_ = c.release(l, nil)
 			_ = call(c)
 			c.Close()

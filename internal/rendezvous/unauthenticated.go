@@ -77,7 +77,7 @@ func (s *Server) reportAcceptError(err error) {
 	}
 }
 
-func warn(err error) {
+func warnAcceptError(err error) {
 	slog.Warn("symmem: the store cannot accept the connection of a rank: raise the limit of open "+
 		"files (ulimit -n) of the process that serves it", "error", err)
 }
