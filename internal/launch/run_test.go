@@ -77,8 +77,8 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 	if result.Code != 0 || result.First != -1 || len(result.Exits) != 2 {
 		t.Fatalf("unexpected result of Run: %+v", result)
 	}
-	if port, err := port(0); port == 0 || err != nil {
-		t.Fatalf("port(0) = %d, %v; want a free port", port, err)
+	if port, err := choosePort(0); port == 0 || err != nil {
+		t.Fatalf("choosePort(0) = %d, %v; want a free port", port, err)
 	}
 }
 

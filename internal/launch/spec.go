@@ -70,14 +70,14 @@ func (s *Spec) prepare() (path string, err error) {
 	if path, err = exec.LookPath(s.Command[0]); err != nil {
 		return "", fmt.Errorf("finding the command: %w", err)
 	}
-	if s.MasterPort, err = port(s.MasterPort); err != nil {
+	if s.MasterPort, err = choosePort(s.MasterPort); err != nil {
 		return "", err
 	}
-	s.fill()
+	s.setDefaults()
 	return path, nil
 }
 
-func (s *Spec) fill() {
+func (s *Spec) setDefaults() {
 	if s.Env == nil {
 		s.Env = os.Environ()
 	}
@@ -92,8 +92,8 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port returns want or, if want is 0, a free port, which another process may open first.
-func port(want int) (int, error) {
+// choosePort returns want or, if want is 0, a free port, which another process may open first.
+func choosePort(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)
 	}

@@ -88,7 +88,7 @@ func (g *Group) Processors() int { return g.processors }
 // Data returns the region's memory for data. It may be accessed between BeginUse and EndUse, or
 // before Release by the goroutine that will call Release.
 func (g *Group) Data() unsafe.Pointer {
-	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
+	return unsafe.Add(g.region.Base(), blocksSize(len(g.blocks)))
 }
 
 // Fetch returns a file that a rank of the group has exported. It returns a driver.RankLostError if

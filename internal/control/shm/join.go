@@ -64,7 +64,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if err := j.connectPeers(ctx); err != nil {
 		return err
 	}
-	withdraw, err := j.mapRegion(ctx, pages(blocksBytes(len(j.g.cfg.Ranks))+dataBytes))
+	withdraw, err := j.mapRegion(ctx, roundToPages(blocksSize(len(j.g.cfg.Ranks))+dataBytes))
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (j *joinState) mapRegion(
 	key := handoff.Key{Namespace: j.g.space}
 	ready := "shm/group/" + j.g.cfg.ID
 	if j.g.cfg.Rank == 0 {
-		return j.offerRegion(ctx, key, ready, bytes)
+		return j.createRegion(ctx, key, ready, bytes)
 	}
 	j.awaited.Store(int64(j.g.cfg.Ranks[0]))
 	if _, err := j.g.machine.cfg.Store.Get(ctx, ready); err != nil {
@@ -175,7 +175,7 @@ func (j *joinState) mapRegion(
 	return func() {}, j.g.useRegion(sys.Map(f, 0, bytes))
 }
 
-func (j *joinState) offerRegion(
+func (j *joinState) createRegion(
 	ctx context.Context, key handoff.Key, ready string, bytes int64,
 ) (withdraw func(), err error) {
 	f, err := sys.Memfd("symmem-group", bytes)

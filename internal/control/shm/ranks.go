@@ -76,6 +76,7 @@ func (r *ranks) Others() []int {
 	return ranks
 }
 
+// Present lists the other ranks that have not left the group.
 func (r *ranks) Present() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
 
 func (r *ranks) Asleep(rank int) bool {

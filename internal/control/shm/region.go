@@ -119,9 +119,9 @@ type block struct {
 	values    [driver.MaxValueNames]valueSlot
 }
 
-func blocksBytes(ranks int) int64 { return pages(int64(ranks) * int64(unsafe.Sizeof(block{}))) }
+func blocksSize(ranks int) int64 { return roundToPages(int64(ranks) * int64(unsafe.Sizeof(block{}))) }
 
-func pages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
+func roundToPages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
 
 func blocksIn(base unsafe.Pointer, ranks int) []*block {
 	blocks := make([]*block, ranks)

@@ -34,12 +34,12 @@ func (e *exchange) report(ctx context.Context) ([][]byte, error) {
 	return got, nil
 }
 
-func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
+func slotsFor(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
 // writeReport appends this rank's payload to its log. It writes the first slot last, so that a rank
 // that sees the first slot sees the whole report.
 func (e *exchange) writeReport() error {
-	first, slots := e.lane.step, slotsOf(uint64(len(e.payload)))
+	first, slots := e.lane.step, slotsFor(uint64(len(e.payload)))
 	if first+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
 			"in use: %w", slots, first, faultSlots, driver.ErrClosed)
@@ -107,7 +107,7 @@ func (e *exchange) markAbsent(err error, missing []int) bool {
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)
-	slots := slotsOf(total)
+	slots := slotsFor(total)
 	if total > driver.MaxPayload || first+slots > faultSlots {
 		return nil, fmt.Errorf("the report has %d bytes: at most %d, and %d slots are left",
 			total, driver.MaxPayload, faultSlots-first)

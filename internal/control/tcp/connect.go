@@ -67,7 +67,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	j.tasks.Wait()
 	if err != nil {
-		j.discard()
+		j.closeLinks()
 		return nil, err
 	}
 	return j.links, nil
@@ -202,7 +202,7 @@ func (j *joiner) absentError(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-func (j *joiner) discard() {
+func (j *joiner) closeLinks() {
 	for _, l := range j.links {
 		if l != nil {
 			_ = l.conn.Close()

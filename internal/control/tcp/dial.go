@@ -61,7 +61,7 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 		if l != nil {
 			return l, nil
 		}
-		if !slices.ContainsFunc(errs, func(err error) bool { return !refused(err) }) {
+		if !slices.ContainsFunc(errs, func(err error) bool { return !isRefused(err) }) {
 			return nil, d.lost(d.cfg.Group.Ranks[d.rank],
 				fmt.Sprintf("its addresses %q refuse connections", addresses))
 		}
@@ -145,7 +145,7 @@ func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Co
 	return conn, err
 }
 
-func refused(err error) bool {
+func isRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)
 }
