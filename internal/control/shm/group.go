@@ -17,9 +17,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// Group connects the ranks of a group through a control region, which is shared memory. Join opens
-// it. It fails with the first fault that this rank observes or causes. Then all waits of this rank
-// end, and only exchanges on the fault lane still work.
+// Group connects the ranks of a group through a control region, which is shared memory. It fails
+// with the first fault that this rank observes or causes. Then all waits of this rank end, and only
+// exchanges on the fault lane still work.
 //
 // The caller runs collectives one at a time, in the order of their tickets, which are sequence
 // numbers.

@@ -78,7 +78,6 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain turns err into a RankLostError if a rank is lost, or an AbsentError after a timeout.
 func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -105,8 +104,8 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually it timed
-// out a little earlier than this rank because of a third rank, which is then named.
+// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
+// 0 has timed out because of a third rank. The error then lists the third rank.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -141,8 +140,8 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) doing() string { return "joining group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region. Group rank 0 creates the region and exports it until withdraw
-// is called.
+// mapRegion maps the control region. Group rank 0 creates it and exports it until withdraw is
+// called.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
@@ -212,8 +211,8 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors exchanges the ranks' affinity masks and counts the processors in their union.
-// When the exchange ends, all ranks have mapped the region.
+// countProcessors counts the processors in the union of the ranks' affinity masks. After its
+// exchange, all ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()

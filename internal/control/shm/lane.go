@@ -19,9 +19,9 @@ type lane struct {
 	// err is the error of the first failed exchange. All later ones fail too, because the ranks may
 	// be in different steps. It is guarded by mu.
 	err error
-	// absent marks the group ranks that report nothing more on the fault lane; guarded by mu.
+	// absent marks the group ranks that report nothing more on the fault lane. It is guarded by mu.
 	absent []bool
-	// read is the number of slots read from each rank's fault log; guarded by mu.
+	// read is the number of slots read from each rank's fault log. It is guarded by mu.
 	read map[*block]uint64
 }
 

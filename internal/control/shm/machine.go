@@ -18,7 +18,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine connects this rank to the other ranks on its machine. They find each other through a
+// Machine connects this rank to the other ranks on its machine. The ranks find each other through a
 // store, watch each other's processes and send descriptors to each other.
 type Machine struct {
 	cfg driver.Config

@@ -42,12 +42,12 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds how long after its connections break the exit of a killed process becomes
-// visible.
+// exitDelay bounds how long the exit of a killed process stays invisible after its connections
+// break.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the peer's process has exited. Call it when the connection to the peer
-// has broken. It waits up to exitDelay.
+// hasEnded reports whether the process of a peer with a broken connection has exited. It waits up
+// to exitDelay.
 func (p *peer) hasEnded() bool {
 	select {
 	case <-p.exited:
@@ -80,8 +80,7 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost returns a RankLostError if err means that the other end closed the connection. It
-// returns other errors unchanged.
+// asRankLost returns a RankLostError if err means that the other end closed the connection.
 func asRankLost(rank int, doing string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

@@ -21,10 +21,10 @@ import (
 type plane struct {
 	Group
 	peerRanks []int // the other group ranks
-	// checked is the value of the counters at the latest check that found no failed peer; guarded
-	// by Mu.
+	// checked holds the counters at the latest check that found no failed peer. It is guarded by
+	// Mu.
 	checked eventCounters
-	// lastTicket is the last ticket submitted by every peer that had left by then; guarded by Mu.
+	// lastTicket is the last ticket submitted by every peer that had left by then.
 	lastTicket uint64
 }
 
@@ -36,18 +36,18 @@ type eventCounters struct {
 }
 
 const (
-	// spinBudget bounds how long Await polls without yielding, about as long as a small collective
-	// takes.
+	// spinBudget bounds how long Await polls without yielding. A small collective takes about as
+	// long.
 	spinBudget = 50 * time.Microsecond
-	// yieldTime bounds how long Await then polls and yields, before it sleeps.
-	yieldTime = uint64(500 * time.Microsecond)
-	// Completed work does not wake Await, so it may return up to one sleep late.
+	yieldTime  = uint64(500 * time.Microsecond)
+	// Completed work does not wake Await, so Await may return up to one sleep late.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
 // Join joins a group whose data is transferred elsewhere. All ranks of the group must call it and
 // must be on this machine. The plane must be closed before the machine. Join ignores
-// GroupConfig.Check: the caller chooses which calls to compare, the same ones on all ranks.
+// GroupConfig.Check: the caller chooses which calls to compare. The choice must be the same on all
+// ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -124,7 +124,7 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 }
 
 // refine replaces another rank's fault by a MismatchError if some rank has announced a different
-// call. The other rank may have detected the difference outside the plane.
+// call.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -233,8 +233,7 @@ func freeSlowWait(slow *slowWait) {
 	slowWaits.Put(slow)
 }
 
-// verdict warns of late ranks, and returns an error if the wait may never end. failedFor is the
-// time since a peer's failure was noticed, or negative.
+// verdict warns of late ranks, and returns an error if the wait may never end.
 func (p *plane) verdict(slow *slowWait, failedFor time.Duration) error {
 	if slow.collective == 0 {
 		return p.Cause()

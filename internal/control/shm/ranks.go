@@ -8,7 +8,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks holds the blocks of a group's ranks in the control region and the connections to the ranks.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
@@ -57,7 +56,6 @@ func (r *ranks) Wake(rank int) {
 	}
 }
 
-// TicketsOf returns the number of tickets that a group rank has published.
 func (r *ranks) TicketsOf(rank int) uint64 {
 	return spin.LoadAcquire64(&r.blocks[rank].status.submitted)
 }

@@ -19,7 +19,6 @@ const (
 	pageBytes  = 4096
 	// chunkBytes is the number of bytes that a lane transfers in one step.
 	chunkBytes = 8 << 10
-	// A rank's fault log has room for the largest payload and a hundred small ones.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
@@ -51,7 +50,6 @@ func (w *wakeup) wake() {
 
 // status publishes what a rank is doing. Only slow waits write the fields other than submitted.
 type status struct {
-	// submitted is the number of collectives that the rank has launched.
 	submitted uint64
 	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64

@@ -84,7 +84,7 @@ func (e *exchange) presentRanks() []int {
 }
 
 // markAbsent marks ranks as absent after a wait for them has failed. It reports whether the
-// exchange can continue without them.
+// exchange can continue.
 func (e *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError
 	switch {

@@ -20,10 +20,8 @@ type steps struct {
 	comparing        bool   // whether the calls of the current collective are compared
 	peerFailedBefore bool   // whether a peer had failed before the collective began
 	step             uint64 // last step posted
-	// balance is this rank's message balance when the collective was called, or 0 if balances are
-	// not compared.
-	balance        uint64
-	postedBalances [2]uint64
+	balance          uint64
+	postedBalances   [2]uint64
 }
 
 // Begin makes a collective the current one. balance is Counts.Balance at the time of the call, or 0
@@ -87,7 +85,6 @@ func (s *steps) arrive(call *driver.Call, ticket uint64) error {
 	return s.ArriveSlowly(call, ticket)
 }
 
-// ArriveSlowly waits until the lines of all ranks have arrived, or until one cannot arrive.
 func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	step := s.step
 	return s.waiter.waitSlowly(context.Background(), &slowWait{
@@ -106,7 +103,8 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 // not wait for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error in that case. Call CompareStep first.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. Call
+// CompareStep first.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }

@@ -54,25 +54,25 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields, or after every fewYieldsPerCheck
-	// if checkInterval has passed, for busy processors where yields take long.
+	// A wait checks the peers after every yieldsPerCheck yields. It also checks them after every
+	// fewYieldsPerCheck yields if checkInterval has passed, because yields take long on a busy
+	// processor.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
 	// briefTime bounds a wait on a caller's thread, because such a wait does not check the peers.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. It ends when ready, if set, returns true, or else when
-// a word of every awaited rank has reached want.
+// slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns true.
+// Otherwise it ends when a word of every awaited rank has reached want.
 type slowWait struct {
 	// word returns the word in a rank's block. wordOf, if set, replaces it.
-	word    func(*block) *uint64
-	wordOf  func(rank int) *uint64
-	want    uint64
-	ready   func() bool
-	awaited []int
-	doing   func() string
-	// collective is the ticket of the waiting collective, or 0.
+	word       func(*block) *uint64
+	wordOf     func(rank int) *uint64
+	want       uint64
+	ready      func() bool
+	awaited    []int
+	doing      func() string
 	collective uint64
 	operation  driver.Operation
 	exchange   bool // whether this is a wait on the control lane
@@ -83,10 +83,9 @@ type slowWait struct {
 	// ignoreFaults is set if the wait continues after faults. work is set in a wait for work that
 	// this rank has launched on a plane.
 	ignoreFaults, work bool
-	// why, if set, returns the reason why the awaited event will not happen, or nil.
-	why    func() error
-	states []control.RankState
-	late   []int
+	why                func() error
+	states             []control.RankState
+	late               []int
 }
 
 // waiter performs this rank's slow waits and publishes them in the rank's status.
@@ -102,7 +101,6 @@ type waiter struct {
 	list []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
-// waitSlowly first yields and then sleeps until w is over. It regularly calls checkWait.
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
@@ -218,7 +216,6 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 	return ranks
 }
 
-// sleep sleeps on this rank's futex until it is woken or an interval has passed.
 func (ws *waiter) sleep(w *slowWait, round int) {
 	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
 	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
@@ -286,8 +283,8 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 }
 
 // rankStates returns the state of every rank, valid until the next call with the same wait. If a
-// rank fails meanwhile, it reads the states again, because the failure may have ended calls of
-// other ranks. Each rank fails only once, which bounds the loop.
+// rank fails meanwhile, rankStates reads the states again, because the failure may have ended calls
+// of other ranks. Each rank fails only once, which bounds the loop.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -332,8 +329,7 @@ func (ws *waiter) readStates(w *slowWait) {
 	}
 }
 
-// read copies a rank's status. It reads the counts last, because they may show that the wait in the
-// other fields is already over.
+// read copies a rank's status. It reads the counts last: they may show that the wait is over.
 func (s *status) read(state *control.RankState) {
 	state.InExchange = spin.LoadAcquire64(&s.inExchange)
 	state.InCollective = spin.LoadAcquire64(&s.inCollective)
@@ -344,7 +340,6 @@ func (s *status) read(state *control.RankState) {
 	state.Submitted = spin.LoadAcquire64(&s.submitted)
 }
 
-// peerFault returns an error about the peers that have failed. There must be at least one.
 func (ws *waiter) peerFault(doing func() string) error {
 	return control.NonNilPeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
 }
@@ -356,8 +351,7 @@ type MessageWait struct {
 	Ready     func() bool
 	From      []int
 	CallText  func() string
-	// Why, if set, returns the reason why the message will not arrive, or nil.
-	Why func() error
+	Why       func() error
 }
 
 // AwaitMessage waits slowly for a message. The caller must have called BeginUse.
@@ -398,7 +392,6 @@ func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// pollFor is like PollSoon, with at most the given number of yields and briefTime.
 func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
