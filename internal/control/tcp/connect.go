@@ -22,8 +22,8 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated is the number of connections, in addition to one per rank of the group,
-	// that may be in their handshake.
+	// maxUnauthenticated is the number of connections that may be in their handshake, in addition
+	// to one per rank of the group.
 	maxUnauthenticated = 64
 )
 
@@ -44,7 +44,7 @@ type joiner struct {
 	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all other ranks. It stores an error for the other ranks.
+// connect connects this rank to all other ranks. If that fails, connect stores the error for them.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
@@ -58,8 +58,8 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// joinError stores the error before the connections are closed, which shows peers that it is
-	// there.
+	// joinError stores the error before the connections are closed, so that peers can read the
+	// error when they see their connections close.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -253,7 +253,6 @@ func (j *joiner) addresses() ([]string, error) {
 	return list, nil
 }
 
-// reachability returns a larger number for an address that other machines are more likely to reach.
 func reachability(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
@@ -265,8 +264,8 @@ func reachability(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. Of two connections to a rank, it keeps the later attempt, because
-// the connecting rank has abandoned the other.
+// addLink records a connection. If there already is one to the same rank, addLink keeps the later
+// attempt. The connecting rank has abandoned the other one.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -284,8 +283,9 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// accept accepts connections from higher-numbered ranks until the listener is closed. It calls fail
-// if a rank has connected through NAT, and only closes connections that fail to authenticate.
+// accept accepts connections from higher-numbered ranks until the listener is closed. Connections
+// that fail to authenticate are only closed. If a rank has connected through NAT, accept calls
+// fail.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -314,8 +314,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	}
 }
 
-// acceptPeer verifies the first half of the token and sends the second half. If that fails, it
-// returns neither a link nor an error. It returns an error for a rank that has connected through
+// acceptPeer verifies the first half of the token and sends the second half. If that fails,
+// acceptPeer returns nil and no error. It returns an error for a rank that has connected through
 // NAT.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })

@@ -17,13 +17,11 @@ import (
 )
 
 const (
-	// dialTimeout bounds how long a rank tries to reach another rank. Temporary network failures
-	// should pass within it.
+	// dialTimeout bounds how long a rank tries to reach another rank.
 	dialTimeout = 20 * time.Second
 	// dialStagger is the delay between connection attempts to different addresses of a rank.
 	dialStagger = 200 * time.Millisecond
-	// dialPause is the delay before a rank tries all addresses again.
-	dialPause = 500 * time.Millisecond
+	dialPause   = 500 * time.Millisecond
 )
 
 // dialer connects to one lower-numbered rank. It is used by a single goroutine.
@@ -53,8 +51,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses of the rank for dialTimeout and returns the first connection that
-// succeeds.
+// dial tries all addresses of the rank for dialTimeout and returns the first good connection.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))

@@ -12,11 +12,11 @@
 //
 // # Messages
 //
-// Payloads of exchanges and digests of calls are sent immediately. A rank's status, that is, what
-// the rank is doing and how many collectives it has submitted, is sent every statusInterval if it
-// has changed. A rank that fails also sends which exchanges and comparisons it has seen complete.
-// Other ranks keep waiting for the messages of these. An exchange that succeeds on one rank
-// therefore succeeds on all, and every rank detects a mismatch between calls.
+// Payloads of exchanges and digests of calls are sent immediately. A rank's status is sent every
+// statusInterval if it has changed. The status contains what the rank is doing and how many
+// collectives it has submitted. A rank that fails also sends which exchanges and comparisons it has
+// seen complete. Other ranks still wait for the messages of these. An exchange that succeeds on one
+// rank therefore succeeds on all, and every rank detects a mismatch between calls.
 //
 // If a connection closes before the other rank has sent kindLeave, that rank is lost. The kernel
 // closes the connection when the process exits or, within seconds, when the other machine no longer

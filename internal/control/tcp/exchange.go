@@ -81,7 +81,7 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// CanSucceed implements control.Notifier. It knows only the submissions that lost ranks have sent.
+// CanSucceed implements control.Notifier. Submissions that a lost rank has not sent are unknown.
 func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +145,7 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 // Collectives returns the number of tickets allocated so far.
 func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
-// Compare performs one step that compares the digests of the ranks' calls.
+// Compare implements control.Plane.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,13 +20,13 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete precedes kindFail. It contains the last step of a track that the sender has seen
-	// complete.
+	// kindComplete precedes kindFail. Its step is the last step of the track that the sender has
+	// seen complete.
 	kindComplete
 	kindReport // carries a report on the fault lane
 	kindStatus // carries the sender's status
-	// kindFail announces that the sender has failed. Its step holds the control.Reason, and its
-	// payload the sender's status.
+	// kindFail announces that the sender has failed. Its step holds the control.Reason. Its payload
+	// holds the sender's status.
 	kindFail
 	kindFailAck // acknowledges a kindFail
 	kindLeave   // announces that the sender leaves; the payload is its last status

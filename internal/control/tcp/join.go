@@ -110,9 +110,8 @@ type hello struct {
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the connecting end's first message: helloWord (the protocol and its
-// version), the first half of the token, and the fields of hello. An address takes 18 bytes with
-// its port.
+// helloBytes is the size of the connecting end's first message. The message consists of helloWord
+// (the protocol and its version), the first half of the token, and the fields of hello.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2

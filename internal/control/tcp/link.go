@@ -62,8 +62,8 @@ func (l *link) drain() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends queued frames until it has sent the last one or the connection is closed. The reader
-// gets the same errors, so write ignores them.
+// write sends queued frames until it has sent the last one or the connection is closed. It ignores
+// errors, because the reader gets the same errors.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

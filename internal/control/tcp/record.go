@@ -35,14 +35,12 @@ type rankRecord struct {
 
 	failed     control.Reason // why the rank has failed, if it has
 	left, lost bool
-	// failAcked is set if the rank has acknowledged this rank's fault.
-	failAcked bool
+	failAcked  bool
 }
 
 type steps struct {
 	received uint64
-	// posts holds the payloads of steps that have not been read yet.
-	posts [][]byte
+	posts    [][]byte
 	// completed is the number of steps that the rank has seen complete. In another rank's record,
 	// it is set only when that rank fails.
 	completed uint64
@@ -51,7 +49,7 @@ type steps struct {
 	ordered bool
 }
 
-// stepsOn returns the rank's steps on a track, which is added if it is new.
+// stepsOn returns the rank's steps on a track. It adds a new track to the record.
 func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil

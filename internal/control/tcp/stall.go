@@ -6,7 +6,8 @@ const (
 	// stallThreshold is the longest normal time between two ticks. After a longer time, the process
 	// was stopped or starved of CPU time.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is how many ticks this process needs after a stall to read waiting messages.
+	// catchUpTicks is the number of ticks that this process needs after a stall to read all
+	// messages.
 	catchUpTicks = 3
 	// catchUpLimit bounds how long CanSucceed waits until this process has caught up.
 	catchUpLimit = 2 * time.Second
@@ -22,7 +23,6 @@ type stallDetector struct {
 	ticksLeft int       // ticks until this process has caught up
 }
 
-// tick records a tick, and reports whether this process has just caught up after a stall.
 func (d *stallDetector) tick(now time.Time) (caughtUp bool) {
 	late := now.Sub(d.last) > stallThreshold
 	d.last = now

@@ -12,7 +12,6 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds the records of all ranks of a group, this rank's fault and its pending waits.
 type groupState struct {
 	cfg Config
 	me  int // group rank
@@ -46,8 +45,8 @@ func (s *groupState) Cause() error {
 	return s.cause
 }
 
-// recordFault records the first fault and wakes all waits. It reports whether err is that fault.
-// The caller must hold s.mu.
+// recordFault records the first fault and wakes all waits. It reports whether err is the first
+// fault. The caller must hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -92,8 +91,8 @@ func (s *groupState) wakeAll() {
 }
 
 // wakeFor wakes the waits that a message from another rank may have ended. Examining all ranks for
-// every message would be slow in large groups. So a post wakes a wait only if it is the last one
-// needed, and statuses wake waits at the next tick. The caller must hold s.mu.
+// every message would be slow in large groups. A post therefore wakes a wait only if it is the last
+// one needed, and statuses wake waits at the next tick. The caller must hold s.mu.
 func (s *groupState) wakeFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -136,8 +135,8 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// status returns this rank's status. Of several waits for collectives, it shows the one with the
-// highest ticket (see publishLatest in package shm). The caller must hold s.mu.
+// status returns this rank's status. If this rank waits for several collectives, the status shows
+// the highest ticket (see publishLatest in package shm). The caller must hold s.mu.
 func (s *groupState) status() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {

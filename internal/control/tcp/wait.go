@@ -25,8 +25,7 @@ type waitState struct {
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work is set if the wait is for launched work to complete.
-	work bool
+	work       bool
 	// failedFor is the time since this wait noticed the failure of a peer, or negative.
 	failedFor time.Duration
 }
@@ -160,8 +159,8 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.Interrupted(&status, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. This rank sees other ranks' submissions with a
-// delay of statusDelay, which is added to the timeout.
+// newWorkWait returns the state of a wait for work. The timeout includes statusDelay, because this
+// rank sees other ranks' submissions with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		doing: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
