@@ -26,8 +26,8 @@ func (e *TakenError) Error() string {
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
 
-// takenAnswer is the prefix of the server's answer to a greeting if another process has claimed the
-// rank. A description of that process follows.
+// takenAnswer begins the server's answer to a greeting if another process has claimed the rank. A
+// description of that process follows.
 const takenAnswer = "the rank is taken: "
 
 // claimTime bounds how long the server keeps the claim of a process that has exited.
@@ -48,9 +48,9 @@ func hostName() string {
 	return name
 }
 
-// greet sends a greeting, with which this process claims its rank (see greetKey). It reports
-// whether the server records which ranks have ended. While another process holds the claim, greet
-// retries for up to claimTime.
+// greet claims this process's rank by a greeting (see greetKey). It reports whether the server
+// records which ranks have ended. While another process holds the claim, greet retries for up to
+// claimTime.
 func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -71,9 +71,8 @@ func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err er
 	}
 }
 
-// claim claims this rank of the job for this process, until the returned client is closed. The
-// client has a separate connection to the store. A process whose claim is refused must not
-// increment the rank's call counter, so claim comes first.
+// claim claims this rank of the job until the returned client is closed. A process whose claim is
+// refused must not increment the rank's call counter, so claim comes first.
 func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))

@@ -12,9 +12,6 @@ const idleLinks = 4
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// The protocol allows only one outstanding request per connection, so each call uses a free
-// connection or opens a new one.
-//
 // When a call returns without an error, all ranks can see its effect. A canceled call may or may
 // not have taken effect. Calls with keys of more than 8 KiB, values of more than 8 MiB or more than
 // 128 Ki keys return ErrTooLarge.
@@ -120,8 +117,8 @@ func (c *links) register(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls, or closes it. It returns err, or ErrClosed
-// if Close caused err.
+// release makes a connection available to other calls, or closes it. If Close caused err, release
+// returns ErrClosed, and otherwise err.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,8 +59,8 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 // time.
 const maxClosedEarly = 3
 
-// connect implements Connect. If the store is lost, connect retries, because that store may have
-// belonged to an earlier call of Connect.
+// connect implements Connect. It retries after ErrLost, because the lost store may have belonged to
+// an earlier call of Connect.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -98,9 +98,9 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. It covers all
-// interfaces, because the host name may not resolve to an interface of this machine (in Kubernetes,
-// for example).
+// listenAddress returns the address to listen on for clients that connect to address. Except for
+// loopback addresses, it covers all interfaces, because the host name may not resolve to an
+// interface of this machine (in Kubernetes, for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {

@@ -26,9 +26,8 @@ const (
 )
 
 // Dial connects to the store at an endpoint. It retries until the server accepts the connection or
-// ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. It fails without retrying
-// if the token is wrong (ErrToken), the server does not speak the TCPStore protocol (ErrProtocol),
-// or the socket belongs to another user (PeerError). The caller must close the client.
+// ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. ErrToken, ErrProtocol and
+// PeerError end Dial without a retry. The caller must close the client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
@@ -80,8 +79,8 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls try, with increasing pauses, until it succeeds, retry returns false for its
-// error, or ctx is done.
+// retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for the
+// error of try, or ctx is done.
 func retryUntil[T any](
 	ctx context.Context,
 	try func(context.Context) (*T, error),

@@ -15,9 +15,9 @@ const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// A rank sends its greeting in a COMPARE_SET of greetKey. The Server records the rank and returns
-// greetAnswer. Any other server finds no value under greetKey, so it returns the expected value.
-// Neither stores a value.
+// A rank sends its greeting in a COMPARE_SET of greetKey. The Server records the rank, stores
+// nothing, and returns greetAnswer. Any other server finds no value under greetKey. It then stores
+// nothing and returns the expected value.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
@@ -37,13 +37,13 @@ type greeting struct {
 	Probe   bool   `json:"probe,omitempty"`
 }
 
-// rankEnd is the value stored under endKey. World is empty if a launcher reported that the rank's
-// process exited, because a process has the same rank in every world.
+// rankEnd is the value stored under endKey. A launcher's report applies to every world, so its
+// World is empty.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank announced that it would leave, and Why is the reason.
+	// Left is set if the rank announced that it would leave. Why is the reason.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
 	// Closing announces that the store is about to close normally. The other fields are then zero.
@@ -54,7 +54,6 @@ type rankEnd struct {
 type EndedError struct {
 	Rank int
 	How  string
-	// Left is set if the rank called Leave or Close.
 	Left bool
 	// Why is the reason that the rank passed to Leave, or "".
 	Why string
@@ -148,8 +147,8 @@ func (s *Server) recordSessionEnd(sess *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether the end of a rank makes this call of Connect fail. That is so
-// while ranks are missing, unless the rank has left, as every rank does at its deadline.
+// fatalToConnect reports whether the end of a rank makes this call of Connect fail. It does while
+// ranks are missing, unless the rank has left. Every rank leaves at its deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -165,7 +164,7 @@ const (
 	// launcherDelay bounds how long after a connection is closed the launcher reports the exit.
 	launcherDelay = 200 * time.Millisecond
 	// rankEndGrace is the time from the end of a rank until a guarded context is canceled. Data
-	// that the rank sent before may still arrive in that time.
+	// that the rank sent earlier may still arrive in that time.
 	rankEndGrace = time.Second
 )
 
@@ -237,7 +236,7 @@ func (m *Member) Ended(
 }
 
 // explainWaitError replaces the error of a wait that failed because a rank has ended. It waits
-// briefly, because the store may record the rank's end a moment after the wait fails.
+// briefly, because the store may record the end a moment later.
 func (m *Member) explainWaitError(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)

@@ -8,8 +8,7 @@ import (
 var (
 	// ErrProtocol means that the other side does not speak the TCPStore protocol.
 	ErrProtocol = errors.New("not the protocol of a TCPStore")
-	// ErrToken means that the server refused the token, or requires one that the client does not
-	// have.
+	// ErrToken means that the server refused the token or requires one.
 	ErrToken = errors.New("token refused")
 	// ErrLost means that the server's process has exited or closed the store.
 	ErrLost = errors.New("store lost")

@@ -48,8 +48,8 @@ const MaxWhy = 64 << 10
 // the other ranks have left or ctx is done, and then closes the store. Only the first call of Leave
 // has an effect.
 //
-// A rank that leaves because of a failure passes the reason as why, which the other ranks receive
-// in EndedError.Why. Leave drops a reason of more than MaxWhy bytes.
+// A rank that leaves because of a failure passes the reason as why. The other ranks receive it in
+// EndedError.Why. Leave drops a reason of more than MaxWhy bytes.
 func (m *Member) Leave(ctx context.Context, why string) error {
 	if len(why) > MaxWhy {
 		why = ""
@@ -72,8 +72,7 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 }
 
 // publishLeft sets the key that announces that this rank leaves. It uses the watch's connection if
-// possible, because rank 0 may no longer accept new connections. It ignores errors, because no rank
-// can read the key if the store is lost.
+// possible, because rank 0 may no longer accept new connections.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -105,8 +104,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are set. It returns false if the wait fails or there are no keys,
-// because the ranks of an incomplete world do not announce that they leave.
+// allLeft waits until all keys are set. It returns false if the wait fails. It also returns false
+// if there are no keys, because the ranks of an incomplete world do not announce that they leave.
 func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {
 		if m.client.Wait(ctx, keys...) != nil {

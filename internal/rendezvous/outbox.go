@@ -42,8 +42,7 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close closes the outbox. awaitSpace then returns immediately, and drain returns when it has
-// written all pending replies.
+// close closes the outbox. drain then returns when it has written all pending replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -128,7 +128,6 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	sess := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[sess.id] = sess
 	if remote {
-		// If this fails, the connection is closed, so the session ends at its first read.
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(sess)
 	}
@@ -218,7 +217,6 @@ func (s *Server) Close() error {
 	wasClosed := s.closed
 	s.closed = true
 	for _, sess := range s.sessions {
-		// drain flushes the outbox and then closes the connection.
 		_ = sess.conn.SetDeadline(pastDeadline)
 		_ = sess.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		sess.out.close()

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint among all members in this process. A rank may be in
-// several worlds of a job at the same time, which use the same address. The last member to leave
-// closes the server.
+// service shares the server at one endpoint among all members in this process. The last member to
+// leave closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
@@ -29,9 +28,9 @@ var services = struct {
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// serve adds a member to the service at an endpoint, which it opens if necessary. If the address is
-// in use, serve logs a warning and retries, because rank 0 of an earlier attempt may still use it.
-// If another rank 0 of the same job uses the address, serve returns an error.
+// serve adds a member to the service at an endpoint. The first member opens the service. If the
+// address is in use, serve logs a warning and retries, because rank 0 of an earlier attempt may
+// still use it. If another rank 0 of the same job uses the address, serve returns an error.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time

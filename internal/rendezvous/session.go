@@ -8,9 +8,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is new until it receives VALIDATE, then
-// unauthenticated until it receives the token (if the server requires one), and then open. The
-// goroutine of run reads requests, and that of out.drain writes replies.
+// session serves one connection of a Server. It is new until it receives VALIDATE. Then it is
+// unauthenticated until it receives the token, if the server requires one. Then it is open. run
+// reads requests on one goroutine, and out.drain writes replies on another.
 type session struct {
 	server *Server
 	id     clientID
@@ -34,16 +34,14 @@ var (
 	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
 )
 
-// run serves requests until the client disconnects or sends an invalid request, and then closes the
-// connection.
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The client may never read, and Server.Close waits for this session but no longer knows its
-	// connection. So flushing the outbox needs a deadline.
+	// The client may never read, and Server.Close waits for this goroutine. Flushing the outbox
+	// therefore needs a deadline.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.out.close()
 }

@@ -19,7 +19,6 @@ type endWatcher struct {
 	// storeRank is the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	// cancel ends run, and release releases its context.
 	cancel, release context.CancelFunc
 	done            chan struct{}
 
@@ -100,8 +99,8 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	}
 }
 
-// recordEnd records the first report that a rank has ended. A launcher's report replaces one by the
-// server.
+// recordEnd records the first report that a rank has ended. A launcher's report replaces a report
+// by the server.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,8 +157,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits until a rank for which fatal returns true has been known to have ended for the
-// duration after. If ctx is done first, await returns nil.
+// await waits until a rank for which fatal returns true has ended, and until this has been known
+// for the duration after. If ctx is done first, await returns nil.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {

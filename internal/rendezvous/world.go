@@ -13,18 +13,17 @@ type World struct {
 	LocalRank, LocalSize int
 	// Source names the origin of these numbers.
 	Source Source
-	// RunID is the launcher's name for the job, or "". Restart counts the launcher's restarts of
-	// the ranks.
+	// RunID is the launcher's name for the job, or "". Restart is the number of restarts by the
+	// launcher.
 	RunID   string
 	Restart int
 	Route   Route
-	// Late, if set, is called repeatedly during Connect, with the ranks that have not joined yet,
-	// in ascending order, and the time waited. It returns the time until the next call, or a
-	// negative time to stop further calls. The first call, without ranks and with a time of 0, is
+	// Late, if set, is called repeatedly during Connect. Its arguments are the ranks that have not
+	// joined yet, in ascending order, and the time waited. It returns the time until the next call,
+	// or a negative time to stop further calls. The first call has no ranks and a time of 0. It is
 	// made before the wait begins. Calls do not overlap.
 	Late func(missing []int, waited time.Duration) time.Duration
-	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
-	// other ranks to leave.
+	// LateToLeave, if set, is called in the same way while the server waits for ranks to leave.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
@@ -39,8 +38,7 @@ const (
 	SourceMPICH    Source = "MPICH"
 	SourceSlurm    Source = "Slurm"
 	SourceAlone    Source = "one process"
-	// SourceLaunch is symmem's own launcher, which sets torchrun's variables.
-	SourceLaunch Source = "symmem launch"
+	SourceLaunch   Source = "symmem launch"
 )
 
 // LaunchStore is the prefix of the addresses of stores that symmem launch serves.
@@ -87,11 +85,10 @@ func (k RouteKind) String() string {
 
 // Options describes the ranks and overrides the environment. The zero value overrides nothing.
 type Options struct {
-	// If Size is 0, Rank, LocalRank and LocalSize must also be 0, and the environment determines
-	// the ranks.
+	// If Size is 0, the environment determines the ranks. Rank, LocalRank and LocalSize must then
+	// be 0.
 	Rank, Size int
-	// If LocalSize is 0, LocalRank must also be 0, and all ranks are assumed to run on this
-	// machine.
+	// If LocalSize is 0, all ranks are assumed to run on this machine. LocalRank must then be 0.
 	LocalRank, LocalSize int
 	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
 	// or "unix:@name". If it is empty, the environment determines the route.
@@ -106,8 +103,7 @@ type Variable struct {
 	Value string
 }
 
-// EnvironmentError means that Discover cannot determine this process's rank, or how to reach the
-// store, from the environment.
+// EnvironmentError means that the environment does not determine the rank or the store.
 type EnvironmentError struct {
 	Source    Source
 	Variables []Variable
