@@ -2,16 +2,15 @@
 // them have exited.
 //
 // Each rank gets the environment variables that torchrun sets, and the address and token of a store
-// that the launcher serves (see package rendezvous). The port in MASTER_PORT is for PyTorch
-// programs. When a rank exits, the launcher publishes its exit in the store, so that other ranks do
-// not wait for it.
+// that the launcher serves (see package rendezvous). When a rank exits, the launcher publishes its
+// exit in the store, so that other ranks do not wait for it.
 //
 // # Processes
 //
 // Every rank leads a separate process group, and the launcher signals whole groups. When a rank has
-// exited, the launcher first kills the rest of the rank's group and then reaps the rank, because
-// the group ID may be reused after that. If the launcher dies, the kernel kills the ranks, but not
-// their children.
+// exited, the launcher first kills the rest of the group. It reaps the rank afterwards, because the
+// group ID may then be reused. If the launcher dies, the kernel kills the ranks, but not their
+// children.
 //
 // After the first failure, the other ranks get a grace period, then SIGTERM, then SIGKILL.
 //

@@ -55,8 +55,8 @@ func (w *exitWatcher) awaitExits(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank from the epoll set and closes its pidfd. Closing alone is not enough: if a
-// child that was just forked has a copy of the pidfd, the kernel still reports the process.
+// forget removes a rank from the epoll set and closes its pidfd. If a child that was just forked
+// has a copy of the pidfd, closing alone is not enough: the kernel still reports the process.
 func (w *exitWatcher) forget(number int) {
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
 	_ = w.watched[number].Close()

@@ -26,8 +26,8 @@ type sink struct {
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// unfinished is the output that wrote last if its text did not end with a newline, or nil. It
-	// is guarded by mu.
+	// unfinished is the output that wrote last, if its text did not end with a newline. Otherwise
+	// it is nil. It is guarded by mu.
 	unfinished *lineWriter
 }
 
@@ -54,7 +54,8 @@ func (s *sink) writeLocked(b []byte) {
 }
 
 // finishLine must be called before writer writes next. It ends the unfinished line of another
-// output, unless both are progress bars and next begins with \r. The caller must hold s.mu.
+// output. If both are progress bars and next begins with \r, no newline is needed. The caller must
+// hold s.mu.
 func (s *sink) finishLine(writer *lineWriter, next []byte) {
 	last := s.unfinished
 	if last == nil || last == writer {
@@ -78,8 +79,8 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lineWriter forwards one output of a rank: complete lines immediately, and an unterminated line
-// after a delay. It is safe for concurrent use and never returns an error.
+// lineWriter forwards one output of a rank. It forwards complete lines immediately, and an
+// unterminated line after a delay. It is safe for concurrent use and never returns an error.
 type lineWriter struct {
 	sink   *sink
 	prefix string

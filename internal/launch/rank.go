@@ -23,7 +23,7 @@ type rank struct {
 	out, err *lineWriter
 
 	mu sync.Mutex
-	// reaped is set before the process ID may be reused; guarded by mu.
+	// reaped is set before the process ID may be reused. It is guarded by mu.
 	reaped bool
 }
 
@@ -68,7 +68,7 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// The error of Wait repeats the process state, or is an output error, which the sinks keep.
+	// Wait's error repeats the process state, or is an output error, which the sinks keep.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()

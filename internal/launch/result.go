@@ -12,8 +12,8 @@ type Result struct {
 	// First is the rank that failed first, or -1 if no rank has failed.
 	First int    `json:"first_failed"`
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal that the launcher received and forwarded, or 0. If the reader of
-	// the launcher's output was closed, Signal is SIGPIPE.
+	// Signal is the first signal that the launcher received, or 0. It is SIGPIPE if the reader of
+	// the launcher's output was closed.
 	Signal syscall.Signal `json:"-"`
 }
 
@@ -24,8 +24,7 @@ type Exit struct {
 	// Code is the exit code or, as in shells, 128 + Signal.
 	Code int `json:"code"`
 	// Signal is the signal that killed the rank, or 0.
-	Signal syscall.Signal `json:"signal,omitempty"`
-	// exitIndex is the rank's position in the order of exits.
+	Signal    syscall.Signal `json:"signal,omitempty"`
 	exitIndex int
 }
 

@@ -186,8 +186,8 @@ func (j *job) killStarted(n int) {
 	}
 }
 
-// reap reports all ranks as they exit. It drains each rank's output in a separate goroutine, so
-// that a rank with much output does not delay others.
+// reap reports all ranks as they exit. A separate goroutine drains each rank's output, so that a
+// rank with much output does not delay others.
 func (j *job) reap(watcher *exitWatcher) {
 	defer watcher.close()
 	exitIndex := 0

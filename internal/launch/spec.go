@@ -19,8 +19,8 @@ type Spec struct {
 	Command []string
 	// Env is the base of the ranks' environment. The default is this process's environment.
 	Env []string
-	// Stdin is rank 0's standard input. Other ranks have empty input, as rank 0 has by default. If
-	// a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input. The default is empty input. Other ranks always have empty
+	// input. If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
 	// Stdout and Stderr receive the ranks' output. The defaults are this process's stdout and
 	// stderr. Writes are never concurrent. Each write contains complete lines, unless a line stays
@@ -92,7 +92,7 @@ func (s *Spec) setDefaults() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// choosePort returns want or, if want is 0, a free port, which another process may open first.
+// choosePort returns want or, if want is 0, a free port. Another process may open that port first.
 func choosePort(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

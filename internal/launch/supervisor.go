@@ -46,7 +46,8 @@ const (
 	done
 )
 
-// order is an instruction to Run. Run calls expired when wait, if positive, has passed.
+// order is an instruction to Run. Run sends signal to all ranks unless it is 0, and prints message
+// unless it is empty. If wait is positive, Run calls expired after that time.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
