@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// failureReport is what a rank sends to the others when a step has failed on it.
+// failureReport describes the failure of a step on the sending rank.
 type failureReport struct {
 	Why string `json:"why"`
 	// Lost holds the world ranks that the sender considers lost.
@@ -18,8 +18,8 @@ type failureReport struct {
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes err, with which a step failed on this rank, for DecodeFailures. It returns
-// nil for a nil error.
+// EncodeFailure encodes err for DecodeFailures on the other ranks. err is the error with which a
+// step failed on this rank, or nil. For a nil error, EncodeFailure returns nil.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -33,8 +33,8 @@ func EncodeFailure(err error) []byte {
 }
 
 // DecodeFailures returns the first failure in reports, or nil if there is none. reports[i] comes
-// from EncodeFailure on world rank ranks[i]. A failure whose lost ranks are all in ranks becomes a
-// RankLostError.
+// from EncodeFailure on world rank ranks[i]. If all lost ranks of the failure are in ranks, the
+// error is a RankLostError.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

@@ -11,9 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// JoinList keeps a list in the store: which ranks have begun to join a group, and which ranks each
-// of them waits for. If rank 0 waits for rank 1, which waits for rank 2, rank 0 can thus report
-// that only rank 2 is missing.
+// JoinList records in the store which ranks have begun to join a group, and which ranks each of
+// them waits for. If rank 0 waits for rank 1, which waits for rank 2, rank 0 can thus report that
+// only rank 2 is missing.
 type JoinList struct {
 	Store driver.Store
 	Group driver.GroupConfig
@@ -34,8 +34,8 @@ func (l JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the world ranks of the other members that have not begun to join. It is like the
-// function Absent.
+// Absent lists the world ranks of the other members that have not begun to join. If the store does
+// not answer, the result is the rank that serves the store, if any.
 func (l JoinList) Absent() []int { return Absent(l.Store, l.others(), l.key) }
 
 func (l JoinList) others() []int {
@@ -75,7 +75,7 @@ func readAbsent(
 }
 
 // AbsentError returns the error of a join that timed out. The error lists the ranks that have not
-// begun to join or, if all have, the Blockers of the awaited ranks.
+// begun to join. If all have begun, the error lists the Blockers of the awaited ranks.
 func (l JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := l.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -85,9 +85,10 @@ func (l JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 		awaited, err)
 }
 
-// Blockers follows the stored waits from the awaited ranks, and returns the ranks at their ends,
-// which wait for no other rank. If the waits form a cycle, it returns awaited. All ranks time out
-// at about the same time, so Blockers first waits until the awaited ranks have stored their waits.
+// Blockers stores which ranks this rank awaits. It then follows the stored waits from the awaited
+// ranks, and returns the ranks that wait for no other rank. If the waits form a cycle, Blockers
+// returns awaited. All ranks time out at about the same time, so Blockers first waits briefly until
+// the awaited ranks have stored their waits.
 func (l JoinList) Blockers(awaited []int) []int {
 	l.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -123,8 +124,8 @@ func (l JoinList) follow(awaited []int, stored map[int]string) []int {
 	return blockers
 }
 
-// AbsentError returns the error of a wait that timed out. The error lists the absent ranks or else
-// the awaited ranks. If both lists are empty, AbsentError returns err.
+// AbsentError returns the error of a wait that timed out. The error lists the absent ranks or, if
+// there are none, the awaited ranks. If both lists are empty, AbsentError returns err.
 func AbsentError(
 	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -140,9 +141,9 @@ func AbsentError(
 	}
 }
 
-// WarnLate warns of ranks that have not begun to join or, when all have, of the ranks that awaited
-// returns. Before each warning, it stores the ranks that this rank waits for. stop waits for a
-// warning in progress.
+// WarnLate warns of ranks that have not begun to join, at the times that late determines. When all
+// have begun, WarnLate warns of the ranks that awaited returns. Before each warning, WarnLate
+// stores which ranks this rank waits for. stop waits for a warning in progress.
 func (l JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(l.Store, l.others(), l.key)
@@ -224,7 +225,8 @@ func (l JoinList) parseWaits(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues copies of warning, with the results of find, until stop is called.
+// WarnLate issues warnings at the times that late determines, until stop is called. Each warning is
+// a copy of warning with the results of find and the time waited.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {
