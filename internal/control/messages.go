@@ -8,9 +8,9 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is an optional interface of a Plane whose ranks are on one machine. It counts messages,
-// which do not pass through the plane, and finds out why one does not arrive. In strict groups,
-// Compare also compares the message counts of all ranks.
+// Messages is an optional interface of a Plane whose ranks are on one machine. It counts messages
+// and finds out why a message does not arrive. In strict groups, Compare also compares the message
+// counts of all ranks.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a Send or Recv at the time of its call. Calls with the same peer must be

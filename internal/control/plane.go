@@ -1,9 +1,8 @@
 // Package control connects the ranks of a group for everything except the transfer of data.
 //
-// A backend that leaves data transfer to a library, such as NCCL, still has to agree with the other
-// ranks, compare calls with them, detect lost ranks, and exchange the causes of failures. It uses a
-// Plane for that. Package shm implements planes for ranks on one machine, and package tcp for ranks
-// on several.
+// A backend that leaves data transfer to a library, such as NCCL, uses a Plane to agree with the
+// other ranks, compare calls with them, and detect lost ranks. Package shm implements planes for
+// ranks on one machine. Package tcp implements them for several machines.
 package control
 
 import (
@@ -33,8 +32,8 @@ type Plane interface {
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has called Compare as often as this rank, and compares the
 	// digests of their calls. If they differ, every rank gets a driver.MismatchError with the
-	// ticket as its Number. Otherwise Compare has the timeout and errors of an exchange. An error
-	// makes the plane fail. Calls must be serialized.
+	// ticket as its Number. Timeouts and faults are handled as in Exchange. An error makes the
+	// plane fail. Calls must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. When all have, only ctx bounds the wait.
@@ -43,15 +42,14 @@ type Plane interface {
 	// the ticket, the wait continues for Grace, because the work can usually still complete.
 	//
 	// If ctx is done first, Await returns the cause of ctx and the plane stays open. Any other
-	// error makes the plane fail, and is a RankLostError, TimeoutError, DeadlockError or ErrFault
-	// of package driver, or the plane's Cause.
+	// error makes the plane fail. It is a RankLostError, TimeoutError, DeadlockError or ErrFault of
+	// package driver, or the plane's Cause.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns the error with which Await would end now, or nil. The plane does not fail.
 	// since is when the caller began to wait. If a peer failed after it had submitted the ticket,
 	// Diagnose returns nil.
 	Diagnose(w Wait, since time.Time) error
-	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed. The
-	// check usually takes only a few nanoseconds.
+	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed.
 	PeerFailed() bool
 	// PeerFault returns a RankLostError, PeerError or DeadlockError about the peers that were lost,
 	// failed or left, or ErrClosed. Call it only after PeerFailed has returned true.
@@ -67,7 +65,7 @@ type Plane interface {
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
 	// submitted. Ranks that submit a revoked ticket later find this rank missing instead of waiting
-	// forever. After Withdraw, only Close may be called; tickets from a concurrent call are not
+	// forever. After Withdraw, only Close may be called. Tickets from a concurrent call are not
 	// published. If there is nothing to revoke, Withdraw returns false.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
@@ -80,11 +78,10 @@ type Wait struct {
 	// other rank.
 	Ticket    uint64
 	Operation driver.Operation
-	// CallText describes the wait in errors and warnings, for example "AllReduce 12 of group
-	// world".
+	// CallText describes the wait, for example "AllReduce 12 of group world".
 	CallText func() string
-	// Why, if set, is called before a wait returns another rank's fault. Its error, if any, is
-	// returned instead.
+	// Why, if set, is called before a wait returns another rank's fault. If Why returns an error,
+	// the wait returns that error.
 	Why func() error
 	// Counts, if set, provides TimeoutError.Counts.
 	Counts func() string

@@ -12,15 +12,15 @@ import (
 
 // RankState is a snapshot of what this rank knows about a rank of a group.
 //
-// From shared memory, read Lost of all ranks first, then Failed and Left, then the activity of each
-// rank, and Missing last. A snapshot then includes everything that a rank did before it failed,
-// left or exited.
+// From shared memory, read Lost of all ranks first. Then read Failed and Left, the activity of each
+// rank, and Missing, in this order. The snapshot then includes everything that a rank did before it
+// failed, left or exited.
 type RankState struct {
 	// Missing is set if the rank has not reached the awaited step.
 	Missing bool
 	Failed  Reason
-	// Completed is set if the rank saw the awaited step complete before it failed. Then the
-	// messages that complete the step here are in transit.
+	// Completed is set if the rank saw the awaited step complete before it failed. The messages of
+	// that step are then in transit.
 	Completed bool
 	// Left is set if the rank has left the group. Lost is set if its process has exited or the
 	// connection to it has broken.
@@ -30,7 +30,7 @@ type RankState struct {
 	InCollective uint64
 	Operation    driver.Operation
 	// Exchanges counts the steps that the rank has reached on the control lane. InExchange is the
-	// number of the step in which it waits there, or 0.
+	// step in which the rank waits there, or 0.
 	Exchanges, InExchange uint64
 	Waited                time.Duration
 	Message               string
@@ -60,8 +60,7 @@ func (r *RankState) launched() string { return driver.Plural(r.Submitted, "colle
 
 // WaitStatus describes a wait of this rank for Judge.
 type WaitStatus struct {
-	Group driver.GroupConfig
-	// CallText describes the wait, for example "AllReduce 12 of group world".
+	Group    driver.GroupConfig
 	CallText func() string
 	// Collective is the ticket of the waiting collective, or 0.
 	Collective uint64
@@ -78,8 +77,8 @@ type WaitStatus struct {
 	DeadlinePassed bool
 	// Stale is set while messages from other ranks may be unread. No rank is then considered late.
 	Stale bool
-	// FailedFor is how long the work has continued since a peer's failure was noticed, or negative
-	// if no peer has failed. The wait ends when FailedFor reaches Grace.
+	// FailedFor is the time since a peer's failure was noticed, or negative if no peer has failed.
+	// The wait ends when FailedFor reaches Grace.
 	FailedFor time.Duration
 	Late      driver.Late
 	// Warned is the time since the group's last warning, or negative if there was none.
@@ -176,8 +175,7 @@ func (w *WaitStatus) deadlock(states []RankState) error {
 	}
 }
 
-// cannotArrive reports whether rank r can never reach this wait, because it has left or waits for
-// this rank in another call.
+// cannotArrive reports whether rank r has left or waits for this rank in another call.
 func (w *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -278,8 +276,8 @@ func NonNilPeerFault(group driver.GroupConfig, states []RankState, doing func() 
 	return &driver.PeerError{InCall: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has. It
-// omits ranks that failed only because another rank had failed, unless all did.
+// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has.
+// Unless all failed only because another rank had failed, PeerFault omits such ranks.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followers []int
 	aborted := false
@@ -302,8 +300,8 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{InCall: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context is done. It lists the missing ranks, and
-// wraps cause.
+// Interrupted returns the error of a wait whose context is done. The error lists the missing ranks
+// and wraps cause.
 func Interrupted(w *WaitStatus, states []RankState, cause error) error {
 	missing := w.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
