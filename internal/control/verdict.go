@@ -277,7 +277,8 @@ func NonNilPeerFault(group driver.GroupConfig, states []RankState, doing func() 
 }
 
 // PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has.
-// Unless all failed only because another rank had failed, PeerFault omits such ranks.
+// PeerFault omits ranks that failed only because another rank had failed. If all failed for that
+// reason, it lists them.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followers []int
 	aborted := false
