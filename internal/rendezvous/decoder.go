@@ -35,7 +35,7 @@ func (d *decoder) request(budget int) (*request, error) {
 	}
 	r := &request{query: query(b)}
 	if r.query >= queryCount {
-		return nil, d.errorf("no query has byte %#02x", b)
+		return nil, d.errorf("unknown query %#02x", b)
 	}
 	d.budget = budget
 	if err := d.fields(r, &shapes[r.query]); err != nil {

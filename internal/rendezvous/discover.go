@@ -118,8 +118,8 @@ func fromOptions(o Options) (World, error) {
 	}
 	if o.LocalSize == 0 {
 		if o.LocalRank != 0 {
-			return World{}, errors.New("finding this rank by options: a local rank " +
-				"without a local size")
+			return World{}, errors.New("finding this rank by options: the local " +
+				"rank is set, but the local size is not")
 		}
 		w.LocalRank, w.LocalSize = w.Rank, w.Size
 	}

@@ -16,7 +16,7 @@ var (
 	ErrClosed = errors.New("store closed")
 	// ErrTooLarge means that a key, a value or the number of keys exceeds a limit of the protocol.
 	// Nothing was sent.
-	ErrTooLarge = errors.New("over the store's limits")
+	ErrTooLarge = errors.New("exceeds a limit of the store")
 )
 
 // PeerError means that the process at the other end of a Unix socket belongs to another user.

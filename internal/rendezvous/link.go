@@ -80,7 +80,7 @@ func (l *link) classify(ctx context.Context, err error) error {
 // errClosedEarly means that the server closed the connection at the first query, because it
 // requires a different token or is shutting down.
 var errClosedEarly = errors.New(
-	"the server closed the connection, as it does if it requires a token, or another token")
+	"the server closed the connection: it may require a token, or another token")
 
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

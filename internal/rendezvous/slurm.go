@@ -21,7 +21,7 @@ func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")
 	if job == "" {
-		return World{}, e.errorf("a step without a job")
+		return World{}, e.errorf("SLURM_STEP_ID is set, but SLURM_JOB_ID is not")
 	}
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	size := "SLURM_STEP_NUM_TASKS"

@@ -48,7 +48,7 @@ var (
 	errSecondWait         = errors.New("a second wait before the first has ended")
 	errNotANumber         = errors.New("ADD to a value that is not a number")
 	errUnexpectedValidate = errors.New("VALIDATE after the handshake")
-	errAppendTooBig       = errors.New("APPEND beyond the longest value")
+	errAppendTooBig       = errors.New("APPEND would make a value too long")
 )
 
 func newTable() *table {

@@ -113,8 +113,8 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 	all := make([][]byte, len(j.cfg.Group.Ranks))
 	r, err := strconv.Atoi(string(sender))
 	if err != nil || r < 0 || r >= len(all) {
-		return &peerError{fmt.Errorf("another rank could not join, for an unreadable reason: "+
-			"%s", control.Printable(string(value)))}
+		return &peerError{fmt.Errorf("another rank could not join, and its error is "+
+			"unreadable: %s", control.Printable(string(value)))}
 	}
 	all[r] = report
 	return &peerError{cmp.Or(control.DecodeFailures(j.cfg.Group.Ranks, all, "joining the group"),
