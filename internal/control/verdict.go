@@ -26,11 +26,11 @@ type RankState struct {
 	// connection to it has broken.
 	Left, Lost bool
 	Submitted  uint64
-	// InCollective is the ticket of the collective in which the rank waits, or 0.
+	// InCollective is the ticket (number) of the collective in which the rank waits, or 0.
 	InCollective uint64
 	Operation    driver.Operation
-	// Exchanges counts the steps that the rank has reached on the control lane. InExchange is the
-	// step in which the rank waits there, or 0.
+	// Exchanges counts the steps that the rank has reached on the control lane (for agreements).
+	// InExchange is the step in which the rank waits there, or 0.
 	Exchanges, InExchange uint64
 	Waited                time.Duration
 	Message               string
@@ -62,7 +62,7 @@ func (r *RankState) launched() string { return driver.Plural(r.Submitted, "colle
 type WaitStatus struct {
 	Group    driver.GroupConfig
 	CallText func() string
-	// Collective is the ticket of the waiting collective, or 0.
+	// Collective is the ticket of the collective that waits, or 0.
 	Collective uint64
 	// Exchange is set if this rank launches no collective during the wait.
 	Exchange bool

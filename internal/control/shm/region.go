@@ -51,7 +51,7 @@ func (w *wakeup) wake() {
 // status publishes what a rank is doing. Only slow waits write the fields other than submitted.
 type status struct {
 	submitted uint64
-	// inCollective is the ticket of the collective in which the rank waits, or 0.
+	// inCollective is the ticket (number) of the collective in which the rank waits, or 0.
 	inCollective uint64
 	// exchanges is the last step that the rank has posted on the control lane. inExchange is the
 	// same step while the rank waits in it, and 0 otherwise.

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// On the fault lane, every rank appends its reports to a log, in slots that are never reused, and
-// reads the other ranks' logs at its own pace. A rank that does not report in time is absent. Ranks
-// may disagree about which ranks are absent.
+// The fault lane carries reports about failures. Every rank appends its reports to a log, in slots
+// that are never reused, and reads the other ranks' logs at its own pace. A rank that does not
+// report in time is absent. Ranks may disagree about which ranks are absent.
 
 func (e *exchange) report(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {

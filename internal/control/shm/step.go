@@ -11,7 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// steps performs the steps of the current collective (see the package comment).
+// steps performs the steps of the current collective. In a step, every rank posts a line of data
+// and waits for the lines of the other ranks.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter

@@ -114,7 +114,8 @@ func receive(r io.Reader) (message, error) {
 	m := message{kind: kind(b[0]), step: binary.LittleEndian.Uint64(b[8:])}
 	size := binary.LittleEndian.Uint32(b[4:])
 	if b[2] != 0 || b[3] != 0 || size > driver.MaxPayload {
-		return message{}, fmt.Errorf("invalid frame of kind %d with %d bytes: %w", m.kind, size, ErrProtocol)
+		return message{}, fmt.Errorf("invalid frame of kind %d with %d bytes: %w",
+			m.kind, size, ErrProtocol)
 	}
 	name := b[headerBytes:][:b[1]]
 	if _, err := io.ReadFull(r, name); err != nil {

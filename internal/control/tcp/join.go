@@ -37,7 +37,7 @@ type Config struct {
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
-		return nil, fmt.Errorf("joining group %s: invalid rank %d of %d, or invalid timeout %v",
+		return nil, fmt.Errorf("joining group %s: rank %d of %d, timeout %v or store is invalid",
 			g.ID, g.Rank, len(g.Ranks), cfg.Timeout)
 	}
 	cfg.Group = cfg.Group.WithTimeout(cfg.Timeout)

@@ -31,7 +31,8 @@ type Plane struct {
 	tasks      sync.WaitGroup
 	exchangeMu [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
 
-	// lastTicket is the last ticket submitted by every peer that has left the group.
+	// lastTicket is the last ticket (number of a collective) submitted by every peer that has left
+	// the group.
 	lastTicket atomic.Uint64
 
 	silent []int // ranks that markSilent will mark as lost; guarded by mu

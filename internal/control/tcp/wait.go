@@ -10,7 +10,8 @@ import (
 	"symmem/internal/control"
 )
 
-// waitState describes a wait for a step of a track, or for work.
+// waitState describes a wait for work or for a step of a track (a sequence of steps that all ranks
+// perform together).
 type waitState struct {
 	doing func() string
 	// track and step identify the post that this rank expects from every rank. step is 0 in a wait
