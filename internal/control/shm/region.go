@@ -19,6 +19,7 @@ const (
 	pageBytes  = 4096
 	// chunkBytes is the number of bytes that a lane transfers in one step.
 	chunkBytes = 8 << 10
+	// faultSlots is the number of slots in a rank's log of reports about failures.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
@@ -48,7 +49,7 @@ func (w *wakeup) wake() {
 	sys.FutexWake(&w.word)
 }
 
-// status publishes what a rank is doing. Only slow waits write the fields other than submitted.
+// status publishes what a rank is doing. Only submitted is written often.
 type status struct {
 	submitted uint64
 	// inCollective is the ticket (number) of the collective in which the rank waits, or 0.

@@ -21,7 +21,7 @@ type steps struct {
 	comparing        bool   // whether the calls of the current collective are compared
 	peerFailedBefore bool   // whether a peer had failed before the collective began
 	step             uint64 // last step posted
-	balance          uint64
+	balance          uint64 // Counts.Balance at the call, or 0 if balances are not compared
 	postedBalances   [2]uint64
 }
 
@@ -119,7 +119,8 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail. Go can inline it.
+// MayDiffer reports whether CompareStep has to compare in detail. It is small, so that Go inlines
+// it.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
 	for _, b := range s.ranks.others {

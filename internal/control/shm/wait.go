@@ -83,9 +83,9 @@ type slowWait struct {
 	// ignoreFaults is set if the wait continues after faults. work is set in a wait for work that
 	// this rank has launched on a plane.
 	ignoreFaults, work bool
-	why                func() error
-	states             []control.RankState
-	late               []int
+	why                func() error        // why the awaited event will not happen, or nil
+	states             []control.RankState // result of rankStates
+	late               []int               // result of missing
 }
 
 // waiter performs this rank's slow waits and publishes them in the rank's status.

@@ -26,8 +26,8 @@ const (
 type rankRecord struct {
 	status
 	tracks map[track]*steps
-	// names is the number of tracks of named values.
-	names                    int
+	// valueNames is the number of tracks of named values.
+	valueNames               int
 	reports                  [][]byte
 	reportBytes, readReports int
 	// absent is set when no more reports are expected from the rank.
@@ -55,10 +55,10 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 		return s, nil
 	}
 	if name, ok := strings.CutPrefix(string(t), valuePrefix); ok {
-		if err := driver.CheckValueName(name, r.names); err != nil {
+		if err := driver.CheckValueName(name, r.valueNames); err != nil {
 			return nil, err
 		}
-		r.names++
+		r.valueNames++
 	}
 	if r.tracks == nil {
 		r.tracks = map[track]*steps{}
