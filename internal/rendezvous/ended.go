@@ -140,7 +140,7 @@ func (s *Server) recordSessionEnd(sess *session) {
 	name := "rank " + strconv.Itoa(g.Rank)
 	var why []byte
 	if why, e.Left = s.table.values[userKey(g.World+"/"+leftKey(g.Rank))]; e.Left {
-		e.How, e.Why = name+" has left", string(why[:min(len(why), MaxWhy)])
+		e.How, e.Why = name+" has left", string(why[:min(len(why), MaxReasonBytes)])
 	} else {
 		e.How = "the connection of " + name + " (" + g.Place + ") to the store has ended"
 	}

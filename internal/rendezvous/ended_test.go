@@ -255,7 +255,7 @@ func TestReasonForLeavingIsReported(t *testing.T) {
 		t.Run(name+" serves", func(t *testing.T) {
 			ctx := testContext(t)
 			members := connectAll(ctx, t, worldsOf(3, route))
-			reasons := map[int]string{1: "out of memory", 2: strings.Repeat("x", MaxWhy+1)}
+			reasons := map[int]string{1: "out of memory", 2: strings.Repeat("x", MaxReasonBytes+1)}
 			for rank, why := range reasons {
 				if err := members[rank].Leave(ctx, why); err != nil {
 					t.Error(err)

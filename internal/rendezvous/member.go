@@ -41,17 +41,17 @@ func (m *Member) Close() error {
 	return m.Leave(ctx, "")
 }
 
-// MaxWhy is the maximum length in bytes of the reason that a rank can give for leaving.
-const MaxWhy = 64 << 10
+// MaxReasonBytes is the maximum length in bytes of the reason that a rank can give for leaving.
+const MaxReasonBytes = 64 << 10
 
 // Leave leaves the job. In the process that serves the store, the last Member to leave waits until
 // the other ranks have left or ctx is done, and then closes the store. Only the first call of Leave
 // has an effect.
 //
 // A rank that leaves because of a failure passes the reason as why. The other ranks receive it in
-// EndedError.Why. Leave drops a reason of more than MaxWhy bytes.
+// EndedError.Why. Leave drops a reason of more than MaxReasonBytes bytes.
 func (m *Member) Leave(ctx context.Context, why string) error {
-	if len(why) > MaxWhy {
+	if len(why) > MaxReasonBytes {
 		why = ""
 	}
 	m.leave.Do(func() { m.err = m.leaveWorld(ctx, why) })
