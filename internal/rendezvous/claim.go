@@ -15,13 +15,13 @@ import (
 
 var processID = rand.Text()
 
-// TakenError means that another process has claimed the same rank of the job.
-type TakenError struct {
+// RankTakenError means that another process has claimed the same rank of the job.
+type RankTakenError struct {
 	Rank   int
 	Holder string // description of the other process
 }
 
-func (e *TakenError) Error() string {
+func (e *RankTakenError) Error() string {
 	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, or "+
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
 }
@@ -66,7 +66,7 @@ func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err er
 			return string(answer) == greetAnswer, nil
 		}
 		if time.Now().After(end) || !sleepWithJitter(ctx, maxBackoff/10) {
-			return false, &TakenError{Rank: g.Rank, Holder: holder}
+			return false, &RankTakenError{Rank: g.Rank, Holder: holder}
 		}
 	}
 }
@@ -86,8 +86,8 @@ func (w *World) greeting(job, world string) greeting {
 	return greeting{World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess()}
 }
 
-// checkUnclaimed returns a TakenError if, according to the store at endpoint, another process has
-// claimed this rank of the job.
+// checkUnclaimed returns a RankTakenError if, according to the store at endpoint, another process
+// has claimed this rank of the job.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
@@ -96,7 +96,7 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 		return nil // There is no store of this job at the endpoint.
 	}
 	_, err = greet(ctx, c, w.probe())
-	var taken *TakenError
+	var taken *RankTakenError
 	if errors.As(errors.Join(err, c.Close()), &taken) {
 		return taken
 	}

@@ -41,10 +41,10 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 	worlds := worldsOf(2, Route{Kind: RouteJoin, Endpoint: endpoint})
 	other := claimElsewhere(ctx, t, worlds[1], endpoint)
 	_, _, err := Connect(ctx, worlds[1])
-	var taken *TakenError
+	var taken *RankTakenError
 	if !errors.As(err, &taken) || taken.Rank != 1 ||
 		!strings.Contains(err.Error(), "from process 1 on another machine: it was started twice") {
-		t.Fatalf("got %v, want a TakenError about rank 1", err)
+		t.Fatalf("got %v, want a RankTakenError about rank 1", err)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
@@ -60,8 +60,8 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
 	claimElsewhere(ctx, t, worlds[0], endpoint)
-	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*TakenError)) {
-		t.Fatalf("got %v, want a TakenError", err)
+	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*RankTakenError)) {
+		t.Fatalf("got %v, want a RankTakenError", err)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 		t.Fatal("no warning was logged")
 	}
 	claimElsewhere(ctx, t, worlds[0], endpoint)
-	if err := <-refused; !errors.As(err, new(*TakenError)) {
-		t.Errorf("got %v, want a TakenError", err)
+	if err := <-refused; !errors.As(err, new(*RankTakenError)) {
+		t.Errorf("got %v, want a RankTakenError", err)
 	}
 }
 
@@ -127,8 +127,8 @@ func TestProbeClaimsNoRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	claimElsewhere(ctx, t, w, endpoint)
-	if _, err := greet(ctx, c, w.probe()); !errors.As(err, new(*TakenError)) {
-		t.Errorf("got %v, want a TakenError", err)
+	if _, err := greet(ctx, c, w.probe()); !errors.As(err, new(*RankTakenError)) {
+		t.Errorf("got %v, want a RankTakenError", err)
 	}
 }
 
