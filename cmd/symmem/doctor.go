@@ -104,7 +104,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
-	isAlone := err != nil || world.Source == rendezvous.SourceAlone
+	isAlone := err != nil || world.Source == rendezvous.SourceOneProcess
 	if !isAlone {
 		if err := keepStdout(cmd); err != nil {
 			return err

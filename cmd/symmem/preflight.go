@@ -110,7 +110,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if world.Source == rendezvous.SourceAlone {
+	if world.Source == rendezvous.SourceOneProcess {
 		return f.startRanks(cmd)
 	}
 	defer cancelOnSignal(cmd)()

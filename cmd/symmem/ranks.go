@@ -113,7 +113,7 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	if err != nil {
 		return err
 	}
-	if world.Source == rendezvous.SourceAlone {
+	if world.Source == rendezvous.SourceOneProcess {
 		return startRanks(cmd, f.ranks)
 	}
 	defer cancelOnSignal(cmd)()
@@ -142,7 +142,7 @@ func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	if err != nil {
 		return world, exitWith(exitUsage, err)
 	}
-	if world.Source == rendezvous.SourceAlone {
+	if world.Source == rendezvous.SourceOneProcess {
 		if f.startedByCommand {
 			err = exitWith(exitUsage, errLauncherVariables)
 		}

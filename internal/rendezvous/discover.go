@@ -108,7 +108,7 @@ func ranks(lookup func(string) (string, bool), o Options) (World, error) {
 	if step {
 		return fromSlurm(slurm)
 	}
-	return World{Size: 1, LocalSize: 1, Source: SourceAlone}, nil
+	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }
 
 func fromOptions(o Options) (World, error) {
@@ -178,7 +178,7 @@ func readJobName(e *environment, w *World) (err error) {
 		if w.RunID = e.value("PMIX_NAMESPACE"); w.RunID == "" {
 			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
 		}
-	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceAlone:
+	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func TestDiscover(t *testing.T) {
 			Route: Route{Kind: RouteServe},
 		}
 	}
-	alone := World{Size: 1, LocalSize: 1, Source: SourceAlone}
+	alone := World{Size: 1, LocalSize: 1, Source: SourceOneProcess}
 	torch := newWorld(SourceTorchrun, "j")
 	torch.Restart = 3
 	agent, ours, pmi := torch, torch, newWorld(SourceMPICH, "")

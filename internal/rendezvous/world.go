@@ -32,13 +32,13 @@ type Source string
 
 // The sources, in the order in which Discover tries them.
 const (
-	SourceOptions  Source = "options"
-	SourceTorchrun Source = "torchrun"
-	SourceOpenMPI  Source = "Open MPI"
-	SourceMPICH    Source = "MPICH"
-	SourceSlurm    Source = "Slurm"
-	SourceAlone    Source = "one process"
-	SourceLaunch   Source = "symmem launch"
+	SourceOptions    Source = "options"
+	SourceTorchrun   Source = "torchrun"
+	SourceOpenMPI    Source = "Open MPI"
+	SourceMPICH      Source = "MPICH"
+	SourceSlurm      Source = "Slurm"
+	SourceOneProcess Source = "one process"
+	SourceLaunch     Source = "symmem launch"
 )
 
 // LaunchStore is the prefix of the addresses of stores that symmem launch serves.

@@ -41,7 +41,7 @@ func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 
 func judgeLauncher(f *Facts, s *Section) {
 	l := &f.Launcher
-	isAlone := l.Source == string(rendezvous.SourceAlone)
+	isAlone := l.Source == string(rendezvous.SourceOneProcess)
 	switch {
 	case l.Error != "":
 		s.add(Fail, "set all variables of a launcher or none; examples/README.md lists them",
