@@ -72,7 +72,7 @@ func (r *receive) tryNow() (done bool, err error) {
 		}
 		in := &r.c.messages.recvPipes[r.source]
 		next := in.frame.Load() + 1
-		if !r.c.PollSoon(&in.frameAt(next).posted, next) {
+		if !r.c.PollBriefly(&in.frameAt(next).posted, next) {
 			break
 		}
 	}

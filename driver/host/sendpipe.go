@@ -110,7 +110,7 @@ func (s *send) run() error {
 	}
 	box := s.box()
 	for !s.advance(box) {
-		if !s.expired(box, 0) && s.c.PollSoon(&box.read, s.lastFrame()+1-pairFrames) {
+		if !s.expired(box, 0) && s.c.PollBriefly(&box.read, s.lastFrame()+1-pairFrames) {
 			continue
 		}
 		begin := sys.Monotonic()

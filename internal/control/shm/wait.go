@@ -386,9 +386,9 @@ func (s *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region until it reaches want, and reports whether it has. It gives
-// up after a few yields, because it blocks the caller's thread.
-func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
+// PollBriefly polls a word of the region until it reaches want, and reports whether it has. It
+// gives up after a few yields, because it blocks the caller's thread.
+func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
