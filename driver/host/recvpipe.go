@@ -201,13 +201,13 @@ func (r *receive) nextFrame() shm.MessageWait {
 // anyFrame describes the wait of a Recv that has no matching message yet.
 func (r *receive) anyFrame() shm.MessageWait {
 	c := r.c
-	present := c.Present()
+	present := c.OthersPresent()
 	sources := present
 	if len(sources) == 0 {
 		sources = c.Others()
 	}
 	return r.messageWait(func() bool {
-		if r.claimed.Load() || len(c.Present()) != len(present) {
+		if r.claimed.Load() || len(c.OthersPresent()) != len(present) {
 			return true
 		}
 		for i := range c.messages.recvPipes {

@@ -29,7 +29,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
-		if from = p.Present(); len(from) == 0 {
+		if from = p.OthersPresent(); len(from) == 0 {
 			from = p.Others()
 		}
 	}

@@ -74,8 +74,8 @@ func (r *ranks) Others() []int {
 	return ranks
 }
 
-// Present lists the other ranks that have not left the group.
-func (r *ranks) Present() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
+// OthersPresent lists the other ranks that have not left the group.
+func (r *ranks) OthersPresent() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
 
 func (r *ranks) Asleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
