@@ -68,7 +68,8 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// Wait's error repeats the process state, or is an output error, which the sinks keep.
+	// Wait's error repeats the process state, or is an output error, which the sinks keep. After
+	// Wait, no goroutine copies output.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()

@@ -71,8 +71,9 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft sets the key that announces that this rank leaves. It uses the watch's connection if
-// possible, because rank 0 may no longer accept new connections.
+// publishLeft sets the key that announces that this rank leaves. Without the key, the server would
+// assume that the process has exited. publishLeft uses the watch's connection if possible, because
+// rank 0 may no longer accept new connections.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return

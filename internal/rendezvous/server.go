@@ -182,7 +182,8 @@ func (s *Server) apply(from clientID, r *request) error {
 }
 
 // Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected. It returns an error if ctx is done first.
+// disconnected. It returns an error if ctx is done first. The server still serves connected
+// clients.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

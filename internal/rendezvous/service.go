@@ -30,7 +30,8 @@ var services = struct {
 
 // serve adds a member to the service at an endpoint. The first member opens the service. If the
 // address is in use, serve logs a warning and retries, because rank 0 of an earlier attempt may
-// still use it. If another rank 0 of the same job uses the address, serve returns an error.
+// still use it. If another rank 0 of the same job uses the address, serve returns an error. It
+// repeats this check, because that rank may claim its rank later.
 func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	reported := false
 	var lastCheck time.Time

@@ -40,8 +40,8 @@ func (s *session) run() {
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The client may never read, and Server.Close waits for this goroutine. Flushing the outbox
-	// therefore needs a deadline.
+	// The client may never read. After endSession, Server.Close waits for this session but cannot
+	// interrupt it. Flushing the outbox therefore needs a deadline.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.out.close()
 }

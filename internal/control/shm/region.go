@@ -12,7 +12,7 @@ import (
 // A group's control region is one shared file with a block for every rank, followed by a backend's
 // data. Only the owner of a block writes to it, with two exceptions: other ranks increment the
 // futex word, and any rank may set the first block's decider. Lines are 128 bytes apart, because
-// processors fetch cache lines in pairs.
+// processors fetch cache lines in pairs. Most of a block is never touched and thus never allocated.
 const (
 	lineStride = 128
 	MaxRanks   = 64
@@ -69,7 +69,8 @@ type status struct {
 }
 
 // valueSlot holds a rank's values under one name (for Group.Agree and related calls). A rank
-// alternates between its two lines, as in collectives.
+// alternates between its two lines, as in collectives. Each rank fills its slots in the order in
+// which it first uses names, and other ranks search for the name.
 type valueSlot struct {
 	lines [2]line
 	// size is the length of name, or 0 until name has been written.
