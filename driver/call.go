@@ -11,22 +11,20 @@ import (
 // Plan is a prepared call of one communicator. It is immutable, can be launched any number of
 // times, and is valid as long as its windows are.
 type Plan interface {
-	// Prepared returns the call, which must not be changed.
 	Prepared() *Call
 }
 
-// Offer reports, for each path, whether and how a communicator can carry out one call. Take reuses
-// what Refusal has computed for a path. An Offer is not safe for concurrent use.
+// Offer reports how a communicator can carry out one call. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the call can use the path, and otherwise an error that matches
 	// ErrUnsupported. A path is refused if its result could differ from the bits that the group's
-	// Formula prescribes. All ranks that make the same call get the same answer, because it depends
-	// only on the operation, type, reduction, count, presence of windows, and alignment of the
-	// offsets in the windows. For PathWindow, Refusal assumes that the call names windows.
+	// Formula prescribes. All ranks get the same answer, because it depends only on the operation,
+	// type, reduction, count, presence of windows, and alignment of the offsets in the windows. For
+	// PathWindow, Refusal assumes that the call names windows.
 	Refusal(path Path) error
-	// Take returns a plan that uses the given path, which Refusal must have accepted, and the given
-	// digest. Take must be called at most once, and the Offer must not be used afterwards. Take
-	// returns ErrOutOfRange if the path is PathWindow and a buffer is outside the group's windows.
+	// Take returns a plan for a path that Refusal has accepted. The Offer must not be used
+	// afterwards. Take returns ErrOutOfRange if the path is PathWindow and a buffer is outside the
+	// group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -41,57 +39,48 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 
 // Call is one collective or one end of a message.
 type Call struct {
-	// Operation, DataType and ReduceOp select the operation. Operations that do not reduce ignore
-	// ReduceOp.
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is the factor of PremulSum, which must be finite, nonzero, and the same on all ranks. A
-	// rank that needs a different factor must multiply its input before the call. Factor is 0 for
-	// other reductions.
+	// Factor is 0 except for PremulSum. It must be the same on all ranks.
 	Factor float64
-	// Path selects how the call runs. Offer.Take sets it.
-	Path Path
-	// Digest covers everything that must be the same on all ranks. Offer.Take sets it.
+	// Path selects how the call runs. Digest covers everything that must be the same on all ranks.
+	// Offer.Take sets both.
+	Path   Path
 	Digest uint64
-	// Root is a group rank: the operation's root, or the peer of Send and Recv. For Recv it may be
+	// Root is the group rank of the root, or of the peer of Send and Recv. For Recv it may be
 	// AnySource.
 	Root int
-	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
-	// Send with a tag from one rank to another matches the k-th Recv with that tag, where each rank
-	// counts its calls in the order in which it makes them, on all streams.
+	// Tag distinguishes messages between the same two ranks. The k-th Send with a tag from one rank
+	// to another matches the k-th Recv with that tag. Each rank counts its calls on all streams.
 	Tag int
-	// Count is the number of elements, which must not be negative. It is 0 for AllToAllV, and this
-	// rank's count for AllGatherV and ReduceScatterV.
-	Count int64
-	// Splits holds the counts and offsets of AllToAllV, AllGatherV and ReduceScatterV; nil for other
-	// operations.
-	Splits *Splits
+	// Count is in elements. It is 0 for AllToAllV, and this rank's count for AllGatherV and
+	// ReduceScatterV.
+	Count  int64
+	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
-	// It must return quickly, because later work on the stream waits for it, and it must not call
-	// the backend. If it panics, the group fails.
+	// Later work on the stream waits for Arrived, which must not call the backend. If it panics,
+	// the group fails.
 	Arrived func(source int) `json:"-"`
-	// Send and Recv are the addresses of this rank's buffers, which may overlap only where NCCL
-	// permits in-place operation.
+	// Send and Recv are the addresses of this rank's buffers.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers. Both are nil in plans of
-	// PathPlain, or if either buffer is outside all windows. An AllToAllV may set SendWindow alone
-	// to let peers read the send buffer directly; each rank may decide this for itself. AllGatherV
-	// and ReduceScatterV set only the window of the buffer that is divided among the ranks.
+	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, or if either buffer
+	// is outside all windows. An AllToAllV may set only SendWindow, to let peers read the send
+	// buffer; each rank decides this for itself. AllGatherV and ReduceScatterV set only the window
+	// of the buffer that is divided among the ranks.
 	SendWindow, RecvWindow Window `json:"-"`
-	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
+	// Norm is set only for AllReduceRMSNorm.
 	Norm *Norm `json:"-"`
-	// List describes all calls of the list if this call represents a list of calls; see ListOf.
-	List string
-	// Recorded holds the call's position in a capture; see RecordedAs.
+	// List describes all calls of a list; see ListOf.
+	List     string
 	Recorded Recorded
 	// Keep keeps an object, such as a Go slice, reachable while the call is queued.
 	Keep any `json:"-"`
 }
 
-// Spans returns the sizes in bytes of the send and receive buffers on one rank in a group of the
-// given number of ranks. In Broadcast and Reduce, every rank has both buffers, because on the
-// window path each rank computes the root's addresses from its own offsets.
+// Spans returns the sizes in bytes of one rank's buffers. In Broadcast and Reduce, every rank has
+// both buffers, because on the window path each rank computes the root's addresses from its own
+// offsets.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
 	src, dst := c.Operation.Extents()
@@ -108,7 +97,7 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// elements returns the number of elements of a buffer on a rank, or 0 for BySplits.
+// elements returns the number of elements of a buffer, or 0 for BySplits.
 func (c *Call) elements(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
@@ -116,8 +105,8 @@ func (c *Call) elements(e Extent, ranks, rank int) int64 {
 	return e.Parts(ranks) * c.Count
 }
 
-// InPlace reports whether a rank's call is in place in NCCL's sense: both buffers are the same, or
-// the smaller buffer is the rank's own part of the larger one.
+// InPlace reports whether both buffers are the same, or the smaller buffer is the rank's own part
+// of the larger one. NCCL permits only this kind of overlap.
 func (c *Call) InPlace(rank int) bool {
 	part := int64(rank) * c.Count
 	if c.Splits != nil {
@@ -136,8 +125,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes a minimum or maximum of floats. If any rank's
-// element is NaN, the result is NaN, whereas NCCL ignores a NaN if another rank has a number.
+// ComparesFloats reports whether the call computes a minimum or maximum of floats. Its result is
+// NaN if any rank's element is. (NCCL ignores a NaN if another rank has a number.)
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
@@ -156,8 +145,8 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest, and clears the windows if the path does not use them.
-// Offer.Take calls it.
+// SetPath sets the path and the digest for Offer.Take, and clears the windows if the path does not
+// use them.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.Takes(PathDirect) {
@@ -172,9 +161,7 @@ func total(counts []int64) (sum uint64) {
 	return sum
 }
 
-// Describe describes the call for errors, events and comparisons between ranks. The description
-// omits the addresses of the buffers and the arguments of a norm. For a Send or Recv, its Root
-// is the peer.
+// Describe describes the call, without the addresses of the buffers and the arguments of a norm.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{

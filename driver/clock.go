@@ -6,19 +6,15 @@ import (
 )
 
 const (
-	// sampleEvery is the number of calls between two timed calls. It must be a power of two.
-	sampleEvery = 128
-	// Every call of at least alwaysTimed bytes is timed, because reading the clock twice takes less
-	// than 1% of the time of such a call.
-	alwaysTimed = 1 << 20
-	// recentSamples is the number of samples in the moving averages.
-	recentSamples = 16
+	sampleEvery = 128 // in calls; a power of two
+	// Reading the clock twice takes less than 1% of the time of a call of alwaysTimed bytes.
+	alwaysTimed   = 1 << 20
+	recentSamples = 16 // in the moving averages
 )
 
-// Clock counts calls of one kind and times some of them: the first call, every 128th call after it,
-// and each call of at least 1 MiB. Calls report to a Clock through a [Meter]. A Clock is safe for
-// concurrent use, but because it has no lock, simultaneous samples may overwrite each other's
-// contribution to the moving averages.
+// Clock counts calls of one kind and times the first call, every 128th call after it, and each call
+// of at least 1 MiB. A Clock is safe for concurrent use, but simultaneous samples may overwrite
+// each other's part of the moving averages.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64
@@ -27,10 +23,9 @@ type Clock struct {
 	recentBytes  atomic.Uint64 // times recentSamples
 }
 
-// epoch is the zero of the times that Begin returns.
 var epoch = time.Now()
 
-// Meter reports calls of one size to a Clock. The zero Meter does nothing. A Meter may be copied.
+// Meter reports calls of one size to a Clock. The zero Meter does nothing. It may be copied.
 type Meter struct {
 	clock *Clock
 	bytes int64
@@ -40,8 +35,7 @@ type Meter struct {
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *Clock) Meter(bytes int64) Meter { return Meter{clock: c, bytes: bytes, sums: true} }
 
-// MeterWithoutSum is like Meter, but calls do not add to ClockReading.Bytes, which makes the Meter
-// faster.
+// MeterWithoutSum returns a faster Meter, whose calls do not add to ClockReading.Bytes.
 func (c *Clock) MeterWithoutSum(bytes int64) Meter { return Meter{clock: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -74,7 +68,7 @@ func (m *Meter) begin() int64 {
 	return int64(time.Since(epoch))
 }
 
-// End records the end of a call. begin is the result of Begin.
+// End records the end of a call that began at begin.
 func (m *Meter) End(begin int64) {
 	if begin != 0 {
 		m.end(begin)
@@ -98,19 +92,17 @@ func average(recent *atomic.Uint64, value uint64, first bool) {
 	recent.Store(old - old/recentSamples + value)
 }
 
-// ClockReading holds the values of a Clock at a point in time.
+// ClockReading holds the values of a Clock. The recent values are averages over about 16 samples.
 type ClockReading struct {
-	// Calls counts all calls, and Bytes is their total size.
 	Calls, Bytes uint64
 	// Samples counts the timed calls, and Time is their total time.
-	Samples uint64
-	Time    time.Duration
-	// RecentTime and RecentBytes are averages over about the last 16 samples.
+	Samples     uint64
+	Time        time.Duration
 	RecentTime  time.Duration
 	RecentBytes int64
 }
 
-// Read returns the current values. A call in progress may be included in only some of the values.
+// Read returns the current values. Only some of them may include a call in progress.
 func (c *Clock) Read() ClockReading {
 	return ClockReading{
 		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),

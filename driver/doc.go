@@ -1,20 +1,16 @@
 // Package driver defines the interfaces between symmem and its backends, which provide memory,
-// streams and communicators. The code above these interfaces is the same for all backends.
-// Package drivertest tests the contract that every backend must satisfy.
+// streams and communicators. Package drivertest tests the contract that every backend must satisfy.
 //
-// A backend implements mechanisms and makes no decisions: callers choose the memory to map, the
-// segments to register, and the path of each collective. Callers also decide whether ranks
-// agree, by comparing ledgers; a backend only transports the data to compare and reports the
-// result.
+// A segment is a block of device memory that is mapped as a whole. A window registers a segment
+// with a communicator, so that peers can access the segment.
 //
-// Before passing a call to a backend, callers check it with Call.Validate and make sure that the
-// windows of the call contain its buffers. A backend does not repeat these checks, but it
-// refuses calls that it does not support (see Offer).
+// A backend makes no decisions. Callers choose the segments to map, the segments to register, and
+// the path of each collective. They check each call with Call.Validate and make sure that the
+// call's windows contain its buffers. A backend does not repeat these checks.
 //
-// All backends treat misplaced buffers in the same way. A rank computes the address of a buffer on
-// a peer from the base of the peer's window and from its own offset. If the buffer has a different
-// offset on the peer, the result is wrong, and the mistake is detected only if calls are compared.
-// The host backend computes addresses in the same way as GPU backends do.
+// A rank finds a peer's buffer by adding its own offset to the base of the peer's window. If the
+// peer's buffer has a different offset, the result is wrong, and only a comparison of calls detects
+// the mistake.
 //
 // Methods are safe for concurrent use unless documented otherwise. Every wait for a peer has a
 // deadline: that of the method's context, or Config.Timeout for methods without a context.

@@ -13,29 +13,22 @@ import (
 
 // Errors of backends, possibly wrapped.
 var (
-	// ErrCapturing is returned by calls that are not allowed while a stream is being captured. The
-	// capture remains valid.
+	// ErrCapturing is returned by calls that are not allowed during a capture, which remains valid.
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for
-	// the count, or a buffer of a call on the window path is outside the group's windows.
+	// ErrOutOfRange is returned if a count is too large, a buffer is too short, or a buffer of a
+	// call on the window path is outside the group's windows.
 	ErrOutOfRange = errors.New("buffer runs past its window")
-	// ErrClosed is returned by methods of closed objects.
-	ErrClosed = errors.New("closed")
-	// ErrFault matches every PeerError. The ranks exchange the cause on LaneFault.
-	ErrFault = errors.New("a peer has failed")
-	// ErrAborted is returned after Abort.
+	ErrClosed     = errors.New("closed")
+	// ErrFault matches every PeerError.
+	ErrFault   = errors.New("a peer has failed")
 	ErrAborted = errors.New("aborted")
-	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA. Packages that
-	// must not import this package recognize the error by its method OutOfMemory.
+	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA.
 	ErrOutOfMemory error = outOfMemory{}
-	// ErrInvalid is returned for arguments that are never valid.
-	ErrInvalid = errors.New("invalid argument")
-	// ErrUnsupported is returned for calls that a backend does not support.
-	ErrUnsupported = errors.New("not supported by this backend")
-	// ErrBusy is returned if memory cannot be released because work that may use it is still
-	// running.
+	ErrInvalid           = errors.New("invalid argument")
+	ErrUnsupported       = errors.New("not supported by this backend")
+	// ErrBusy is returned if memory cannot be released because running work may use it.
 	ErrBusy = errors.New("work is in progress")
 	// ErrSuspended is returned by calls that use memory of a suspended pool.
 	ErrSuspended = errors.New("suspended")
@@ -43,23 +36,21 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError reports which ranks did not arrive before the deadline, and what they were doing.
+// TimeoutError reports which ranks did not arrive before the deadline.
+//
+// In all errors, lists of ranks contain world ranks. Members lists the group in group order. It is
+// empty if there is no group. Machines holds the known host names of ranks. It is empty if the
+// group shares a machine. Activity describes what ranks are doing, if known.
 type TimeoutError struct {
-	// InCall names the call in which this rank was waiting, such as "AllReduce 12 of group world".
-	InCall string
-	Waited time.Duration
-	// Missing lists the world ranks that did not arrive.
-	Missing []int
-	// Machines holds the known host names of the missing ranks, by world rank. It is empty if all
-	// ranks of the group share a machine.
+	// InCall names this rank's call, such as "AllReduce 12 of group world".
+	InCall   string
+	Waited   time.Duration
+	Missing  []int
 	Machines map[int]string `json:",omitempty"`
-	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
 	// Counts describes how many collectives of each kind each rank has launched, as counted by the
 	// library that runs them. It is empty if the counts agree or the library does not count.
-	Counts string
-	// Members lists the world ranks of the group in group order. It is empty if the wait was not in
-	// a group.
+	Counts  string
 	Members []int
 }
 
@@ -79,24 +70,17 @@ func (e *TimeoutError) Error() string {
 // Timeout returns true, as net.Error requires.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError reports the ranks that did not arrive at a call that creates a group (Open, Join or
-// Split). errors.As can also convert it to a TimeoutError.
+// AbsentError reports the ranks that did not arrive at Open, Join or Split. errors.As can also
+// convert it to a TimeoutError.
 type AbsentError struct {
 	// InCall describes this rank's call, such as "joining group world".
-	InCall string
-	// Waited is the duration of the wait, or 0 if unknown.
-	Waited time.Duration
-	// Ranks lists the world ranks that did not arrive.
-	Ranks []int
-	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
-	// of the group share a machine.
+	InCall   string
+	Waited   time.Duration // 0 if unknown
+	Ranks    []int
 	Machines map[int]string `json:",omitempty"`
-	// Activity describes the known activities of ranks, by world rank.
 	Activity map[int]string
-	// Members lists the world ranks of the group in group order. It is empty if the group is the
-	// world.
-	Members []int
-	// Err is the error that ended the wait. It may be nil, and is omitted from the JSON encoding.
+	Members  []int
+	// Err, if not nil, is the error that ended the wait.
 	Err error `json:"-"`
 }
 
@@ -132,21 +116,14 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports lost ranks. A rank is lost if its process has exited, the connection to it
-// is broken, or it has closed symmem.
+// RankLostError reports ranks whose processes have exited, whose connections are broken, or which
+// have closed symmem.
 type RankLostError struct {
-	// Ranks lists the lost world ranks.
-	Ranks []int
-	// Machines holds the known host names of these ranks, by world rank. It is empty if the ranks
-	// of the group share a machine.
+	Ranks    []int
 	Machines map[int]string `json:",omitempty"`
-	// InCall describes the call in which this rank detected the loss.
-	InCall string
-	// Members lists the world ranks of the group in group order. It is empty if the call was not in
-	// a group.
-	Members []int
-	// Left is set if all lost ranks have closed symmem, in which case their processes may still be
-	// running.
+	InCall   string
+	Members  []int
+	// Left is set if all these ranks have closed symmem.
 	Left bool
 }
 
@@ -162,14 +139,12 @@ func (e *RankLostError) Error() string {
 // PeerError reports that this rank's wait ended because other ranks of the group had failed. It
 // matches ErrFault. The ranks exchange the causes on LaneFault.
 type PeerError struct {
-	// InCall describes the call in which this rank detected the failure.
 	InCall string
-	// Ranks lists the world ranks that had failed by then, if known.
+	// Ranks lists the ranks that had failed by then, if known.
 	Ranks []int
 	// Aborted is set if one of these ranks has aborted the group. The error then also matches
 	// ErrAborted.
 	Aborted bool
-	// Members lists the world ranks of the group in group order.
 	Members []int
 }
 
@@ -189,8 +164,8 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault wraps the error that made a communicator fail, and adds the group's owner, so that a
-// stream's error shows which group has failed. Its text is that of the wrapped error.
+// Fault wraps the error that made a communicator fail, so that a stream's error shows which group
+// has failed.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -202,23 +177,17 @@ func (e *Fault) Error() string { return e.Err.Error() }
 func (e *Fault) Unwrap() error { return e.Err }
 
 // MismatchError reports that ranks launched different collectives, or that a Send and its Recv
-// differ. All ranks involved return a MismatchError with the same Number, and none of them has
-// written to a buffer.
+// differ. All ranks involved return one with the same Number, and none has written to a buffer.
 type MismatchError struct {
 	// Number is the sequence number, from 1, of the call in the group or of the message from one
 	// rank to another.
 	Number uint64
-	// Launch is set if Number counts launches of the group's kernels rather than calls, because the
-	// call was captured by another library and has no number, or is so old that its number is no
-	// longer recorded.
-	Launch bool
-	// Call is this rank's call.
-	Call *Call
-	// Others lists the world ranks whose calls differ from this rank's.
-	Others []int
-	// Group is the group's name.
-	Group string
-	// Members lists the world ranks of the group in group order.
+	// Launch is set if Number counts launches of the group's kernels instead, because the call's
+	// number is not known.
+	Launch  bool
+	Call    *Call // this rank's call
+	Others  []int // ranks whose calls differ from this rank's
+	Group   string
 	Members []int
 }
 
@@ -246,12 +215,9 @@ func (e *MismatchError) Error() string {
 // DeadlockError reports that this rank's call can never complete, because ranks are waiting for
 // each other in different calls or have left the group.
 type DeadlockError struct {
-	// InCall describes this rank's call.
-	InCall string
-	// Activity describes what the other ranks are doing, by world rank.
+	InCall   string
 	Activity map[int]string
-	// Members lists the world ranks of the group in group order.
-	Members []int
+	Members  []int
 }
 
 func (e *DeadlockError) Error() string {
@@ -264,16 +230,12 @@ func (e *DeadlockError) Error() string {
 	return b.String()
 }
 
-// PriorError reports that a collective or a message did not run because earlier work on its stream
-// had failed. The group then fails, because other ranks would otherwise receive data that was never
-// computed.
+// PriorError reports that a collective or message was dropped because earlier work on its stream
+// had failed. The group then fails, so that no rank receives data that was never computed.
 type PriorError struct {
-	// InCall names the call that was not run, such as "AllReduce 2 of group world/1.0".
 	InCall string
-	// Rank is the world rank whose stream had failed.
-	Rank int
-	// Cause is the first failure of that stream.
-	Cause error
+	Rank   int // the world rank whose stream had failed
+	Cause  error
 }
 
 func (e *PriorError) Error() string {
@@ -288,8 +250,7 @@ func (e *PriorError) Unwrap() error { return e.Cause }
 type OutOfMemoryError struct {
 	// Requested is the size of the segment in bytes.
 	Requested int64
-	// Cause is the system's error.
-	Cause error
+	Cause     error
 }
 
 func (e *OutOfMemoryError) Error() string {

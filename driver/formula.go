@@ -10,21 +10,19 @@ import (
 // every bit of the result.
 type Formula uint8
 
-// The formulas. All ranks of a group use the same formula.
+// The formulas.
 const (
 	// AnyFormula leaves the order to the path of each call.
 	AnyFormula Formula = iota
 	// RankOrder combines the elements from left to right: ((x0 + x1) + x2) + x3. 16-bit floats are
-	// accumulated in float32, and the result is rounded once. Elements of other types are
-	// accumulated in the type of the elements.
+	// accumulated in float32 and rounded once. Other types are accumulated without conversion.
 	RankOrder
-	// Tree combines neighboring ranks, then neighboring pairs: (x0 + x1) + (x2 + x3). The number of
-	// ranks must be a power of two. Elements are accumulated in the same types as with RankOrder.
+	// Tree combines neighboring ranks, then neighboring pairs: (x0 + x1) + (x2 + x3). It requires a
+	// power of two of ranks, and accumulates like RankOrder.
 	Tree
-	// RoundedTree combines in the same order as Tree, but rounds every partial sum of 16-bit floats
-	// back to 16 bits.
+	// RoundedTree is like Tree, but rounds every partial sum of 16-bit floats to 16 bits.
 	RoundedTree
-	formulas = iota // number of formulas
+	formulas = iota
 )
 
 var formulaNames = [formulas]string{"any", "ranks", "tree", "rounded-tree"}

@@ -6,24 +6,20 @@ import (
 	"time"
 )
 
-// LateWarning reports that this rank is waiting for ranks that are late but still alive. The
-// wait continues.
+// LateWarning reports that this rank is waiting for ranks that are late but still alive.
 type LateWarning struct {
-	// Group is the group's name. It is empty while the group is being created.
+	// Group is empty while the group is being created.
 	Group string
-	// InCall names the call in which this rank is waiting, such as "AllReduce 12 of group world".
+	// InCall names this rank's call, such as "AllReduce 12 of group world".
 	InCall string
-	// Waited is the duration of the wait so far.
 	Waited time.Duration
-	// Ranks lists the world ranks that have not arrived.
-	Ranks []int
-	// Machines holds the known host names of Ranks, by world rank. It is empty if the ranks of the
-	// group share a machine.
+	// Ranks lists the late world ranks, and Members all world ranks of the group in group order.
+	// Machines holds the known host names of Ranks, and is empty if the group shares a machine.
+	// Activity describes what Ranks are doing, if known.
+	Ranks    []int
 	Machines map[int]string
-	// Activity describes the known activities of Ranks, by world rank.
 	Activity map[int]string
-	// Members lists the world ranks of the group in group order. It is empty if it is not known.
-	Members []int
+	Members  []int
 }
 
 // String returns the warning as one line.
@@ -41,14 +37,13 @@ type Late struct {
 	// After is how long a wait lasts before its first warning. Further warnings follow at intervals
 	// of 2*After. 0 disables warnings.
 	After time.Duration
-	// Warn is called with each warning, from any goroutine and possibly concurrently. It must
-	// return quickly and must not call symmem.
+	// Warn may be called concurrently. It must return quickly and must not call symmem.
 	Warn func(LateWarning)
 }
 
 // Next returns the time until a wait's next warning: 0 if the warning is due, and a negative value
-// if warnings are disabled. waited is the duration of the wait so far. since is the time since the
-// group's last warning, or negative if there was none; a warning from before the wait is ignored.
+// if warnings are disabled. since is the time since the group's last warning, or negative if there
+// was none.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Limit is a timeout that can be changed at any time. A change affects only waits that begin
-// afterwards. A Limit is safe for concurrent use.
+// Limit is a timeout that can be changed at any time, even concurrently. A change affects only
+// waits that begin afterwards.
 type Limit struct{ duration atomic.Int64 }
 
 // NewLimit returns a Limit with the value d.

@@ -10,57 +10,49 @@ import (
 // AnySource is the Root of a Recv that matches the first message with its tag from any rank.
 const AnySource = -1
 
-// MessageFault is the kind of mismatch in a MessageError.
+// MessageFault is the kind of mismatch in a MessageError. It determines the meaning of
+// MessageEnds.Sent and MessageEnds.Received.
 type MessageFault string
 
-// The kinds of mismatch. The kind determines the meaning of MessageEnds.Sent and
-// MessageEnds.Received.
+// The kinds of mismatch.
 const (
-	// MessagesUnmatched means that a Send has no matching Recv, or a Recv no matching Send. Sent
-	// and Received count calls.
+	// MessagesUnmatched means that a Send or Recv has no counterpart. Sent and Received count
+	// calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep means that a message was sent before a collective and received after it, or
-	// vice versa. Sent and Received count the collectives before the Send and the Recv.
+	// MessagesOutOfStep means that only one end of a message was called before a collective. Sent
+	// and Received count the collectives before the Send and the Recv.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer means that a Send and its Recv have different sizes. Sent and Received are the
-	// sizes in bytes.
+	// MessagesDiffer means that a Send and its Recv have different sizes, in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
 	// MessageTypesDiffer means that a Send and its Recv have different data types, which ranks
 	// detect only if they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
 	// SplitsDiffer means that, in an AllToAllV, a rank sends more or fewer elements than the
-	// receiver expects. Sent is the number of elements sent, and Received is the number expected.
+	// receiver expects.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// MessageError reports messages whose two ends do not match: one end is missing, or the ends differ
-// in size, data type, splits or position relative to the collectives.
+// MessageError reports messages whose two ends do not match.
 type MessageError struct {
-	// Fault names the kind of mismatch.
 	Fault MessageFault
 	// Group is the group's ID.
 	Group string
 	// Number is the sequence number, from 1, of the collective that detected the mismatch, or 0 if
-	// the mismatch was not detected by a collective.
+	// none did.
 	Number uint64
-	// Ends lists the messages, ordered by From, To, Tag and Number.
-	Ends []MessageEnds
+	Ends   []MessageEnds
 }
 
-// MessageEnds describes both ends of one message, or of all messages with the same tag that one
-// rank sends to another.
+// MessageEnds describes both ends of one message, or of all messages with the same tag from one
+// rank to another.
 type MessageEnds struct {
-	// From and To are world ranks. From is AnySource for a Recv from AnySource that has received no
-	// message.
+	// From and To are world ranks. From is AnySource for a Recv that has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Tag is the messages' tag.
-	Tag int `json:"tag"`
-	// Number is the message's number, from 1, among the messages with this tag from From to To, or
-	// 0 if this entry describes all of them.
-	Number uint64 `json:"number,omitempty"`
-	// Sent and Received are the values that the sender and the receiver recorded. Their meaning
-	// depends on MessageError.Fault.
+	Tag  int `json:"tag"`
+	// Number counts the messages with this tag from From to To, from 1. It is 0 if this value
+	// describes all of them.
+	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }

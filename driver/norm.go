@@ -3,64 +3,56 @@ package driver
 import "fmt"
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' input rows to the residual, and every rank stores the new residual. The
-// output is the new residual with each element multiplied by its weight and divided by the root
-// mean square of its row; it may also be quantized. Package formula defines the bits of all
-// results.
+// the sum of all ranks' inputs to the residual. Then it multiplies each element of the residual by
+// its weight and divides it by the root mean square of its row. The result, which may also be
+// quantized, is the output. Package formula defines all bits.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send is
-// the input and Recv is the output; they may be the same memory. On the direct path, both must be
-// in windows if the rows do not fit into exchange memory, because the all-reduce then reads the
-// peers' buffers.
+// the input and Recv the output, which may be the same memory. On the direct path, both must be in
+// windows if the rows do not fit into exchange memory.
 //
-// On the direct path, a rank whose call has failed fills its outputs with poison. On other
-// paths, such a rank leaves the residual and the quantized output unchanged.
+// A rank whose call has failed has poison in its outputs on the direct path. On other paths, its
+// residual and quantized output are unchanged.
 //
-// The other buffers must not overlap one another, the input or the output. All addresses must be
-// multiples of NormAlign.
+// The other buffers must not overlap one another, the input or the output.
 type Norm struct {
-	// Rows is the number of rows, and Hidden is the number of elements in each row. Hidden is a
-	// multiple of NormUnit and, for QuantPerGroup, of QuantGroup.
+	// Hidden is the number of elements in each row, a multiple of NormUnit and, for QuantPerGroup,
+	// of QuantGroup.
 	Rows, Hidden int64
-	// Epsilon is added to the mean of the squares. It must be finite and not negative.
+	// Epsilon is added to the mean of the squares.
 	Epsilon float32
-	// WeightBias is added to each weight. It must be finite. In Gemma's norm it is 1.
+	// WeightBias is added to each weight. In Gemma's norm it is 1.
 	WeightBias float32
 	// Residual has Rows*Hidden elements, which are read and overwritten. Weight has Hidden
-	// elements, which are only read.
+	// elements.
 	Residual, Weight uintptr
-	// Quant selects whether the output is quantized, and with which scales.
-	Quant Quant
+	Quant            Quant
 	// OnlyQuantized means that the caller needs only the quantized output. The call may still
 	// overwrite Recv.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values: the
-	// single scale that the call reads, for QuantStatic, or all the scales that the call computes
-	// and writes, for QuantPerRow and QuantPerGroup.
+	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values.
+	// QuantStatic reads one scale; QuantPerRow and QuantPerGroup write all scales.
 	Quantized, Scales uintptr
-	// ScaleStrides holds the distance, in elements, between the computed scales of neighboring
-	// rows, and that between the scales of neighboring groups in a row. Both are 0 if the call
-	// computes no scales.
+	// ScaleStrides holds the distance in elements between the scales of neighboring rows, and
+	// between those of neighboring groups in a row.
 	ScaleStrides [2]int64
 }
 
-// Quant selects how a norm is quantized.
+// Quant selects how a norm is quantized. An element is divided by its scale and rounded.
 type Quant uint8
 
 // The kinds of quantization. An element is divided by its scale and rounded.
 const (
-	// QuantNone quantizes nothing.
 	QuantNone Quant = iota
 	// QuantStatic uses one given scale for all elements.
 	QuantStatic
-	// QuantPerRow computes a scale for each row, which is the row's largest magnitude divided by
-	// MaxE4M3.
+	// QuantPerRow computes a row's scale: the row's largest magnitude divided by MaxE4M3.
 	QuantPerRow
-	// QuantPerGroup computes a scale for each group of QuantGroup elements in a row.
+	// QuantPerGroup computes a scale for each QuantGroup elements in a row.
 	QuantPerGroup
 )
 
-// String returns the name of the kind of quantization.
+// String returns the name of the kind.
 func (q Quant) String() string {
 	if q > QuantPerGroup {
 		return "unknown"
@@ -68,7 +60,7 @@ func (q Quant) String() string {
 	return [...]string{"none", "static", "per row", "per group"}[q]
 }
 
-// Computes reports whether calls with this kind of quantization compute scales.
+// Computes reports whether calls compute scales.
 func (q Quant) Computes() bool { return q == QuantPerRow || q == QuantPerGroup }
 
 // NormAlign is the alignment of a Norm's buffers in bytes. The number of elements in a row is a
@@ -96,8 +88,8 @@ type Span struct {
 	Align   uintptr
 }
 
-// Spans returns the residual, the weight, the quantized output and the scales. Their sizes are 0
-// if n is nil or has no rows.
+// Spans returns the residual, the weight, the quantized output and the scales, with the size 0 if n
+// is nil or has no rows.
 func (n *Norm) Spans() [4]Span {
 	spans := [4]Span{
 		{Name: "residual"}, {Name: "weight"}, {Name: "quantized output"}, {Name: "scales"},
@@ -180,8 +172,8 @@ func (n *Norm) validateQuant() error {
 	return nil
 }
 
-// disjoint reports whether no two elements of a matrix have the same address. It rejects layouts in
-// which both the rows and the columns are interleaved.
+// disjoint reports whether no two elements of a matrix have the same address. It also rejects some
+// layouts in which rows and columns are interleaved.
 func disjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
@@ -230,7 +222,7 @@ func (n *Norm) DefaultScaleStrides() [2]int64 {
 	return [2]int64{1, 0}
 }
 
-// Describe describes the arguments that must be the same on all ranks, except for the shape.
+// Describe describes the arguments, without the shape, that must be the same on all ranks.
 func (n *Norm) Describe() string {
 	text := fmt.Sprintf("epsilon %g", n.Epsilon)
 	if n.WeightBias != 0 {

@@ -6,9 +6,8 @@ import "slices"
 type Operation uint8
 
 // The collective operations. Their values are the numbers in symmem.h. Insert a new operation
-// before AllReduceRMSNorm, and add its row to operationTraits. Counts are in elements, as in
-// NCCL. For AllGather and ReduceScatter, a count covers the part of one rank, and for AllToAll
-// the part of one peer.
+// before AllReduceRMSNorm, and add its row to operationTraits. A count is in elements; for
+// AllGather, ReduceScatter and AllToAll it covers one rank's part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -19,57 +18,43 @@ const (
 	Send
 	Recv
 	Barrier
-	// AllToAllV generalizes AllToAll: each pair of ranks has its own count; see Splits.
+	// In the V operations, each rank or, in AllToAllV, each pair of ranks has a separate count. In
+	// AllGatherV and ReduceScatterV, Call.Splits has the same counts on every rank.
 	AllToAllV
-	// AllGatherV generalizes AllGather: each rank has its own count. Call.Splits has the same
-	// receive counts on every rank.
 	AllGatherV
-	// ReduceScatterV generalizes ReduceScatter: each rank has its own count. Call.Splits has the
-	// same send counts on every rank.
 	ReduceScatterV
-	// Gather is like AllGather, but only the root gets the result, so other ranks need no receive
-	// buffer.
+	// In Gather and Scatter, only the root has the larger buffer.
 	Gather
-	// Scatter sends a part of the root's buffer to each rank, so other ranks need no send buffer.
 	Scatter
-	// AllReduceRMSNorm combines an AllReduce, a residual addition and a norm in one call; see Norm.
-	// In symmem.h, it has a separate function and no number.
+	// In symmem.h, AllReduceRMSNorm has a separate function and no number.
 	AllReduceRMSNorm
-	// Operations counts the operations.
 	Operations = iota
 )
 
-// Extent describes how the number of elements in a buffer is derived from the call.
+// Extent describes how many elements a buffer has.
 type Extent uint8
 
-// The extents of buffers.
+// The extents of buffers. A part has Call.Count elements.
 const (
-	// NoPart means that the operation has no such buffer.
-	NoPart Extent = iota
-	// OnePart means Call.Count elements.
-	OnePart
-	// AllParts means Call.Count elements for each rank.
-	AllParts
-	// AllPartsOfRoot means Call.Count elements for each rank on the root, and no elements on other
-	// ranks.
-	AllPartsOfRoot
-	// BySplits means the counts in Call.Splits.
-	BySplits
+	NoPart         Extent = iota // there is no such buffer
+	OnePart                      // one part
+	AllParts                     // a part for each rank
+	AllPartsOfRoot               // AllParts on the root, NoPart elsewhere
+	BySplits                     // as in Call.Splits
 )
 
 // traits describes an operation to backends, bindings and commands.
 type traits struct {
-	name string
-	// send and recv are the extents of the buffers.
+	name       string
 	send, recv Extent
-	// reduces is set if the operation uses Call.ReduceOp. rooted is set if Call.Root is the root of
-	// the operation, and pair is set if Call.Root is the peer of a message.
+	// rooted is set if Call.Root is the root of the operation, and pair if it is the peer of a
+	// message.
 	reduces, rooted, pair bool
-	// windows reports whether the call registers its buffers and uses their windows.
+	// windows is set if the call registers its buffers.
 	windows bool
-	// together reports whether no rank can complete the operation before all ranks have started it.
+	// together is set if no rank can complete the operation before all ranks have started it.
 	together bool
-	// note describes restrictions on the use of the operation's number in symmem.h.
+	// note restricts the use of the operation's number in symmem.h.
 	note  string
 	paths []Path
 }
@@ -154,8 +139,8 @@ func (o Operation) Rooted() bool { return o.traits().rooted }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
-// Tuned reports whether tuning tables contain rules that choose the operation's path by size. They
-// contain none for AllReduceRMSNorm, which follows the rules of AllReduce.
+// Tuned reports whether tuning tables choose the operation's path by size. AllReduceRMSNorm follows
+// the rules of AllReduce.
 func (o Operation) Tuned() bool {
 	return o.traits().windows && len(o.traits().paths) > 1 && o.Numbered()
 }
@@ -166,7 +151,7 @@ func (o Operation) Together() bool { return o.traits().together }
 // Numbered reports whether symmem.h and Python have a number for the operation.
 func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 
-// Note describes restrictions on the use of the operation's number in symmem.h, or returns "".
+// Note restricts the use of the operation's number in symmem.h. It may be "".
 func (o Operation) Note() string { return o.traits().note }
 
 // HasSplits reports whether a call of the operation needs Splits.
@@ -175,27 +160,24 @@ func (o Operation) HasSplits() bool {
 	return send == BySplits || recv == BySplits
 }
 
-// Uneven reports whether Splits divides only one of the buffers, as in AllGatherV and
-// ReduceScatterV. The counts are then the same on every rank. In an AllToAllV, in contrast,
-// Splits divides both buffers, and each pair of ranks has its own counts.
+// Uneven reports whether Splits divides only one of the buffers, so that the counts are the same on
+// every rank.
 func (o Operation) Uneven() bool {
 	send, recv := o.Extents()
 	return (send == BySplits) != (recv == BySplits)
 }
 
-// Extents returns the extents of a call's two buffers.
+// Extents returns the extents of a call's buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
-// HasInPlace reports whether NCCL permits the operation in place: both buffers may be the same, or
-// the smaller buffer may be the rank's own part of the larger one.
+// HasInPlace reports whether NCCL permits the operation in place; see Call.InPlace.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
 	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
 }
 
-// Parts returns the number of parts, each of Call.Count elements, in a buffer of a group of the
-// given number of ranks. For AllPartsOfRoot, it returns the number on the root, and for BySplits
-// it returns 0.
+// Parts returns the number of parts in a buffer. For AllPartsOfRoot, it returns the number on the
+// root, and for BySplits 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -207,8 +189,7 @@ func (e Extent) Parts(ranks int) int64 {
 	return 0
 }
 
-// Takes reports whether the operation supports a path at all. Offer.Refusal decides whether a
-// particular call can use the path.
+// Takes reports whether the operation supports a path; see also Offer.Refusal.
 func (o Operation) Takes(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
 // Path selects how a collective runs.
@@ -216,16 +197,15 @@ type Path uint8
 
 // The paths.
 const (
-	// PathPlain works on any memory, because it copies through shared staging buffers.
+	// PathPlain copies through shared staging buffers, so it works on any memory.
 	PathPlain Path = iota
-	// PathWindow works on registered memory, which peers read and write directly.
+	// PathWindow requires registered memory, which peers access directly.
 	PathWindow
-	// PathDirect runs symmem's own kernels over peers' memory. Only GPUs support it.
+	// PathDirect runs symmem's own kernels over peers' memory, only on GPUs.
 	PathDirect
-	// PathTwoLevel runs symmem's kernels within each machine and uses a library such as NCCL between
-	// machines. Only GPUs support it.
+	// PathTwoLevel runs symmem's kernels within each machine, and a library such as NCCL between
+	// machines, only on GPUs.
 	PathTwoLevel
-	// Paths counts the paths.
 	Paths
 )
 

@@ -5,7 +5,7 @@ import "fmt"
 // Recorded is a call's position in a capture. The zero value means that the call was not captured.
 type Recorded struct {
 	// Capture numbers the captures that contain calls of the group, and Call numbers the group's
-	// calls in this capture. Both start at 1 and are the same on all ranks.
+	// calls in it. Both start at 1 and are the same on all ranks.
 	Capture, Call uint64
 }
 
@@ -17,9 +17,8 @@ func (r Recorded) String() string {
 	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
 }
 
-// RecordedAs returns a copy of the call with the given position in a capture. The copy's Digest
-// covers the position, so that ranks can detect that they replay different captures, or that only
-// some of them make the call in a capture.
+// RecordedAs returns a copy of the call with the given position. The Digest of the copy covers the
+// position, so that ranks can detect that they replay different captures.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position
 	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)

@@ -9,9 +9,9 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how a reduction combines the elements of all ranks. Elements are combined in
-// a fixed order of group ranks, so that every rank gets the same bits in every run. Float16 and
-// BFloat16 are accumulated in float32 and rounded once.
+// ReduceOp selects how the elements of all ranks are combined, in a fixed order of group ranks.
+// Every rank gets the same bits in every run. Float16 and BFloat16 are accumulated in float32 and
+// rounded once.
 type ReduceOp uint8
 
 // The reductions. Their values are the numbers in symmem.h: append a new reduction and add its row
@@ -23,42 +23,30 @@ const (
 	Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend
-	// supports them.
+	// BAnd, BOr and BXor are bitwise. Only the host backend supports them.
 	BAnd
 	BOr
 	BXor
 	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
 	// floats. The host backend rounds the factor and the products to float32, or to float64 for
-	// Float64. NCCL rounds them to the element type.
+	// Float64; NCCL rounds them to the element type.
 	PremulSum
-	// ReduceOps counts the reductions.
 	ReduceOps = iota
 )
 
-// reduction describes a ReduceOp to backends, bindings and commands.
+// reduction describes a ReduceOp to backends, bindings and commands. ReduceOp's methods document
+// most fields.
 type reduction struct {
-	// name is the name used in flags, reports, C and Python.
-	name string
-	// alias is PyTorch's name if it differs from name.
-	alias string
-	// note describes the reduction in symmem.h if the name is not self-explanatory.
-	note string
-	// combine applies the reduction to two elements.
+	name    string
+	alias   string
+	note    string
 	combine reduce.Op
-	// divides reports whether the result is divided by the number of ranks.
 	divides bool
-	// scales reports whether elements are multiplied by the factor of the call.
-	scales bool
-	// selects reports whether the result is always one of the inputs, so that the order of ranks
-	// does not matter.
+	scales  bool
 	selects bool
-	// logical is the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
 	logical Code
-	// nccl is the value of ncclRedOp_t.
-	nccl Code
-	// kernel is the value in enum Op of driver/nccl/kernels/src/call.h.
-	kernel Code
+	nccl    Code
+	kernel  Code // in enum Op of driver/nccl/kernels/src/call.h
 }
 
 var reductions = [ReduceOps]reduction{
@@ -102,8 +90,8 @@ func (op ReduceOp) row() *reduction {
 	return &noReduction
 }
 
-// Code is a number in another component's enumeration. The zero Code means that the enumeration
-// has no such entry; it differs from the Code of the number 0.
+// Code is a number in another component's enumeration. The zero Code, which is not the Code of the
+// number 0, means that the enumeration has no such entry.
 type Code uint8
 
 func code[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -114,10 +102,10 @@ func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 // String returns the reduction's name, as nccl-tests writes it.
 func (op ReduceOp) String() string { return op.row().name }
 
-// Alias returns PyTorch's name of the reduction if it differs from String, and otherwise "".
+// Alias returns PyTorch's name of the reduction if it differs from String.
 func (op ReduceOp) Alias() string { return op.row().alias }
 
-// Note describes the reduction in a few words, or returns "" if the name is self-explanatory.
+// Note describes the reduction if its name is not self-explanatory.
 func (op ReduceOp) Note() string { return op.row().note }
 
 // Accepts reports whether the reduction is defined for a type.
@@ -135,8 +123,8 @@ func (op ReduceOp) Divides() bool { return op.row().divides }
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) Scales() bool { return op.row().scales }
 
-// Selects reports whether the result is always one of the inputs, as it is for a minimum, so that
-// the order of ranks does not matter.
+// Selects reports whether the result is always one of the inputs, so that the order of ranks does
+// not matter.
 func (op ReduceOp) Selects() bool { return op.row().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
@@ -159,9 +147,8 @@ func (op ReduceOp) Everywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
 }
 
-// ComparesUnsigned reports whether t is an unsigned type whose reduction gives different bits than
-// that of the signed type of the same size. This is the case for comparisons and divisions, but not
-// for sums, products and bitwise reductions.
+// ComparesUnsigned reports whether t is an unsigned type whose result differs from that of the
+// signed type, as it does for comparisons and divisions.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }
@@ -177,7 +164,7 @@ func ReductionsOf(t DataType) []ReduceOp {
 	return all
 }
 
-// ReduceOpNames returns the names of all reductions, in ascending order of their values.
+// ReduceOpNames returns the names of all reductions in ascending order.
 func ReduceOpNames() []string {
 	var names []string
 	for i := range reductions {

@@ -2,19 +2,17 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer into one part for each rank of the group. For an AllToAllV, it divides
-// both buffers. Counts and offsets are in elements and indexed by group rank.
+// Splits divides a buffer, or both buffers for AllToAllV, into one part for each rank. Counts and
+// offsets are in elements and indexed by group rank.
 type Splits struct {
-	// SendCounts and SendOffsets divide Call.Send: part r is sent to rank r. They are nil for
-	// AllGatherV.
+	// SendCounts and SendOffsets divide Call.Send. They are nil for AllGatherV.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets divide Call.Recv: part r is received from rank r, and its count is
-	// the number of elements that rank r sends to this rank. They are nil for ReduceScatterV.
+	// RecvCounts and RecvOffsets divide Call.Recv. They are nil for ReduceScatterV.
 	RecvCounts, RecvOffsets []int64
 }
 
-// list returns the counts and offsets of the buffer that AllGatherV or ReduceScatterV divides.
-// For AllToAllV, which divides both buffers, it returns those of the send buffer.
+// list returns the counts and offsets of the buffer that is divided, or of the send buffer for
+// AllToAllV.
 func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -22,8 +20,7 @@ func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns a copy of s in which missing offsets are filled in so that the parts are
-// contiguous and in group order. It returns s itself if no offsets are missing or if s is nil.
+// WithOffsets fills in missing offsets, in a copy, so that parts are contiguous and in group order.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
 		(s.RecvCounts == nil || s.RecvOffsets != nil) {
@@ -39,8 +36,7 @@ func (s *Splits) WithOffsets() *Splits {
 	return &full
 }
 
-// contiguous returns the offsets of contiguous parts with the given counts. The counts need not be
-// valid, so the offsets may overflow.
+// contiguous returns the offsets of contiguous parts. They may overflow if counts are invalid.
 func contiguous(counts []int64) (offsets []int64) {
 	end := int64(0)
 	for _, n := range counts {
@@ -50,8 +46,8 @@ func contiguous(counts []int64) (offsets []int64) {
 	return offsets
 }
 
-// Total returns the total number of elements in the buffer that AllGatherV or ReduceScatterV
-// divides. It is the same on every rank. For other operations, Total returns 0.
+// Total returns the number of elements in the buffer that AllGatherV or ReduceScatterV divides, or
+// 0 for other operations.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.list(o)
 	if !o.Uneven() {
@@ -60,15 +56,14 @@ func (s *Splits) Total(o Operation) int64 {
 	return int64(total(counts))
 }
 
-// Contiguous reports whether the parts of the buffer that AllGatherV or ReduceScatterV divides are
-// contiguous and in group order.
+// Contiguous reports whether the parts in AllGatherV or ReduceScatterV are contiguous and in group
+// order.
 func (s *Splits) Contiguous(o Operation) bool {
 	counts, offsets := s.list(o)
 	return o.Uneven() && slices.Equal(offsets, contiguous(counts))
 }
 
-// OwnCount returns the Call.Count that the splits imply for a rank. It may be called before
-// Validate.
+// OwnCount returns the Call.Count that the splits, which may be invalid, imply for a rank.
 func (s *Splits) OwnCount(o Operation, rank int) int64 {
 	if counts, _ := s.list(o); o.Uneven() && rank < len(counts) {
 		return counts[rank]
@@ -86,9 +81,8 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error unless exactly the lists that the operation uses are set, each of them
-// has one entry per rank, and all counts and offsets are between 0 and MaxCount. Call.Validate
-// calls it, so callers need it only if they add up counts before they have a Call.
+// Validate returns an error unless exactly the lists that the operation uses are set, each has one
+// entry per rank, and all counts and offsets are between 0 and MaxCount.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, half := range [...]struct {

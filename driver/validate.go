@@ -13,10 +13,8 @@ const (
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend could run the call. ranks is the size of the group,
-// and rank is the caller's rank in it. Callers validate each call once, so backends need not
-// check it again. Errors match ErrInvalid, except that the error for a count that is too large
-// matches ErrOutOfRange.
+// Validate returns an error if no backend could run the call in a group of the given size. Errors
+// match ErrInvalid, or ErrOutOfRange for a count that is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
@@ -85,7 +83,7 @@ func validFactor(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
-// validateSplits checks the splits, and that Count is the count that the splits imply for rank.
+// validateSplits checks the splits and the Count that they imply for this rank.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
