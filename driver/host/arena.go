@@ -23,7 +23,7 @@ func (a *arena) Address() uintptr { return a.space.Address() }
 func (a *arena) Close() error { return a.device.abandoned.unmap(a.space.Close) }
 
 // Keep releases all addresses after the first bytes. With Config.Scatter it releases none, because
-// segments may be mapped anywhere in the range.
+// segments may be anywhere in the range.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -53,11 +53,11 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile creates the memory of a segment. It uses huge pages if the system has any left,
-// because touching a new segment of 64 MiB then causes 32 page faults instead of 16,384.
+// segmentFile creates a segment's memory, of huge pages if possible: touching 64 MiB then causes 32
+// page faults instead of 16,384.
 //
-// It rejects sizes above the machine's memory. Shared files are sparse, so the system would
-// otherwise accept any size and kill the process when memory runs out.
+// It rejects sizes above the machine's memory, because the system would accept them for a sparse
+// file and kill the process later.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes", total))
@@ -103,7 +103,7 @@ func (s *segment) export(key handoff.Key) {
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep makes the segment's file unavailable to peers and closes it. The memory stays mapped.
+// Keep withdraws the segment's file from peers and closes it. The memory stays mapped.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 // communicator moves data between the ranks of a group. It embeds shm.Group, whose steps
 // synchronize the ranks.
 //
-// Launch gives each collective a ticket, that is, a position in the group's order. Collectives run
-// one at a time in the order of their tickets, and only the collective whose turn it is may use the
-// steps, the mover, the split exchange and the normalizer.
+// Launch gives each collective a ticket, its position in the group's order. Collectives run one at
+// a time in this order. Only the collective whose turn it is may use the steps, the mover, the
+// split exchange and the normalizer.
 type communicator struct {
 	shm.Group
 
-	// Fields that every launch reads come first.
+	// Every launch reads the first fields.
 
 	check    atomic.Bool
 	turns    turns
@@ -50,6 +50,6 @@ func (c *communicator) setData() {
 	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
 }
 
-func (c *communicator) pipe(src, dst int) *pair {
-	return (*pair)(unsafe.Add(c.pipes, uintptr(src*c.Size()+dst)*unsafe.Sizeof(pair{})))
+func (c *communicator) pipe(src, dst int) *sharedPipe {
+	return (*sharedPipe)(unsafe.Add(c.pipes, uintptr(src*c.Size()+dst)*unsafe.Sizeof(sharedPipe{})))
 }

@@ -33,9 +33,9 @@ func (d *Device) Connect(
 	return c, nil
 }
 
-// Close leaves the group after the peers have received or stored all messages from this rank. If a
-// collective is blocked by earlier work of this rank that does not complete, Close returns a
-// timeout error, and the group's memory stays mapped until that work completes.
+// Close leaves the group after the peers have received or stored all messages from this rank. If
+// earlier work of this rank blocks a collective, Close returns a timeout error, and the group's
+// memory stays mapped until that work completes.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -50,8 +50,7 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Either error may have caused the other: a failed peer leaves unmatched messages behind,
-		// and a peer may have failed because this rank did not receive its message.
+		// Either error may have caused the other.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.cfg.Timeout.Get()
@@ -62,7 +61,7 @@ func (c *communicator) Close() error {
 	}
 	go func() {
 		c.turns.await(last + 1)
-		_ = c.release() // Close has already returned, so there is nowhere to report the error
+		_ = c.release() // Close has already returned
 	}()
 	return errors.Join(lost, unmatched, &driver.TimeoutError{
 		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
@@ -75,7 +74,7 @@ func (c *communicator) release() error {
 	return errors.Join(c.registry.unmapAll(), c.Release())
 }
 
-// PrepareSuspend returns ErrBusy if a message to or from this rank has not been received.
+// PrepareSuspend returns ErrBusy if a message has not been received.
 func (c *communicator) PrepareSuspend() error {
 	if err := c.BeginUse(); err != nil {
 		return err

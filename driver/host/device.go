@@ -17,10 +17,8 @@ import (
 // granularity is the size of a huge page and the unit of segment sizes.
 const granularity = sys.PageSize
 
-// Device provides the memory, streams and communicators of one rank.
-//
-// As in CUDA's global capture mode, no segment can be registered while any of the Device's streams
-// is being captured.
+// Device provides the memory, streams and communicators of one rank. As in CUDA's global capture
+// mode, no segment can be registered while any stream is being captured.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
@@ -72,7 +70,7 @@ func (d *Device) Info() driver.Info { return d.info }
 // Close releases all resources.
 func (d *Device) Close() error { return d.machine.Close() }
 
-// AdoptCommunicator returns ErrUnsupported: no other library has communicators over host memory.
+// AdoptCommunicator returns ErrUnsupported.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle, driver.ErrUnsupported)
 }

@@ -9,17 +9,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event holds the point that its last Record marked in a stream's work. A wait for the event refers
-// to the last Record before the wait was queued.
+// event holds the point that its last Record marked in a stream's work.
 type event struct {
 	mu     ranked.Mutex[eventMu]
 	latest *point // nil before the first Record; guarded by mu
 }
 
-// point marks a position in the work of a stream.
 type point struct {
 	reached chan struct{} // closed when the stream reaches the point
-	err     error         // the failure of the work before the point; set before reached is closed
+	err     error         // the failure of earlier work; set before reached is closed
 }
 
 func (p *point) isReached() bool {
@@ -43,8 +41,7 @@ func (e *event) Done() bool {
 	return p == nil || p.isReached()
 }
 
-// Synchronize waits until the last recorded point has been reached, and returns the failure of the
-// work before it.
+// Synchronize waits for the last recorded point, and returns the failure of the work before it.
 func (e *event) Synchronize(ctx context.Context) error {
 	p := e.last()
 	if p == nil {
@@ -101,12 +98,8 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// waitWork makes a stream wait for a point. The wait has no deadline, because it depends only on
-// this rank's own work.
 type waitWork struct {
-	point *point
-	// ignoreFailure prevents the waiting stream from failing if the work before the point has
-	// failed.
+	point         *point
 	ignoreFailure bool
 }
 
@@ -124,8 +117,7 @@ func (w *waitWork) skip(error) {}
 // fails too.
 func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
 
-// WaitOnly makes later work wait for the event, but ignores a failure of the work before the
-// event.
+// WaitOnly is like Wait, but ignores a failure of the work before the event.
 func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
 
 func (s *stream) await(e driver.Event, ignoreFailure bool) error {

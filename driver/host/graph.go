@@ -8,23 +8,21 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. Its collectives get their tickets, which determine their order, only
-// when the graph is launched, so that replayed and eager calls of a communicator run in launch
-// order.
+// graph holds recorded work. Its collectives get their positions in the group's order at each
+// launch, so that replayed and eager calls run in launch order.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
-	steps  []step // guarded by the stream's mu during the capture, and by mu afterwards
+	steps  []step // guarded by the stream's mu during the capture, by mu afterwards
 	closed bool   // guarded by mu
-	// latestCalls holds the position of each communicator's last recorded call; guarded like steps.
+	// latestCalls holds the position of each communicator's last call; guarded like steps.
 	latestCalls map[*communicator]driver.Recorded
 }
 
-// step queues one recorded piece of work on the stream on which the graph is launched.
+// step queues one recorded piece of work on a stream.
 type step func(on *stream) error
 
-// record records a call. For a collective, it also records the call's position in the capture,
-// which ranks compare when they replay the call. A Send or Recv needs no position, because the
-// sender and the receiver compare their calls with each other.
+// record records a call and, for a collective, its position in the capture, which ranks compare
+// when they replay the call.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
@@ -87,7 +85,7 @@ func (s *stream) Capturing() bool {
 
 // Launch queues the recorded work on a stream.
 func (g *graph) Launch(on driver.Stream) error {
-	s, err := own(on)
+	s, err := hostStream(on)
 	if err != nil {
 		return err
 	}
@@ -105,9 +103,9 @@ func (g *graph) Launch(on driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. If the group of a collective has
-// failed, the stream fails too. Even then, the remaining steps are queued, because the failed
-// stream does not run their work but marks their events with the error and makes their groups fail.
+// replayAll queues recorded steps and returns the first error. After an error, it still queues the
+// remaining steps, because the failed stream marks their events with the error and makes their
+// groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {

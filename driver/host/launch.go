@@ -7,9 +7,9 @@ import (
 	"symmem/driver"
 )
 
-// Offer offers the plain path and the window path for every call, but never the direct path.
+// Offer offers the plain path and the window path, but not the direct path.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, c: c, parts: 1, pair: call.Operation.PointToPoint()}
+	return &plan{Call: call, c: c, parts: 1, pointToPoint: call.Operation.PointToPoint()}
 }
 
 // Launch queues a prepared collective on a stream.
@@ -33,13 +33,12 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 	return refuse(c, st)
 }
 
-// List returns a plan that runs several plans with one ticket. In the first step, the ranks compare
-// the digest of the whole list.
+// List returns a plan that runs several plans with one ticket, its position in the group's order.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
 		member, ok := p.(*plan)
-		if !ok || member.c != c || member.pair || member.more != nil {
+		if !ok || member.c != c || member.pointToPoint || member.more != nil {
 			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
 		}
 		members[i] = member
@@ -49,9 +48,8 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// refuse returns the error of a launch after the communicator has failed. It also makes the
-// stream fail, because later work may use the result of the launch. If this rank has closed the
-// group, however, the launch is the caller's mistake, and the stream stays usable.
+// refuse returns the error of a launch after the communicator has failed. It also makes the stream
+// fail. If this rank has closed the group, however, the stream stays usable.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -64,13 +62,13 @@ type pendingCall struct {
 	plan    *plan
 	ticket  uint64
 	check   bool   // whether the group compared calls at the time of issue
-	posted  bool   // whether the first step was posted on the caller's thread
-	balance uint64 // this rank's message balance at the call, or 0 if balances are not compared
+	posted  bool   // whether the first step was posted
+	balance uint64 // this rank's message balance at the call, or 0 if not compared
 	begin   int64  // result of Meter.Begin if posted is set
 }
 
 // issue returns a collective's ticket, which determines when it may run, and other fields of its
-// pendingCall. It returns them separately to keep them in registers. The caller must hold c.Mu.
+// pendingCall, separately to keep them in registers. The caller must hold c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -90,8 +88,8 @@ func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
 }
 
 // attempt runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. In all other cases, attempt returns work for the caller to queue. It does not hold
-// c.Mu while it waits, because Close and Abort must be able to end the wait.
+// arrive soon. Otherwise, attempt returns work to queue. It does not hold c.Mu while it waits,
+// because Close and Abort must be able to end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -107,10 +105,10 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	c.Begin(check, balance)
 	c.begin(p)
 	if !c.ArriveBriefly(!p.yields) {
-		i := pendingCall{
+		pending := pendingCall{
 			plan: p, ticket: ticket, check: check, balance: balance, posted: true, begin: begin,
 		}
-		return &i, nil
+		return &pending, nil
 	}
 	c.mover.prefetchStage()
 	err := c.finish(p, ticket)
@@ -122,50 +120,47 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	return nil, err
 }
 
-// failWith makes the communicator fail with the error of a call, and returns its first fault, which
-// another call may have caused.
+// failWith makes the communicator fail and returns its first fault, which may differ from err.
 func (c *communicator) failWith(err error) error {
 	c.Fail(err)
 	return c.Cause()
 }
 
-func (i *pendingCall) run() error {
-	c := i.plan.c
-	if !c.turns.reached(i.ticket) {
-		c.turns.await(i.ticket)
+func (p *pendingCall) run() error {
+	c := p.plan.c
+	if !c.turns.reached(p.ticket) {
+		c.turns.await(p.ticket)
 	}
-	defer c.turns.pass(i.ticket)
-	return c.complete(i)
+	defer c.turns.pass(p.ticket)
+	return c.complete(p)
 }
 
-// skip makes the group fail, because the other ranks would otherwise use input that this rank has
-// never computed. It waits for the collective's turn, so that collectives with earlier tickets are
-// not affected.
-func (i *pendingCall) skip(cause error) {
-	c := i.plan.c
-	c.turns.await(i.ticket)
-	defer c.turns.pass(i.ticket)
+// skip makes the group fail, because this rank has not computed its input. It waits for the
+// collective's turn, so that earlier collectives are not affected.
+func (p *pendingCall) skip(cause error) {
+	c := p.plan.c
+	c.turns.await(p.ticket)
+	defer c.turns.pass(p.ticket)
 	c.Fail(&driver.PriorError{
-		InCall: c.CallName(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
+		InCall: c.CallName(p.plan.Operation, p.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
 }
 
-// complete runs a collective whose turn it is. It needs no lock, because no other collective is
-// running.
-func (c *communicator) complete(i *pendingCall) error {
+// complete runs a collective whose turn it is.
+func (c *communicator) complete(p *pendingCall) error {
 	if c.HasFailed() {
 		return c.Cause()
 	}
-	if !i.posted {
-		i.begin = i.plan.meter.Begin()
-		c.Begin(i.check, i.balance)
-		c.begin(i.plan)
+	if !p.posted {
+		p.begin = p.plan.meter.Begin()
+		c.Begin(p.check, p.balance)
+		c.begin(p.plan)
 	}
-	err := c.mover.arrive(&i.plan.Call, i.ticket)
+	err := c.mover.arrive(&p.plan.Call, p.ticket)
 	if err == nil {
-		err = c.finish(i.plan, i.ticket)
+		err = c.finish(p.plan, p.ticket)
 	}
-	i.plan.meter.End(i.begin)
+	p.plan.meter.End(p.begin)
 	if err != nil {
 		return c.failWith(err)
 	}
@@ -185,7 +180,7 @@ func (c *communicator) begin(call *plan) {
 }
 
 // finish completes a collective after the first lines of all ranks, which carry the digests, have
-// arrived. If the plan is a list, finish then runs the other calls of the list.
+// arrived. Then it runs the other calls of a list.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	err := c.finishOne(call, ticket)
 	for _, next := range call.more {
@@ -216,7 +211,6 @@ func (c *communicator) finishOne(call *plan, ticket uint64) error {
 	return err
 }
 
-// moveAll moves and reduces the data of a collective after the first step.
 func (c *communicator) moveAll(call *plan, ticket uint64) error {
 	if call.pairwise {
 		return c.split.finish(call, ticket)

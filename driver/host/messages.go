@@ -10,20 +10,19 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages transfers a communicator's messages and matches Sends with Recvs.
+// messages transfers a communicator's messages in frames and matches Sends with Recvs.
 //
 // Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver does
-// not read the frames of a Send, the sender copies the rest of the message to the sender's heap,
-// from which a goroutine of the group sends it. Therefore, no stream waits for a Recv that is
-// queued behind other work.
+// not read frames, the sender copies the rest of the message to its heap, and a goroutine sends it.
+// No stream waits for a Recv that is queued behind other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
-	closing atomic.Bool // whether the group is closing
+	closing atomic.Bool
 
 	matcher    message.Matcher[*receive] // guarded by Counts.Mu
-	unfinished map[*receive]struct{}     // Recvs that have not completed; guarded by Counts.Mu
+	unfinished map[*receive]struct{}     // guarded by Counts.Mu
 }
 
 func (m *messages) init(c *communicator, ranks int) {
@@ -50,18 +49,17 @@ func (p *plan) transfer() (transfer, error) {
 		return nil, c.Cause()
 	}
 	c.launched[p.Path]++
-	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
+	call := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
-		// The count is published before the next collective, so that a receiver that sees the
-		// collective knows how many messages preceded it.
-		box := c.pipe(c.cfg.Rank, p.Root)
-		spin.StoreRelease64(&box.posted, box.posted+1)
+		// A receiver that sees the next collective must also see this count.
+		shared := c.pipe(c.cfg.Rank, p.Root)
+		spin.StoreRelease64(&shared.posted, shared.posted+1)
 	}
 	c.Mu.Unlock()
 	if p.Operation == driver.Send {
-		return c.messages.newSend(l), nil
+		return c.messages.newSend(call), nil
 	}
-	return c.messages.newReceive(l), nil
+	return c.messages.newReceive(call), nil
 }
 
 // transfer is one end of a message.
@@ -72,22 +70,24 @@ type transfer interface {
 	tryNow() (done bool, err error)
 }
 
-func (m *messages) newSend(l messageCall) *send {
-	p := l.plan
-	l.c.Counts.Mu.Lock()
-	number := l.c.CountMessage(&p.Call, l.after, l.c.turns.completed.Load())
-	l.c.Counts.Mu.Unlock()
-	return &send{messageCall: l, out: &m.sendPipes[p.Root], number: number, data: pointer(p.Send)}
+func (m *messages) newSend(call messageCall) *send {
+	p := call.plan
+	call.c.Counts.Mu.Lock()
+	number := call.c.CountMessage(&p.Call, call.after, call.c.turns.completed.Load())
+	call.c.Counts.Mu.Unlock()
+	return &send{
+		messageCall: call, pipe: &m.sendPipes[p.Root], number: number, data: pointer(p.Send),
+	}
 }
 
-func (m *messages) newReceive(l messageCall) *receive {
-	p := l.plan
-	r := &receive{messageCall: l}
-	l.c.Counts.Mu.Lock()
-	l.c.CountMessage(&p.Call, l.after, l.c.turns.completed.Load())
+func (m *messages) newReceive(call messageCall) *receive {
+	p := call.plan
+	r := &receive{messageCall: call}
+	call.c.Counts.Mu.Lock()
+	call.c.CountMessage(&p.Call, call.after, call.c.turns.completed.Load())
 	m.unfinished[r] = struct{}{}
-	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
-	l.c.Counts.Mu.Unlock()
+	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&call.c.cfg, call.after)))
+	call.c.Counts.Mu.Unlock()
 	return r
 }
 
@@ -98,9 +98,9 @@ func assign(claims []message.Claim[*receive]) {
 	}
 }
 
-// errUnmatched returns an error if a message had no Recv, if a Recv had no message, or if a peer
-// left before it had read its messages. It is called after this rank has left the group, so peers
-// that send to this rank afterwards notice that it has left, and report those messages.
+// errUnmatched returns an error if a message has no Recv, a Recv has no message, or a peer left
+// before it had read its messages. This rank must have left the group, so that peers that send to
+// it afterwards notice that.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -125,9 +125,9 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.UnmatchedError(&c.cfg, unclaimed, awaited, unread)
 }
 
-// flush waits until all messages on the sender's heap have been sent. If a receiver reads nothing,
-// the goroutine that sends the messages gives up after one more timeout, or after two if it is
-// already waiting. If the group fails before the data has been delivered, flush returns the fault.
+// flush waits until all messages on the sender's heap have been sent. It gives up after at most two
+// timeouts if a receiver reads nothing. If the group fails in the meantime, flush returns the
+// fault.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false
@@ -147,32 +147,31 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip makes the group fail because earlier work on the stream has failed. Otherwise, the peer
-// would receive data that was never computed.
-func (l *messageCall) skip(cause error) {
-	if l.c.BeginUse() != nil {
+// skip makes the group fail, because the peer would otherwise receive data that was never computed.
+func (call *messageCall) skip(cause error) {
+	if call.c.BeginUse() != nil {
 		return
 	}
-	defer l.c.EndUse()
-	_ = l.c.Fail(&driver.PriorError{
-		InCall: l.doing(), Rank: l.c.cfg.Ranks[l.c.cfg.Rank], Cause: cause,
+	defer call.c.EndUse()
+	_ = call.c.Fail(&driver.PriorError{
+		InCall: call.doing(), Rank: call.c.cfg.Ranks[call.c.cfg.Rank], Cause: cause,
 	})
 }
 
-// failIfErr makes the group fail unless err is nil, and returns the group's fault.
-func (l *messageCall) failIfErr(err error) error {
+func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
 	}
-	return l.c.failWith(err)
+	return call.c.failWith(err)
 }
 
-func (l *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
+func (call *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
 	return shm.MessageWait{
-		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: sources, CallText: l.doing,
+		Operation: call.plan.Operation, Peer: call.plan.Root, Ready: ready, From: sources,
+		CallText: call.doing,
 	}
 }
 
-func (l *messageCall) doing() string {
-	return control.DescribeMessage(&l.c.cfg, &l.plan.Call, 0)
+func (call *messageCall) doing() string {
+	return control.DescribeMessage(&call.c.cfg, &call.plan.Call, 0)
 }

@@ -9,14 +9,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// Staged collectives work on any memory. In each step, every rank copies one chunk of its input to
-// its staging buffer for that step, posts the step, waits for the other ranks, and reads its share
-// from their buffers. Because each rank alternates between two buffers, one barrier per step is
-// enough. A rank posts a step by writing a cache line, called its line, which the peers read. If
-// the whole input fits into the line, the rank copies it there instead of to the staging buffer.
+// Staged collectives work on any memory. In each step, every rank copies a chunk of its input to a
+// staging buffer, posts the step, waits for the other ranks, and reads its share from their
+// buffers. Ranks alternate between two buffers, so one barrier per step is enough. A rank posts a
+// step by writing a cache line that peers read. An input that fits into this line is not staged.
 
-// mover moves and reduces the data of collectives. It needs no lock, because collectives run one at
-// a time.
+// mover moves and reduces the data of collectives, one collective at a time.
 type mover struct {
 	group *shm.Group
 	cfg   *driver.GroupConfig
@@ -43,9 +41,8 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.ownStage = m.stages[m.rank]
 }
 
-// stage returns a rank's staging buffer for a step. It computes the address instead of using a
-// struct field, because Go's nil check of the struct pointer would load a cache line that a peer
-// is about to write.
+// stage returns a rank's staging buffer for a step. It computes the address, because Go's nil check
+// of a struct pointer would load a cache line that a peer is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
@@ -68,7 +65,7 @@ func (m *mover) contribute(call *plan, first int64) {
 		return
 	}
 	send := pointer(call.Send)
-	if call.inLine {
+	if call.fitsLine {
 		m.group.Post(call.Digest, send, int(call.bytes))
 		return
 	}
@@ -103,7 +100,7 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 // staged returns the address of a rank's input for the current step.
 func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	switch {
-	case !call.inLine:
+	case !call.fitsLine:
 		return m.stage(rank, m.group.Step())
 	case rank == m.rank:
 		return pointer(call.Send)
@@ -112,10 +109,9 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// unpack copies the peers' payloads from their lines. Reductions read whole vectors, so without the
-// copies they would read past a line into the next one, which may be in another rank's cache. This
-// rank's line is not copied, because loading it would stall until this rank's last store has
-// reached the peers.
+// unpack copies the peers' payloads from their lines, because reductions read whole vectors and
+// would otherwise read past a line into another rank's line. This rank's line is skipped: loading
+// it would stall until its last store has reached the peers.
 func (m *mover) unpack() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -124,14 +120,14 @@ func (m *mover) unpack() {
 	}
 }
 
-// compute computes this rank's part of the result from all ranks' chunks. The chunks begin at
-// element first.
+// compute computes this rank's part of the result from all ranks' chunks, which begin at element
+// first.
 func (m *mover) compute(call *plan, first int64) {
-	// stride is the distance between the parts of a chunk, and count is this rank's share of a part.
+	// stride is the distance between the parts of a chunk.
 	stride, size := min(call.chunk, call.longest-first), call.size
 	count := min(stride, call.Count-first)
 	recv := unsafe.Add(pointer(call.Recv), first*size)
-	if call.inLine {
+	if call.fitsLine {
 		m.unpack()
 	}
 	switch call.Operation {
@@ -160,9 +156,9 @@ func (m *mover) compute(call *plan, first int64) {
 	}
 }
 
-// collectStaged copies a part of at most stride elements from every rank's staged chunk, where the
-// part begins offset bytes after the start of the chunk. The chunk begins at element first, and
-// recv is the address of that element in the first part of the receive buffer.
+// collectStaged copies up to stride elements, at the given offset in bytes, from every rank's
+// chunk. The chunks begin at element first, and recv is the address of that element in the first
+// part of the receive buffer.
 func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, stride int64) {
 	for r := range len(m.stages) {
 		partStart, count := call.recvPart(r)
@@ -184,10 +180,8 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 	m.reduce(call, len(m.stages), 1, count, 0)
 }
 
-// Collectives over windows access the peers' buffers directly, between two barriers. The first
-// barrier ensures that the inputs of all ranks are ready. After the second barrier, no rank
-// accesses another rank's memory.
-
+// move runs a collective over windows, segments that are mapped into all ranks. Ranks access the
+// peers' buffers directly, between one barrier before move and one after it.
 func (m *mover) move(call *plan) {
 	size := call.size
 	switch call.Operation {
@@ -225,7 +219,7 @@ func (m *mover) move(call *plan) {
 }
 
 // gatheredAt returns the offset of rank r's part of an AllGather relative to this rank's send
-// buffer. In an in-place call, each part is already at its final position in the receive buffer.
+// buffer. In an in-place call, each part is already in the receive buffer.
 func (m *mover) gatheredAt(call *plan, r int) int64 {
 	part := call.Count * call.size
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
@@ -242,9 +236,8 @@ func (m *mover) pull(call *plan, r int, srcOffset, dstOffset, bytes, total int64
 	}
 }
 
-// reduceSlice reduces this rank's slice of the buffers in all windows, and stores the result in the
-// receive buffers of all ranks or, if receivers is 1, only in that of the root. The call may be in
-// place, because no other rank accesses this slice.
+// reduceSlice reduces this rank's slice of all buffers, and stores the result on all ranks or, if
+// receivers is 1, on the root. The call may be in place, because no other rank accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
 	first, count := m.slice(call)
 	if count == 0 {
@@ -264,7 +257,7 @@ func (m *mover) reduceSlice(call *plan, receivers int) {
 	m.reduce(call, len(m.stages), receivers, count, call.Count*call.size)
 }
 
-// reduceAll reduces the whole buffers in all windows and stores the result only on this rank.
+// reduceAll reduces the whole buffers and stores the result only on this rank.
 func (m *mover) reduceAll(call *plan) {
 	for r := range len(m.stages) {
 		m.sources[r] = call.send.addressOn(r, call.Send)
@@ -273,8 +266,7 @@ func (m *mover) reduceAll(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
 
-// Slices are multiples of sliceBytes, two cache lines, so that two ranks never write to the same
-// line.
+// Slices are multiples of two cache lines, so that two ranks never write to the same line.
 const sliceBytes = 128
 
 func (m *mover) slice(call *plan) (first, count int64) {
@@ -287,7 +279,6 @@ func (m *mover) slice(call *plan) (first, count int64) {
 	return first, min(perRank, call.Count-first)
 }
 
-// reducePart reduces this rank's part of the send buffers of all ranks.
 func (m *mover) reducePart(call *plan) {
 	part := call.Count * call.size
 	send := call.send
@@ -298,8 +289,7 @@ func (m *mover) reducePart(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
 }
 
-// prefetchStage prefetches the first line of the staging buffer for the next step, in parallel
-// with other work. Peers that have posted the current step no longer read this buffer.
+// prefetchStage prefetches the staging buffer for the next step, which no peer still reads.
 func (m *mover) prefetchStage() {
 	spin.PrefetchWrite(unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes))
 }
@@ -312,8 +302,7 @@ func (m *mover) arrive(call *driver.Call, ticket uint64) error {
 	return m.group.ArriveSlowly(call, ticket)
 }
 
-// reduce reduces the first sources entries of m.sources and stores the result in the first
-// destinations entries of m.destinations.
+// reduce reduces the first entries of m.sources into the first entries of m.destinations.
 func (m *mover) reduce(call *plan, sources, destinations int, count, total int64) {
 	dsts, srcs := m.destinations[:destinations], m.sources[:sources]
 	hint := reduce.Hint{Stream: total >= streamBytes}
@@ -331,7 +320,6 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 	}
 }
 
-// reduceTree reduces in tree order. For integers, the order does not affect the result.
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,

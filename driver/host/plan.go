@@ -12,32 +12,30 @@ import (
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the windows of the buffers on the window path.
+	// send and recv are set on the window path.
 	send, recv *window
 	// size is the size of an element in bytes, parts is the number of parts that this rank
-	// contributes, and bytes is the total size of these parts.
+	// contributes, and bytes is their total size.
 	size, parts, bytes int64
-	// longest is the number of elements in the longest part. chunk is the number of elements of
+	// longest is the number of elements in the longest part, and chunk the number of elements of
 	// each part that are staged in one step.
 	longest, chunk int64
-	// inLine is set if the whole input fits into the cache line that each rank posts in every step.
+	// fitsLine is set if the input fits into the cache line that each rank posts in every step.
 	// pairwise is set if each pair of ranks may exchange parts of a different size.
-	inLine, pairwise bool
+	fitsLine, pairwise bool
 	// windowed is set if the call accesses peers' windows instead of staging buffers.
 	windowed bool
-	// oneShot is set if every rank reduces the whole buffer of an all-reduce.
+	// oneShot is set if every rank reduces the whole buffer.
 	oneShot bool
-	// yields is set if the first barrier yields the processor immediately instead of polling.
+	// yields is set if the first barrier yields the processor instead of polling.
 	yields bool
-	// more holds the other calls of a list, which run after this one with the same ticket.
-	more []*plan
-	// pair is set if the call is a Send or Recv.
-	pair bool
-	// meter times the runs of the call.
-	meter driver.Meter
+	// more holds the other calls of a list.
+	more         []*plan
+	pointToPoint bool
+	meter        driver.Meter
 }
 
-// SetMeter makes the communicator report runs of the call to m. It does not time messages.
+// SetMeter makes the communicator report runs of the call, except messages, to m.
 func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
@@ -68,17 +66,16 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 	p.chunk = max(1, stageBytes/(p.parts*p.size))
-	p.yields = p.bytes > p.c.tuning.polled
-	if path == driver.PathWindow && p.bytes > p.c.tuning.eager && !p.overwrites() {
+	p.yields = p.bytes > p.c.tuning.maxPolled
+	if path == driver.PathWindow && p.bytes > p.c.tuning.maxEager && !p.overwrites() {
 		p.windowed = true
 		sums := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-		p.oneShot = sums && p.bytes <= p.c.tuning.oneShot && p.Send != p.Recv
+		p.oneShot = sums && p.bytes <= p.c.tuning.maxOneShot && p.Send != p.Recv
 	}
 	return p, nil
 }
 
-// setParts sets the sizes that depend only on the call. They are the same on all ranks, except
-// in an AllToAllV.
+// setParts sets the sizes, which are the same on all ranks except in an AllToAllV.
 func (p *plan) setParts() {
 	p.size, p.longest = int64(p.DataType.Size()), p.Count
 	uneven := p.Operation.Uneven()
@@ -91,7 +88,7 @@ func (p *plan) setParts() {
 	case driver.NoPart, driver.OnePart:
 	}
 	p.bytes = p.parts * p.longest * p.size
-	p.inLine = p.bytes <= spin.LinePayload && !uneven
+	p.fitsLine = p.bytes <= spin.LinePayload && !uneven
 	p.pairwise = p.Operation == driver.AllToAllV
 }
 
@@ -110,8 +107,7 @@ func (p *plan) sendPart(part int64) (offset, count int64) {
 	return part * p.Count, p.Count
 }
 
-// recvPart returns the offset and count, in elements, of the part that this rank receives from
-// the given rank.
+// recvPart returns the offset and count, in elements, of the part from the given rank.
 func (p *plan) recvPart(rank int) (offset, count int64) {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvOffsets[rank], p.Splits.RecvCounts[rank]
@@ -119,24 +115,23 @@ func (p *plan) recvPart(rank int) (offset, count int64) {
 	return int64(rank) * p.Count, p.Count
 }
 
-// overwrites reports whether a rank would overwrite data in its window that peers are still
-// reading.
+// overwrites reports whether a rank would overwrite data that peers are still reading.
 func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
 func (p *plan) findWindows() error {
 	var err error
-	if p.send, err = p.own(p.SendWindow); err != nil {
+	if p.send, err = p.hostWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
-	if p.recv, err = p.own(p.RecvWindow); err != nil {
+	if p.recv, err = p.hostWindow(p.RecvWindow); err != nil {
 		return fmt.Errorf("receive buffer: %w", err)
 	}
 	return nil
 }
 
-func (p *plan) own(w driver.Window) (*window, error) {
+func (p *plan) hostWindow(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.c.registry {
 		return nil, fmt.Errorf("not in a window of group %s: %w", p.c.cfg.Name(),
@@ -148,11 +143,11 @@ func (p *plan) own(w driver.Window) (*window, error) {
 // resolveSplits finds the window, if any, through which other ranks read the send buffer.
 func (p *plan) resolveSplits() error {
 	p.bytes, _ = p.Spans(p.c.Size(), p.c.cfg.Rank)
-	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {
+	if p.SendWindow == nil || p.bytes <= p.c.tuning.maxEager || p.Send == p.Recv {
 		return nil
 	}
 	var err error
-	if p.send, err = p.own(p.SendWindow); err != nil {
+	if p.send, err = p.hostWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
 	return nil

@@ -15,17 +15,17 @@ import (
 	"symmem/internal/spin"
 )
 
-// recvPipe reads the pipe from a peer. A goroutine that waits for a message reads all frames
-// that have arrived, including those of messages that other goroutines are waiting for.
+// recvPipe reads the pipe from a peer, a ring of frames in shared memory. A goroutine that waits
+// for a message reads all frames that have arrived, even those of other messages.
 type recvPipe struct {
 	c      *communicator
-	source int // group rank of the peer
+	source int // group rank
 
-	frame atomic.Uint64 // number of the last frame read
+	lastFrame atomic.Uint64 // number of the last frame that was read
 
 	mu       ranked.Mutex[recvPipeMu]
-	incoming map[messageKey]*inbound // messages that have begun or are awaited; guarded by mu
-	begun    uint64                  // how many messages have begun to arrive; guarded by mu
+	incoming map[messageKey]*inbound // incomplete messages; guarded by mu
+	begun    uint64                  // how many messages have begun; guarded by mu
 }
 
 type messageKey struct {
@@ -44,17 +44,16 @@ type inbound struct {
 
 type receive struct {
 	messageCall
-	claimed atomic.Bool // whether a message has been assigned, so that source and number are set
+	claimed atomic.Bool // whether source and number are set
 	source  int
 	number  uint64
 	// attached is set if frames are copied directly to the Recv's buffer. Only the thread that runs
-	// the Recv uses this field.
+	// the Recv uses it.
 	attached bool
 	complete atomic.Bool // whether the whole message has been received or err is set
 	err      error
 }
 
-// tryNow receives the frames that have arrived.
 func (r *receive) tryNow() (done bool, err error) {
 	if err := r.c.BeginUse(); err != nil {
 		return false, err
@@ -70,9 +69,9 @@ func (r *receive) tryNow() (done bool, err error) {
 		if !r.claimed.Load() {
 			break
 		}
-		in := &r.c.messages.recvPipes[r.source]
-		next := in.frame.Load() + 1
-		if !r.c.PollBriefly(&in.frameAt(next).posted, next) {
+		pipe := &r.c.messages.recvPipes[r.source]
+		next := pipe.lastFrame.Load() + 1
+		if !r.c.PollSoon(&pipe.frameAt(next).posted, next) {
 			break
 		}
 	}
@@ -137,25 +136,24 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message and copies the data that has
-// already arrived into it.
+// attach makes the Recv's buffer the destination of the message.
 func (r *receive) attach() {
-	in := &r.c.messages.recvPipes[r.source]
-	in.mu.Lock()
-	defer in.mu.Unlock()
+	pipe := &r.c.messages.recvPipes[r.source]
+	pipe.mu.Lock()
+	defer pipe.mu.Unlock()
 	r.attached = true
 	key := messageKey{r.plan.Tag, r.number}
-	p := in.findIncoming(key)
-	p.receiver = r
-	if !p.begun {
+	msg := pipe.findIncoming(key)
+	msg.receiver = r
+	if !msg.begun {
 		return
 	}
-	if r.fits(p) {
-		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(p.heap)), len(p.heap),
+	if r.fits(msg) {
+		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(msg.heap)), len(msg.heap),
 			reduce.Hint{})
 	}
-	p.heap = nil
-	in.finish(key, p)
+	msg.heap = nil
+	pipe.finish(key, msg)
 }
 
 // detach prevents other goroutines from writing to the Recv's buffer.
@@ -163,17 +161,16 @@ func (r *receive) detach() {
 	if !r.attached {
 		return
 	}
-	in := &r.c.messages.recvPipes[r.source]
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	delete(in.incoming, messageKey{r.plan.Tag, r.number})
+	pipe := &r.c.messages.recvPipes[r.source]
+	pipe.mu.Lock()
+	defer pipe.mu.Unlock()
+	delete(pipe.incoming, messageKey{r.plan.Tag, r.number})
 }
 
-// fits reports whether the Recv matches a message that has begun to arrive. If it does not
-// match, fits sets r.err.
-func (r *receive) fits(p *inbound) bool {
-	h := &p.header
-	sent := control.MessageEnd{
+// fits reports whether the Recv matches a message, and otherwise sets r.err.
+func (r *receive) fits(msg *inbound) bool {
+	h := &msg.header
+	sent := control.End{
 		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
 	}
 	received := control.MessageEnd{
@@ -183,14 +180,13 @@ func (r *receive) fits(p *inbound) bool {
 	return r.err == nil
 }
 
-// nextFrame describes the wait for the next frame. A Recv with AnySource does not wait for ranks
-// that have left the group.
+// nextFrame describes the wait for the next frame.
 func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
 	if r.claimed.Load() {
-		in := &c.messages.recvPipes[r.source]
-		w = r.messageWait(func() bool { return r.complete.Load() || in.arrived() }, r.source)
+		pipe := &c.messages.recvPipes[r.source]
+		w = r.messageWait(func() bool { return r.complete.Load() || pipe.arrived() }, r.source)
 	} else {
 		w = r.anyFrame()
 	}
@@ -198,7 +194,7 @@ func (r *receive) nextFrame() shm.MessageWait {
 	return w
 }
 
-// anyFrame describes the wait of a Recv that has no matching message yet.
+// anyFrame describes the wait of a Recv without a matching message, for ranks that have not left.
 func (r *receive) anyFrame() shm.MessageWait {
 	c := r.c
 	present := c.OthersPresent()
@@ -219,43 +215,41 @@ func (r *receive) anyFrame() shm.MessageWait {
 	}, sources...)
 }
 
-func (in *recvPipe) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
+func (pipe *recvPipe) shared() *sharedPipe { return pipe.c.pipe(pipe.source, pipe.c.cfg.Rank) }
 
-func (in *recvPipe) frameAt(n uint64) *frame { return &in.box().frames[n%pairFrames] }
+func (pipe *recvPipe) frameAt(n uint64) *frame { return &pipe.shared().frames[n%pipeFrames] }
 
-func (in *recvPipe) arrived() bool {
-	if in.source == in.c.cfg.Rank {
+func (pipe *recvPipe) arrived() bool {
+	if pipe.source == pipe.c.cfg.Rank {
 		return false
 	}
-	next := in.frame.Load() + 1
-	return spin.LoadAcquire64(&in.frameAt(next).posted) == next
+	next := pipe.lastFrame.Load() + 1
+	return spin.LoadAcquire64(&pipe.frameAt(next).posted) == next
 }
 
-// drain reads the frames that have arrived. If wanted is set, drain stops when that Recv is
-// complete.
-func (in *recvPipe) drain(wanted *receive) error {
-	if !in.arrived() {
+// drain reads the frames that have arrived, or only those until wanted, if set, is complete.
+func (pipe *recvPipe) drain(wanted *receive) error {
+	if !pipe.arrived() {
 		return nil
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	box := in.box()
-	for in.arrived() && (wanted == nil || !wanted.complete.Load()) {
-		next := in.frame.Load() + 1
-		if err := in.readFrame(&box.frames[next%pairFrames]); err != nil {
+	pipe.mu.Lock()
+	defer pipe.mu.Unlock()
+	shared := pipe.shared()
+	for pipe.arrived() && (wanted == nil || !wanted.complete.Load()) {
+		next := pipe.lastFrame.Load() + 1
+		if err := pipe.readFrame(&shared.frames[next%pipeFrames]); err != nil {
 			return err
 		}
-		in.frame.Store(next)
-		spin.StoreRelease64(&box.read, next)
-		in.c.Wake(in.source)
+		pipe.lastFrame.Store(next)
+		spin.StoreRelease64(&shared.read, next)
+		pipe.c.Wake(pipe.source)
 	}
 	return nil
 }
 
-// readFrame copies the data of one frame to the buffer of its Recv or to the heap. It reads each
-// word of the header only once and checks it before use, because the peer might change it. The
-// caller must hold in.mu.
-func (in *recvPipe) readFrame(f *frame) error {
+// readFrame copies one frame's data to the buffer of its Recv or to the heap. It reads each word of
+// the header only once, because the peer might change it. The caller must hold pipe.mu.
+func (pipe *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
 		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
@@ -263,45 +257,44 @@ func (in *recvPipe) readFrame(f *frame) error {
 		dataType: spin.LoadAcquire64(&f.header.dataType),
 	}
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
-		return in.errInvalidFrame(&h)
+		return pipe.errInvalidFrame(&h)
 	}
 	key := messageKey{int(h.tag), h.number}
-	p := in.findIncoming(key)
-	if h.offset != uint64(p.received) ||
-		p.begun && (h.total != p.header.total || h.offset == h.total) {
-		return in.errInvalidFrame(&h)
+	msg := pipe.findIncoming(key)
+	if h.offset != uint64(msg.received) ||
+		msg.begun && (h.total != msg.header.total || h.offset == h.total) {
+		return pipe.errInvalidFrame(&h)
 	}
-	if !p.begun {
-		p.begun, p.header = true, h
-		in.begun++
-		in.matchArrival(key, p)
+	if !msg.begun {
+		msg.begun, msg.header = true, h
+		pipe.begun++
+		pipe.matchArrival(key, msg)
 	}
-	bytes := min(int64(h.total)-p.received, frameBytes)
+	bytes := min(int64(h.total)-msg.received, frameBytes)
 	data := unsafe.Pointer(&f.data)
 	switch {
-	case p.receiver == nil:
-		p.heap = append(p.heap, unsafe.Slice((*byte)(data), bytes)...)
-	case p.receiver.err == nil:
-		dst := unsafe.Add(pointer(p.receiver.plan.Recv), p.received)
+	case msg.receiver == nil:
+		msg.heap = append(msg.heap, unsafe.Slice((*byte)(data), bytes)...)
+	case msg.receiver.err == nil:
+		dst := unsafe.Add(pointer(msg.receiver.plan.Recv), msg.received)
 		reduce.Copy(dst, data, int(bytes), reduce.Hint{})
 	}
-	p.received += bytes
-	in.finish(key, p)
+	msg.received += bytes
+	pipe.finish(key, msg)
 	return nil
 }
 
-// matchArrival compares a message that has begun to arrive with its Recv. If there is no Recv
-// yet, it adds the message to the matcher.
-func (in *recvPipe) matchArrival(key messageKey, p *inbound) {
-	if p.receiver != nil {
-		p.receiver.fits(p)
+// matchArrival compares a message with its Recv, or adds it to the matcher if there is none.
+func (pipe *recvPipe) matchArrival(key messageKey, msg *inbound) {
+	if msg.receiver != nil {
+		msg.receiver.fits(msg)
 		return
 	}
-	c := in.c
+	c := pipe.c
 	c.Counts.Mu.Lock()
 	claims := c.messages.matcher.Arrive(message.Arrival{
-		Source: in.source, Tag: key.tag, Number: key.number,
-		Segment: control.MessageSegment(&c.cfg, p.header.after),
+		Source: pipe.source, Tag: key.tag, Number: key.number,
+		Segment: control.MessageSegment(&c.cfg, msg.header.after),
 	})
 	assign(claims)
 	c.Counts.Mu.Unlock()
@@ -310,41 +303,40 @@ func (in *recvPipe) matchArrival(key messageKey, p *inbound) {
 	}
 }
 
-func (in *recvPipe) findIncoming(key messageKey) *inbound {
-	p := in.incoming[key]
-	if p == nil {
-		if in.incoming == nil {
-			in.incoming = map[messageKey]*inbound{}
+func (pipe *recvPipe) findIncoming(key messageKey) *inbound {
+	msg := pipe.incoming[key]
+	if msg == nil {
+		if pipe.incoming == nil {
+			pipe.incoming = map[messageKey]*inbound{}
 		}
-		p = &inbound{}
-		in.incoming[key] = p
+		msg = &inbound{}
+		pipe.incoming[key] = msg
 	}
-	return p
+	return msg
 }
 
-// finish completes the Recv of a message if the whole message has arrived or if it does not
-// match the Recv. The caller must hold in.mu.
-func (in *recvPipe) finish(key messageKey, p *inbound) {
-	r := p.receiver
-	if r == nil || r.err == nil && p.received < int64(p.header.total) {
+// finish completes the Recv of a message that has arrived or does not match. The caller must hold
+// pipe.mu.
+func (pipe *recvPipe) finish(key messageKey, msg *inbound) {
+	r := msg.receiver
+	if r == nil || r.err == nil && msg.received < int64(msg.header.total) {
 		return
 	}
-	if p.received == int64(p.header.total) {
-		delete(in.incoming, key)
+	if msg.received == int64(msg.header.total) {
+		delete(pipe.incoming, key)
 	}
 	r.complete.Store(true)
 	r.c.Wake(r.c.cfg.Rank)
 }
 
-func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
+func (pipe *recvPipe) errInvalidFrame(h *frameHeader) error {
 	return fmt.Errorf("rank %d of the world sent an invalid frame in group %s: offset %d in message "+
-		"%d with tag %d and %d bytes", in.c.cfg.Ranks[in.source], in.c.cfg.Name(), h.offset, h.number,
+		"%d with tag %d and %d bytes", pipe.c.cfg.Ranks[pipe.source], pipe.c.cfg.Name(), h.offset, h.number,
 		h.tag, h.total)
 }
 
-// cannotArrive returns an error if the group is strict and no rank can send the Recv's message any
-// more. Without this check, the Recv would prevent this rank from reaching the collective that
-// compares the message counts of all ranks.
+// cannotArrive returns an error if the group is strict and no rank can send the message any more.
+// Otherwise, the Recv would keep this rank from the collective that compares message counts.
 func (r *receive) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
@@ -360,25 +352,24 @@ func (r *receive) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether a message from the source may still match the Recv. This is possible if
-// the source has not yet called the collective that follows the Recv, or if the first frame of a
-// message that it sent before that collective has not arrived. The source publishes its count of
-// messages before it calls the collective, so mayArrive must read the ticket before the count.
+// mayArrive reports whether the source may still send the message, or has sent it before its next
+// collective. The source publishes its count of messages before it calls the collective, so
+// mayArrive must read the ticket before the count.
 func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {
 		return true
 	}
-	in, box := &c.messages.recvPipes[source], c.pipe(source, c.cfg.Rank)
-	sent := spin.LoadAcquire64(&box.posted)
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.begun != sent || r.complete.Load() {
+	pipe, shared := &c.messages.recvPipes[source], c.pipe(source, c.cfg.Rank)
+	sent := spin.LoadAcquire64(&shared.posted)
+	pipe.mu.Lock()
+	defer pipe.mu.Unlock()
+	if pipe.begun != sent || r.complete.Load() {
 		return true
 	}
 	if !r.claimed.Load() {
 		return false
 	}
-	p := in.incoming[messageKey{r.plan.Tag, r.number}]
-	return r.source != source || p != nil && p.begun
+	msg := pipe.incoming[messageKey{r.plan.Tag, r.number}]
+	return r.source != source || msg != nil && msg.begun
 }

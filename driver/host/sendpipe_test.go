@@ -43,8 +43,8 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	<-idle
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.bytes != 0 || o.backlog != nil {
-		t.Errorf("the sender stores %d bytes in %d messages, want none", o.bytes, len(o.backlog))
+	if o.backlogBytes != 0 || o.backlog != nil {
+		t.Errorf("the sender stores %d bytes in %d messages, want none", o.backlogBytes, len(o.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("the receiver stores %d messages, want none", n)
@@ -118,7 +118,7 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 		{1, 800 * ms, 1 << 50, time.Minute, 1500 * ms},
 		{1, 800 * ms, 1 << 50, 160 * time.Millisecond, 510 * ms},
 	} {
-		o.bytes = c.backlog
+		o.backlogBytes = c.backlog
 		if got := o.waitEnd(c.read, c.now, c.timeout); got != c.want {
 			t.Errorf("waitEnd(%d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read, c.now,
 				c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
@@ -133,7 +133,7 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	o := &d.groups[0].(*communicator).messages.sendPipes[1]
-	o.bytes = 1 << 50
+	o.backlogBytes = 1 << 50
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
 	for _, err := range d.both(func(rank int) error {
 		if rank == 0 {

@@ -13,32 +13,30 @@ import (
 
 // stream runs work in order.
 //
-// A stream is idle (nothing queued, no worker) or busy (a worker goroutine runs the queue until it
-// is empty). To avoid a goroutine switch for small messages, an idle stream runs work on the
-// caller's thread, unless the work would have to wait longer for peers. An idle or busy stream can
-// also be capturing: it then records new work while the queued work continues.
+// A stream is idle, or busy while a worker goroutine runs its queue. To avoid a goroutine switch,
+// an idle stream runs work on the caller's thread unless the work has to wait longer for peers. A
+// capturing stream records new work while queued work continues.
 //
 // A busy stream without a worker is deferred: the goroutine that queued the work is about to call
 // Synchronize, which will run it.
 //
-// In each of these states, the stream may have failed: the first work that fails sets err, and the
-// stream skips all later work until Synchronize clears err.
+// The first work that fails sets err. The stream then skips all work until Synchronize clears err.
 type stream struct {
 	device *Device
 
 	mu       ranked.Spin[streamMu]
 	queue    []work      // guarded by mu
 	busy     *busyPeriod // nil while idle; guarded by mu
-	deferred bool        // whether Synchronize will run the queue; guarded by mu
-	err      error       // first error, until Synchronize returns it; guarded by mu
+	deferred bool        // guarded by mu
+	err      error       // guarded by mu
 	reported bool        // whether a call has already returned err; guarded by mu
 	capture  *graph      // guarded by mu
 	closed   bool        // guarded by mu
 }
 
 type busyPeriod struct {
-	over chan struct{} // closed when the stream becomes idle
-	err  error         // the stream's error at that time; set before over is closed
+	ended chan struct{} // closed when the stream becomes idle
+	err   error         // the stream's error; set before ended is closed
 }
 
 // IsCapturing reports whether the stream is being captured.
@@ -47,8 +45,8 @@ func (s *stream) IsCapturing() (bool, error) { return s.Capturing(), nil }
 // Drop closes the stream. A host stream has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit queues work, or records it during a capture. If the stream is idle and quick reports that
-// the work need not wait, submit runs the work directly.
+// submit queues or records work. An idle stream runs the work directly if quick reports that the
+// work need not wait.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,15 +87,14 @@ func (s *stream) enqueue(w work, inline bool) {
 	if s.busy != nil {
 		return
 	}
-	s.busy = &busyPeriod{over: make(chan struct{})}
+	s.busy = &busyPeriod{ended: make(chan struct{})}
 	if s.deferred = inline; !inline {
 		go s.drain()
 	}
 }
 
-// runDeferred runs the first work of a deferred stream on the caller's goroutine, and starts a
-// worker for any work that was queued in the meantime. The caller must hold s.mu, which runDeferred
-// releases during the work.
+// runDeferred runs the first work of a deferred stream, and starts a worker for any other work. The
+// caller must hold s.mu, which runDeferred releases during the work.
 func (s *stream) runDeferred() {
 	s.deferred = false
 	s.runFirst()
@@ -114,9 +111,8 @@ func (s *stream) drain() {
 	}
 }
 
-// runFirst removes the first work from the queue and runs it, or skips it if the stream has failed.
-// If the queue is then empty, it makes the stream idle. The caller must hold s.mu, which runFirst
-// releases during the work.
+// runFirst runs the first work, or skips it if the stream has failed. The caller must hold s.mu,
+// which runFirst releases during the work.
 func (s *stream) runFirst() {
 	w := s.queue[0]
 	s.queue[0] = nil
@@ -137,20 +133,19 @@ func (s *stream) runFirst() {
 	if len(s.queue) == 0 {
 		s.queue = nil
 		s.busy.err = s.err
-		close(s.busy.over)
+		close(s.busy.ended)
 		s.busy = nil
 	}
 }
 
-// launch runs or queues a collective. It is the hot path: if the stream and the communicator are
-// idle, it only acquires two uncontended locks. inline is set if the caller is about to call
-// Synchronize.
+// launch runs or queues a collective. In the usual case, on an idle stream, it only acquires two
+// uncontended locks. inline is set if the caller is about to call Synchronize.
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
 	if s.busy != nil && s.capture == nil {
 		s.awaitIdleBriefly()
 	}
-	if s.busy != nil || s.capture != nil || s.closed || s.err != nil || p.pair {
+	if s.busy != nil || s.capture != nil || s.closed || s.err != nil || p.pointToPoint {
 		s.mu.Unlock()
 		return s.launchLater(p, inline)
 	}
@@ -165,15 +160,13 @@ func (s *stream) launch(p *plan, inline bool) error {
 	return err
 }
 
-// launchWait limits how long a launch waits for a busy stream before the collective is queued.
 const launchWait = time.Millisecond
 
-// awaitIdleBriefly waits a short time for the worker to finish. Callers can launch work faster than
-// a worker completes it, so without the wait, a stream that has fallen behind once would keep its
-// worker, and its queue would keep growing. The caller must hold s.mu, which is released during the
-// wait.
+// awaitIdleBriefly waits up to launchWait for the worker. Callers can launch work faster than a
+// worker completes it, so without the wait the queue would keep growing. The caller must hold s.mu,
+// which is released during the wait.
 func (s *stream) awaitIdleBriefly() {
-	idle := s.busy.over
+	idle := s.busy.ended
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	timer := time.NewTimer(launchWait)
@@ -205,7 +198,7 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	return nil
 }
 
-// message transfers as much of a Send or Recv as possible without waiting, and queues the rest. The
+// message transfers as much as possible of a message without waiting, and queues the rest. The
 // caller must hold s.mu.
 func (s *stream) message(p *plan, inline bool) error {
 	t, err := p.transfer()
@@ -222,9 +215,8 @@ func (s *stream) message(p *plan, inline bool) error {
 	return nil
 }
 
-// refuse makes the stream fail with a group's fault and returns the fault. If this rank has
-// closed the group, however, the call is the caller's mistake, and the stream stays usable. The
-// caller must hold s.mu.
+// refuse makes the stream fail with a group's fault. If this rank has closed the group, however,
+// the call is the caller's mistake, and the stream stays usable. The caller must hold s.mu.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
@@ -232,16 +224,15 @@ func (s *stream) refuse(err error) error {
 	return err
 }
 
-// Fail makes the stream fail once the work queued so far is done.
+// Fail makes the stream fail once the queued work is done.
 func (s *stream) Fail(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail(cause)
 }
 
-// fail makes the stream fail once the work queued so far is done. During a capture, it instead
-// records the failure, so that each launch of the graph makes the launching stream fail. The
-// caller must hold s.mu.
+// fail makes the stream fail once the queued work is done. During a capture, it records the failure
+// instead. The caller must hold s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
@@ -258,7 +249,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	// The pointers keep Go memory reachable for the queued work.
+	// Pointers keep Go memory reachable.
 	dstMemory, srcMemory := pointer(dst), pointer(src)
 	return s.submit(memoryWork(func() {
 		reduce.Copy(dstMemory, srcMemory, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
@@ -270,7 +261,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	memory := pointer(dst) // keeps Go memory reachable, as in Copy
+	memory := pointer(dst) // keeps Go memory reachable
 	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), always)
 }
 
@@ -286,9 +277,8 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish waits until the stream is idle, and returns and clears its error. reported is true if an
-// earlier call has already returned the error. Concurrent callers all get the error, because they
-// wait for the same work. A closed stream keeps its error.
+// finish waits until the stream is idle, and returns and clears its error. reported is set if an
+// earlier call has returned the error. Concurrent callers all get the error.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,7 +291,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 		busy := s.busy
 		s.mu.Unlock()
 		select {
-		case <-busy.over:
+		case <-busy.ended:
 			s.mu.Lock()
 			if seen == nil {
 				seen = busy.err
@@ -322,9 +312,9 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	return reported, err
 }
 
-// Close waits for the work and returns its first error, unless an earlier call has returned that
-// error. After twice the longest timeout of the device and its groups, Close abandons the work,
-// because a function passed to Host may never return. The device's memory then stays mapped.
+// Close waits for the work and returns its first error, unless an earlier call has returned it.
+// After twice the longest timeout of the device and its groups, Close abandons the work, and the
+// device's memory then stays mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -347,7 +337,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-func own(s driver.Stream) (*stream, error) {
+func hostStream(s driver.Stream) (*stream, error) {
 	if h, ok := s.(*stream); ok && h != nil {
 		return h, nil
 	}

@@ -115,7 +115,7 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
 		}
 		select {
-		case <-busy.over:
+		case <-busy.ended:
 		case <-time.After(processTimeout):
 			return errors.New("the work did not run during the capture")
 		}

@@ -16,8 +16,7 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if abandoned work is running. If save is set, PrepareSuspend
-// copies the contents, which takes as much memory as the segment itself.
+// PrepareSuspend returns ErrBusy if abandoned work is running.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,8 +33,7 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the pages of the file and prevents access to the mapping. Peers may keep their
-// mappings of the file, which then hold no pages.
+// Suspend frees the pages of the file, also for peers that map it, and prevents access.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +68,7 @@ func (s *segment) Resume() error {
 	return nil
 }
 
-// checkMapped returns an error unless the segment is mapped and its file is open. The caller must
-// hold s.mu.
+// checkMapped requires that the caller holds s.mu.
 func (s *segment) checkMapped() error {
 	switch {
 	case s.unmapped || s.file == nil:
@@ -94,20 +91,19 @@ func (w *window) Suspend() error { return w.protect(false) }
 
 // Resume permits access to the peers' segments once all ranks have resumed their own segments.
 func (w *window) Resume(ctx context.Context) error {
-	g := w.registry
-	if err := g.group.BeginUse(); err != nil {
+	reg := w.registry
+	if err := reg.group.BeginUse(); err != nil {
 		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
 	}
-	defer g.group.EndUse()
-	ctx, cancel := control.WithDefaultTimeout(ctx, g.cfg.Timeout.Get())
+	defer reg.group.EndUse()
+	ctx, cancel := control.Bounded(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	if err := g.commit(ctx, "resuming a pool", w.protect(true)); err != nil {
-		return g.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
+	if err := reg.commit(ctx, "resuming a pool", w.protect(true)); err != nil {
+		return reg.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil
 }
 
-// protect permits or prevents access to the peers' segments.
 func (w *window) protect(access bool) error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()

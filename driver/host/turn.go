@@ -9,21 +9,20 @@ import (
 )
 
 // turns makes the collectives of a communicator run one at a time, in the order of their tickets,
-// that is, the numbers that Launch assigns to them.
+// the numbers that Launch assigns to them.
 type turns struct {
 	waiters   atomic.Int32
-	completed atomic.Uint64 // last completed ticket; written by the collective whose turn it is
+	completed atomic.Uint64 // last completed ticket
 	mu        sync.Locker   // Group.Mu
-	// passed is closed and replaced when completed changes while calls are waiting. It is guarded
-	// by mu.
+	// passed is closed and replaced when completed changes while calls wait. It is guarded by mu.
 	passed chan struct{}
 }
 
 func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
 
 // pass ends a ticket's turn. It uses a plain store, because a locked instruction would stall until
-// this rank's last post has reached the other ranks. As a result, a waiter may not be woken, and
-// then notices the change up to turnSlice later.
+// this rank's last post has reached the other ranks. A waiter may therefore miss the wake-up, and
+// notices the change up to turnSlice later.
 func (t *turns) pass(ticket uint64) {
 	spin.Publish64(&t.completed, ticket)
 	if t.waiters.Load() != 0 {
@@ -38,15 +37,13 @@ func (t *turns) wakeWaiters() {
 	t.mu.Unlock()
 }
 
-// turnSlice is the interval at which waiters poll, in case they have missed a wake-up.
+// turnSlice is the interval at which waiters poll.
 const turnSlice = time.Millisecond
 
-// await waits for a ticket's turn. It has no deadline, because it waits only for this rank's own
-// work.
 func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
 
-// awaitUntil waits until it is a ticket's turn or done is closed. It reports whether it is the
-// ticket's turn.
+// awaitUntil waits for a ticket's turn, or until done is closed, and reports whether it is the
+// turn.
 func (t *turns) awaitUntil(ticket uint64, done <-chan struct{}) bool {
 	t.waiters.Add(1)
 	defer t.waiters.Add(-1)

@@ -20,8 +20,8 @@ type registry struct {
 	windows map[driver.SegmentKey]*window // guarded by group.Mu
 }
 
-func (g *registry) init(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
-	g.device, g.group, g.cfg, g.windows = d, group, cfg, map[driver.SegmentKey]*window{}
+func (reg *registry) init(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
+	reg.device, reg.group, reg.cfg, reg.windows = d, group, cfg, map[driver.SegmentKey]*window{}
 }
 
 // window holds the segments that all ranks registered under one key, mapped into this process.
@@ -29,96 +29,96 @@ type window struct {
 	registry *registry
 	key      driver.SegmentKey
 	bytes    int64
-	bases    []unsafe.Pointer // by group rank; for this rank, the segment's own address
+	bases    []unsafe.Pointer // by group rank
 	foreign  []*sys.Mapping   // by group rank; nil for this rank
 }
 
 // Register makes a window over a segment.
-func (g *registry) Register(
+func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
-	if g.device.capturing.Load() > 0 {
+	if reg.device.capturing.Load() > 0 {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, driver.ErrCapturing)
 	}
 	own, ok := s.(*segment)
 	if !ok {
 		return nil, fmt.Errorf("registering segment %d: it belongs to another backend", key.Ordinal)
 	}
-	if g.find(key) != nil {
+	if reg.find(key) != nil {
 		return nil, fmt.Errorf("registering segment %d: it is already registered", key.Ordinal)
 	}
-	if err := g.group.BeginUse(); err != nil {
+	if err := reg.group.BeginUse(); err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	defer g.group.EndUse()
-	ctx, cancel := control.WithDefaultTimeout(ctx, g.cfg.Timeout.Get())
+	defer reg.group.EndUse()
+	ctx, cancel := control.Bounded(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	own.export(g.handoffKey(key))
-	_, err := control.CompareSegments(ctx, g.group.Exchange, g.cfg.Ranks, key, own.Bytes(), nil)
+	own.export(reg.handoffKey(key))
+	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key, own.Bytes(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	w, err := g.mapWindow(ctx, key, own)
-	if err := g.commit(ctx, "registration", err); err != nil {
+	w, err := reg.mapWindow(ctx, key, own)
+	if err := reg.commit(ctx, "registration", err); err != nil {
 		return nil, errors.Join(fmt.Errorf("registering segment %d: %w", key.Ordinal, err),
 			w.unmap())
 	}
-	g.group.Mu.Lock()
-	defer g.group.Mu.Unlock()
-	g.windows[key] = w
+	reg.group.Mu.Lock()
+	defer reg.group.Mu.Unlock()
+	reg.windows[key] = w
 	return w, nil
 }
 
-func (g *registry) find(key driver.SegmentKey) *window {
-	g.group.Mu.Lock()
-	defer g.group.Mu.Unlock()
-	return g.windows[key]
+func (reg *registry) find(key driver.SegmentKey) *window {
+	reg.group.Mu.Lock()
+	defer reg.group.Mu.Unlock()
+	return reg.windows[key]
 }
 
-func (g *registry) unmapAll() error {
-	g.group.Mu.Lock()
-	defer g.group.Mu.Unlock()
+func (reg *registry) unmapAll() error {
+	reg.group.Mu.Lock()
+	defer reg.group.Mu.Unlock()
 	var errs []error
-	for _, w := range g.windows {
+	for _, w := range reg.windows {
 		errs = append(errs, w.unmap())
 	}
 	return errors.Join(errs...)
 }
 
-// handoffKey returns the key under which processes exchange a segment. The key does not depend on
-// the group, because all groups map the same memory.
-func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
+// handoffKey returns the key under which processes exchange a segment. It is the same for all
+// groups, because they map the same memory.
+func (reg *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
 // mapWindow maps the segments of all ranks. If it fails, it also returns an incomplete window,
 // which the caller must unmap after it has informed the other ranks.
-func (g *registry) mapWindow(
+func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, own *segment,
 ) (*window, error) {
-	n := g.group.Size()
+	n := reg.group.Size()
 	w := &window{
-		registry: g, key: key, bytes: own.Bytes(),
+		registry: reg, key: key, bytes: own.Bytes(),
 		bases: make([]unsafe.Pointer, n), foreign: make([]*sys.Mapping, n),
 	}
 	for r := range w.bases {
-		if r == g.cfg.Rank {
+		if r == reg.cfg.Rank {
 			w.bases[r] = own.memory.Base()
 			continue
 		}
-		m, err := g.mapPeer(ctx, r, key, w.bytes)
+		m, err := reg.mapPeer(ctx, r, key, w.bytes)
 		if err != nil {
-			return w, fmt.Errorf("mapping the segment of rank %d: %w", g.cfg.Ranks[r], err)
+			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[r], err)
 		}
 		w.foreign[r], w.bases[r] = m, m.Base()
 	}
 	return w, nil
 }
 
-func (g *registry) mapPeer(
-	ctx context.Context, r int, key driver.SegmentKey, bytes int64,
+func (reg *registry) mapPeer(
+	ctx context.Context, rank int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
-	f, err := g.group.Fetch(ctx, r, g.handoffKey(key), "registration")
+	f, err := reg.group.Fetch(ctx, rank, reg.handoffKey(key), "registration")
 	if err != nil {
 		return nil, err
 	}
@@ -129,15 +129,14 @@ func (g *registry) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// commit reports to the other ranks whether mapping succeeded on this rank. If it failed on any
-// rank, commit returns an error on every rank, so that the operation takes effect on all ranks or
-// on none.
-func (g *registry) commit(ctx context.Context, doing string, mapErr error) error {
-	all, err := g.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
+// commit returns an error on every rank if mapping failed on any rank, so that the operation takes
+// effect on all ranks or on none.
+func (reg *registry) commit(ctx context.Context, doing string, mapErr error) error {
+	all, err := reg.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
-	return control.DecodeFailures(g.cfg.Ranks, all, doing)
+	return control.DecodeFailures(reg.cfg.Ranks, all, doing)
 }
 
 // Deregister removes the registration on this rank.
@@ -180,7 +179,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 }
 
 // addressOn returns the address of rank r's buffer, assuming that its offset in the segment is the
-// same as that of this rank's buffer. As in NCCL, the result is wrong if the offsets differ.
+// same as that of this rank's buffer.
 func (w *window) addressOn(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

@@ -5,12 +5,12 @@ import "symmem/driver"
 type work interface {
 	// run does the work, including all its waits.
 	run() error
-	// skip is called instead of run after the stream has failed. It may wait until earlier
-	// collectives are done.
+	// skip is called instead of run after the stream has failed. It may wait for earlier
+	// collectives.
 	skip(cause error)
 }
 
-// failure is work that makes the stream fail with an error that a call has already returned.
+// failure makes the stream fail with an error that a call has already returned.
 type failure struct{ cause error }
 
 func (f failure) run() error { return f.cause }
