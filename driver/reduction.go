@@ -23,13 +23,14 @@ const (
 	Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg
-	// BAnd, BOr and BXor are bitwise. Only the host backend supports them.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend
+	// supports them.
 	BAnd
 	BOr
 	BXor
 	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
 	// floats. The host backend rounds the factor and the products to float32, or to float64 for
-	// Float64; NCCL rounds them to the element type.
+	// Float64. NCCL rounds them to the element type.
 	PremulSum
 	ReduceOps = iota
 )

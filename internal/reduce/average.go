@@ -6,21 +6,18 @@ import (
 	"unsafe"
 )
 
-// division describes how the sum is multiplied or divided to give an average, after accumulation
-// and before rounding. If mode is finalNone, there is no division. Kernels depend on the layout of
-// this struct.
+// division describes how a sum becomes an average before rounding. Kernels depend on its layout.
 type division struct {
 	value uint64 // bits of the divisor or factor, from operand
-	// stopped is the byte offset of the first block that has an infinite or NaN sum. A kernel that
-	// encounters such a block sets stopped and returns before it stores any byte of the block.
-	stopped int
-	mode    finalMode
+	// stoppedAt is the byte offset of the first block that has an infinite or NaN sum. The kernel
+	// sets it and returns before it stores any byte of the block.
+	stoppedAt int
+	mode      finalMode
 }
 
 type finalMode uint8
 
-// The flags of a finalMode, which the kernels test. If finalCheck is set, kernels stop at a
-// block that has an infinite or NaN sum.
+// Kernels test these flags. With finalCheck, they stop at a block with an infinite or NaN sum.
 const (
 	finalNone     finalMode = 0
 	finalMultiply finalMode = 2
@@ -28,9 +25,8 @@ const (
 	finalCheck    finalMode = 8
 )
 
-// newDivision returns the division for an average. If the number of terms is a power of two, the
-// division multiplies by the reciprocal. This is faster and gives the same result, because the
-// reciprocal is exact.
+// newDivision returns the division for an average. For a power of two, it multiplies by the
+// reciprocal, which is exact and faster.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), finalDivide
@@ -51,7 +47,7 @@ func operand(t DataType, f float64) uint64 {
 	return uint64(math.Float32bits(float32(f)))
 }
 
-func number[T float32 | float64](bits uint64) T {
+func fromBits[T float32 | float64](bits uint64) T {
 	var zero T
 	if unsafe.Sizeof(zero) == 8 {
 		return T(math.Float64frombits(bits))
@@ -59,11 +55,11 @@ func number[T float32 | float64](bits uint64) T {
 	return T(math.Float32frombits(uint32(bits)))
 }
 
-// terms describes the elements that an average combines, one per source.
+// terms holds the elements, one per source, of an average.
 type terms struct {
 	t             DataType
 	srcs          []unsafe.Pointer
-	first         int // index in each source of the job's first element
+	first         int // index of the job's first element in each source
 	tree, rounded bool
 }
 
@@ -125,15 +121,14 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers computes the average in pieces that fit into the L1 cache, so that the sums of a
-// piece are still in the cache when they are divided.
+// averageIntegers divides the sums of a piece while they are in the L1 cache.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
 	dsts := j.dsts
 	j.dsts = dsts[:1]
 	for from := 0; from < size; from += piece {
 		to := min(from+piece, size)
-		j.walk(from, to, false)
+		j.reduceStrides(from, to, false)
 		first := unsafe.Add(dsts[0], from)
 		divideIntegers(first, to-from, T(len(j.terms.srcs)))
 		for _, dst := range dsts[1:] {
@@ -142,8 +137,7 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides in place and truncates. No quotient overflows, because the divisor is
-// positive.
+// divideIntegers cannot overflow, because the divisor is positive.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {

@@ -35,8 +35,7 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 		clear(all)
 		return
 	}
-	// The filled part doubles until it has pattern bytes. It still fits into the L1 cache then, and
-	// is the source of all further copies.
+	// The filled part doubles until it has pattern bytes, which fit into the L1 cache.
 	const pattern = 8 << 10
 	all[0] = value
 	for done := 1; done < size; {

@@ -1,7 +1,6 @@
 package reduce
 
-// detect returns the best level that both the processor and the operating system support. The
-// operating system must save the registers of the level.
+// detect returns the best level that the processor supports and whose registers the system saves.
 func detect() level {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX

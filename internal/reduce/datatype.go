@@ -22,7 +22,7 @@ const (
 	Uint16
 	Uint32
 	Uint64
-	dataTypes = iota // number of element types
+	dataTypes = iota
 )
 
 var dataTypeNames = [dataTypes]string{
@@ -32,7 +32,7 @@ var dataTypeNames = [dataTypes]string{
 
 var dataTypeSizes = [dataTypes]uint8{4, 8, 2, 2, 1, 1, 4, 8, 2, 2, 4, 8}
 
-// DataTypes returns all element types, in ascending order of their values.
+// DataTypes returns all element types in ascending order.
 func DataTypes() []DataType {
 	all := make([]DataType, 0, dataTypes)
 	for t := range DataType(dataTypes) {

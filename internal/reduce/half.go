@@ -10,7 +10,7 @@ const (
 	float16Quiet    = 0x0200
 )
 
-// Float16Value widens the binary16 number h. The result is exact. A signaling NaN becomes quiet.
+// Float16Value widens a binary16 number exactly. A signaling NaN becomes quiet.
 func Float16Value(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exponent, mantissa := uint32(h>>10)&0x1F, uint32(h)&0x3FF
@@ -26,8 +26,7 @@ func Float16Value(h uint16) float32 {
 	return math.Float32frombits(sign | (exponent+127-15)<<23 | mantissa<<13)
 }
 
-// Float16Bits rounds f to the nearest binary16, with ties to even. Overflow gives infinity. A
-// NaN stays a NaN.
+// Float16Bits rounds f to the nearest binary16, with ties to even. Overflow gives infinity.
 func Float16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	sign := uint16(bits >> 16 & 0x8000)
@@ -47,11 +46,11 @@ func Float16Bits(f float32) uint16 {
 	return sign | uint16((rebiased+0xFFF+rebiased>>13&1)>>13)
 }
 
-// BFloat16Value widens the bfloat16 number b. No bit changes, so a signaling NaN stays signaling.
+// BFloat16Value widens a bfloat16 number. No bit changes, so a signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16Bits rounds f to the nearest bfloat16, with ties to even. Overflow gives infinity. A
-// NaN becomes a quiet NaN.
+// BFloat16Bits rounds f to the nearest bfloat16, with ties to even. Overflow gives infinity. A NaN
+// becomes quiet.
 func BFloat16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	if bits&0x7FFFFFFF > infinity32 {
@@ -60,9 +59,8 @@ func BFloat16Bits(f float32) uint16 {
 	return uint16((bits + 0x7FFF + bits>>16&1) >> 16)
 }
 
-// Float8Bits rounds f to the nearest float8 (e4m3), with ties to even, and returns its bits. The
-// format has no infinities, so numbers whose magnitude exceeds 448 become 448 or -448. Every NaN
-// becomes 0x7f.
+// Float8Bits rounds f to the nearest float8 (e4m3), with ties to even. The format has no
+// infinities, so larger magnitudes become 448. Every NaN becomes 0x7f.
 func Float8Bits(f float32) uint8 {
 	const (
 		largest  = 0x43e00000 // 448

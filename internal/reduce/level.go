@@ -2,7 +2,7 @@ package reduce
 
 import "unsafe"
 
-// level identifies an instruction set. Higher levels require newer processors.
+// level identifies an instruction set.
 type level uint8
 
 const (
@@ -11,11 +11,11 @@ const (
 	levelAVX512         // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes in [from, to) at the active level. If stream is set, the range
-// must consist of whole lines of every destination.
+// reduceRange reduces the bytes in [from, to). If stream is set, the range must consist of whole
+// lines of every destination.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if active == levelPortable {
-		portably(j, from, to)
+		reducePortableExact(j, from, to)
 		return
 	}
 	whole := to
@@ -23,30 +23,29 @@ func (j *job) reduceRange(from, to int, stream bool) {
 		whole = from + (to-from)&^(vectorBytes-1)
 	}
 	for from < whole {
-		j.div.stopped = whole
-		j.vectors(from, whole, stream)
-		if from = j.div.stopped; from < whole {
+		j.div.stoppedAt = whole
+		j.runKernel(from, whole, stream)
+		if from = j.div.stoppedAt; from < whole {
 			from = j.resume(whole)
 		}
 	}
 	if whole < to {
-		j.tail(whole, to)
+		j.reduceTail(whole, to)
 	}
 }
 
-// resumeBytes limits how many bytes of each destination the portable code computes after a kernel
-// has stopped.
+// resumeBytes limits how many bytes the portable code computes after a kernel has stopped.
 const resumeBytes = 512
 
 // resume computes the block at which a kernel has stopped, and returns the offset at which the
 // kernel can continue.
 func (j *job) resume(to int) int {
-	end := min(j.div.stopped+resumeBytes, to)
-	portably(j, j.div.stopped, end)
+	end := min(j.div.stoppedAt+resumeBytes, to)
+	reducePortableExact(j, j.div.stoppedAt, end)
 	return end
 }
 
-func (j *job) vectors(from, to int, stream bool) {
+func (j *job) runKernel(from, to int, stream bool) {
 	flags := uint64(j.div.mode)
 	if stream {
 		flags |= flagStream
@@ -63,12 +62,11 @@ const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// fewSources is the maximum number of sources for which tail uses a smaller buffer, because a
-// smaller buffer takes less time to clear.
+// For up to fewSources sources, reduceTail uses a smaller buffer, which takes less time to clear.
 const fewSources = 8
 
-// tail reduces a range that is shorter than an AVX2 vector. It pads the range with zeros.
-func (j *job) tail(from, to int) {
+// reduceTail reduces a range that is shorter than a vector, padded with zeros.
+func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= fewSources {
 		reducePadded[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
 	} else {
@@ -87,11 +85,11 @@ func reducePadded[
 		srcs[i] = unsafe.Pointer(&buffer[i])
 	}
 	dst := srcs[0]
-	last := division{value: j.div.value, stopped: vectorBytes}
+	last := division{value: j.div.value, stoppedAt: vectorBytes}
 	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
 		uint64(j.div.mode), &last)
-	if last.stopped < vectorBytes {
-		portably(j, from, to)
+	if last.stoppedAt < vectorBytes {
+		reducePortableExact(j, from, to)
 		return
 	}
 	for _, dst := range j.dsts {
@@ -99,8 +97,8 @@ func reducePadded[
 	}
 }
 
-// kernel returns the index of an operation on a type in the kernel tables.
+// kernel returns an index into the tables of kernels.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores from a kernel. The other flags are those of finalMode.
+// flagStream requests streamed stores. The other flags of a kernel are those of finalMode.
 const flagStream = 1

@@ -7,18 +7,17 @@ import (
 
 //go:generate go run ./gen
 
-// active is the level in use: the best level that this processor supports, unless a test changes
-// it.
+// active is the level in use, which tests may change.
 var active = detect()
 
-// reduceAVX512 reduces the bytes in [from, to) with a kernel. last is the division, which may be
-// nil if the flags request none.
+// reduceAVX512 reduces the bytes in [from, to) with a kernel. last may be nil if the flags request
+// no division.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
 	from, to int, flags uint64, last *division)
 
-// reduceAVX2 is the AVX2 version of reduceAVX512. to-from must be a multiple of 32.
+// reduceAVX2 is like reduceAVX512, but to-from must be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
@@ -27,27 +26,26 @@ func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Poin
 // fence orders streamed stores before all later stores.
 func fence()
 
-// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size
-// must be a multiple of lineBytes.
+// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size must
+// be a multiple of lineBytes.
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with IEEE 754 arithmetic and then restores the thread's settings, because
-// a thread that Go did not create may flush subnormal numbers to zero. Kernels change and restore
-// the settings themselves.
-func portably(j *job, from, to int) {
+// reducePortableExact uses IEEE 754 arithmetic even if the thread, which Go may not have created,
+// flushes subnormal numbers to zero. Kernels do the same.
+func reducePortableExact(j *job, from, to int) {
 	if !j.t.Float() {
-		portable(j, from, to)
+		reducePortable(j, from, to)
 		return
 	}
 	const exact = 0x1F80 // the value after a processor reset
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer setControl(setControl(exact))
-	portable(j, from, to)
+	reducePortable(j, from, to)
 }
 
-// setControl sets MXCSR, the register that controls rounding and flushing of floating-point
-// numbers, and returns its previous value.
+// setControl sets MXCSR, the register that controls rounding and flushing, and returns its previous
+// value.
 func setControl(value uint32) (previous uint32)

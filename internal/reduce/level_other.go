@@ -17,10 +17,9 @@ func reduceAVX2(
 ) {
 }
 
-// portably runs portable with the thread's own arithmetic settings.
-func portably(j *job, from, to int) { portable(j, from, to) }
+// reducePortableExact uses the thread's arithmetic settings.
+func reducePortableExact(j *job, from, to int) { reducePortable(j, from, to) }
 
-// fence does nothing, because no store is streamed.
 func fence() {}
 
 func streamLines(dst, src unsafe.Pointer, size int) {

@@ -1,10 +1,9 @@
 package reduce
 
-// Op identifies the operation that combines two elements. The zero value is Sum.
+// Op identifies the operation that combines two elements.
 type Op uint8
 
-// The operations that all backends support. The package comment specifies their results for
-// NaNs, zeros and overflow.
+// The operations. The package comment specifies their results for NaNs, zeros and overflow.
 const (
 	Sum Op = iota
 	Prod
@@ -14,26 +13,24 @@ const (
 	BAnd
 	BOr
 	BXor
-	// OpCount is the number of operations.
 	OpCount = iota
 )
 
 const opScaledSum Op = OpCount
 
-// Accepts reports whether op is one of the declared operations and is defined for t.
+// Accepts reports whether op is valid and defined for t.
 func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
 
-// Number is the constraint for types in which elements are combined. 16-bit floats are combined as
-// float32.
+// Number is the constraint for types in which elements are combined.
 type Number interface {
 	integer | ~float32 | ~float64
 }
 
-// Combine combines two elements. It relies on the built-in functions min and max, which order zeros
-// and propagate NaNs as IEEE 754-2019 specifies. Combine may return any NaN where the package
-// comment requires a particular one.
+// Combine combines two elements. The built-in functions min and max order zeros and propagate NaNs
+// as IEEE 754-2019 specifies. A result may be a NaN other than the one that the package comment
+// requires.
 func Combine[T Number](op Op, a, b T) T {
 	switch op {
 	case Sum:

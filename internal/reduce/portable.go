@@ -5,13 +5,12 @@ import (
 	"unsafe"
 )
 
-// batch is the number of elements that the portable code accumulates at a time. The code reads a
-// batch from all sources before it writes the destinations, so that a destination may also be a
-// source.
+// A batch of elements is read from all sources before it is written, so that a destination may also
+// be a source.
 const batch = 64
 
-// canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
-// gives the canonical NaN of that type.
+// canonical32 and canonical64 replace every NaN. Rounded to a 16-bit type, canonical32 is that
+// type's canonical NaN.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -21,9 +20,8 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable reduces the bytes in [from, to) without vector instructions. The kernels must produce
-// the same results.
-func portable(j *job, from, to int) {
+// reducePortable reduces the bytes in [from, to) with the same results as the kernels.
+func reducePortable(j *job, from, to int) {
 	switch j.t {
 	case Float32:
 		foldFloats(j, from, to, canonical32)
@@ -52,12 +50,10 @@ func portable(j *job, from, to int) {
 	}
 }
 
-// elements returns the elements of p at the byte offsets in [from, to).
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
-		// A pointer to the end of a Go slice may point into unused memory, and the garbage collector
-		// would report it as corruption.
+		// The garbage collector would report a pointer past the end of a Go slice as corruption.
 		return nil
 	}
 	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
@@ -92,14 +88,13 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is like combine, but if the operation is a scaled sum, it first multiplies the
-// elements of src by the factor.
+// combineFloats is like combine, but first multiplies src by the factor of a scaled sum.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
 		return
 	}
-	factor := number[T](j.div.value)
+	factor := fromBits[T](j.div.value)
 	for i, x := range src[:len(acc)] {
 		acc[i] += T(x * factor) //nolint:unconvert // The conversion prevents a fused addition.
 	}
@@ -109,7 +104,7 @@ func scale[T float32 | float64](j *job, acc []T) {
 	if j.op != opScaledSum {
 		return
 	}
-	factor := number[T](j.div.value)
+	factor := fromBits[T](j.div.value)
 	for i := range acc {
 		acc[i] *= factor
 	}
@@ -173,8 +168,8 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// finish divides the sums if necessary, and makes every NaN canonical. first is the index, within
-// the job, of the first element of acc.
+// finish divides the sums if necessary, and makes every NaN canonical. first is the index of acc[0]
+// within the job.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
 		if j.div.mode != finalNone {

@@ -3,34 +3,32 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources is the maximum number of sources of one call. Machines have far fewer ranks.
-	MaxSources = 64
-	// MaxDestinations is the maximum number of destinations of one call.
+	// MaxSources and MaxDestinations limit one call. Machines have far fewer ranks.
+	MaxSources      = 64
 	MaxDestinations = 64
 
-	// stride is the number of bytes of a destination that one kernel call covers. It is limited
-	// because the runtime cannot preempt a goroutine in a kernel, so a kernel call can delay a
-	// garbage collection. A stride takes tens of microseconds for two sources, and milliseconds for
-	// 64 sources that are not in the cache.
+	// stride is the number of bytes of a destination that one kernel call covers. The runtime
+	// cannot preempt a kernel, so a long call would delay a garbage collection. A stride takes tens
+	// of microseconds for two sources, and milliseconds for 64 sources that are not in the cache.
 	stride = 256 << 10
 
 	lineBytes = 64 // size of a cache line, the unit of streamed stores
 )
 
-// Hint describes how the destinations will be used. It never changes a result.
+// Hint never changes a result.
 type Hint struct {
-	// Stream requests stores that bypass the caches and do not read the lines that they overwrite.
-	// Such stores are faster for destinations that do not fit into the cache and are not read soon.
-	// Stream has an effect only if the destinations have at least 128 bytes, are aligned to their
-	// elements, and have the same address modulo 64. It has no effect on averages of integers.
+	// Stream requests stores that bypass the caches, which are faster for destinations that do not
+	// fit into the cache and are not read soon. It has an effect only if the destinations have at
+	// least 128 bytes, are aligned to their elements, and have the same address modulo 64. It has
+	// no effect on averages of integers.
 	Stream bool
 }
 
 // Reduce stores src[0][i] op src[1][i] op ... in every destination, for each i below count. The
 // package comment specifies the order, the values and the permitted overlaps.
 //
-// Preconditions: op and t are valid; there are 1 to 64 sources and 1 to 64 destinations; count
-// is not negative. If a precondition is violated, Reduce panics before it accesses memory.
+// It panics, before it accesses memory, unless op and t are valid, there are 1 to 64 sources and 1
+// to 64 destinations, and count is not negative.
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(op, t, dsts, srcs, count)
 	size := count * t.Size()
@@ -38,13 +36,12 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// One kernel call is enough, and creating a job takes longer than reducing a few hundred bytes.
+	// Creating a job takes longer than reducing a few hundred bytes.
 	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny is Reduce without the fast path. It is not inlined, so that the stack frame of Reduce
-// does not contain a job.
+// reduceAny is not inlined, so that the stack frame of Reduce does not contain a job.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -59,9 +56,7 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 }
 
 // ScaledSum multiplies every source by a factor and stores the sum of the products in every
-// destination. t must be a floating-point type. The package comment specifies the arithmetic.
-//
-// The preconditions are those of Reduce.
+// destination. t must be a floating-point type. Other preconditions are those of Reduce.
 func ScaledSum(
 	t DataType, dsts, srcs []unsafe.Pointer, count int, factor float64, hint Hint,
 ) {
@@ -74,10 +69,8 @@ func ScaledSum(
 	j.run(count*t.Size(), hint)
 }
 
-// Average stores the sum of the sources divided by their number in every destination. The package
-// comment specifies the arithmetic.
-//
-// The preconditions are those of Reduce.
+// Average stores the sum of the sources divided by their number in every destination. The
+// preconditions are those of Reduce.
 func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(Sum, t, dsts, srcs, count)
 	if len(srcs) == 1 {
@@ -133,19 +126,19 @@ type job struct {
 	terms terms // of an average
 }
 
-// run reduces size bytes. With streamed stores, it still uses ordinary stores for the bytes before
-// the first and after the last line boundary of each destination.
+// run reduces size bytes. It does not stream the bytes before the first and after the last line
+// boundary of each destination.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
-		j.walk(0, size, false)
+		j.reduceStrides(0, size, false)
 		return
 	}
 	head := int(-uintptr(j.dsts[0]) % lineBytes)
 	body := (size - head) &^ (lineBytes - 1)
-	j.walk(0, head, false)
-	j.walk(head, head+body, true)
+	j.reduceStrides(0, head, false)
+	j.reduceStrides(head, head+body, true)
 	fence()
-	j.walk(head+body, size, false)
+	j.reduceStrides(head+body, size, false)
 }
 
 // canStream reports whether all destinations reach a line boundary at the same element and contain
@@ -160,7 +153,7 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && first%uintptr(j.t.Size()) == 0
 }
 
-func (j *job) walk(from, to int, stream bool) {
+func (j *job) reduceStrides(from, to int, stream bool) {
 	for ; to-from > stride; from += stride {
 		j.reduceRange(from, from+stride, stream)
 	}

@@ -2,33 +2,29 @@ package reduce
 
 import "unsafe"
 
-// Tree combines sources as a binary tree: it combines each half of the sources recursively, and
-// then combines the two results. The order does not affect the results for integers, or for Min and
-// Max of any type, so callers can use the functions Reduce and Average instead, which are faster.
+// Tree combines each half of the sources recursively, and then the two results. For integers, Min
+// and Max, the functions Reduce and Average give the same results faster.
 type Tree struct {
 	Op Op
 	T  DataType
 	// Rounded applies to 16-bit floats. If it is set, every intermediate result is rounded to T. If
-	// not, intermediate results are float32, and only the final result is rounded.
+	// not, intermediate results are float32.
 	Rounded bool
-	// Scaled means that every element is multiplied by Factor before the sum, as in the function
-	// ScaledSum. Op must be Sum. If Rounded is also set, the products are rounded too.
+	// Scaled means that every element is multiplied by Factor, as in the function ScaledSum. Op
+	// must be Sum. If Rounded is also set, the products are rounded too.
 	Scaled bool
 	Factor float64
-	// Average means that the result is divided by the number of sources, as in the function
-	// Average. Op must be Sum.
+	// Average means that the result is divided by the number of sources. Op must be Sum.
 	Average bool
 }
 
-// treeBlock is the number of bytes of each source that a Tree combines at a time. It is small
-// enough that intermediate results stay in the L1 cache.
+// treeBlock is small enough that intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
 type scratch [2 * treeBlock]byte
 
-// Reduce combines the sources and stores the result in every destination. The number of sources
-// must be a power of two. The function Reduce lists the other preconditions. The package comment
-// specifies the arithmetic.
+// Reduce combines a power of two of sources and stores the result in every destination. Other
+// preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || (tr.Average || tr.Scaled) && tr.Op != Sum {
@@ -54,12 +50,12 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
+func (tr *Tree) widens() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator returns the type in which elements are combined. Given a number of bytes of a source,
-// it also returns how many bytes their elements occupy in that type.
+// accumulator returns the type in which elements are combined, and the size in that type of the
+// given number of bytes.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
-	if tr.wide() {
+	if tr.widens() {
 		return Float32, 2 * bytes
 	}
 	return tr.T, bytes
@@ -79,11 +75,11 @@ func (tr *Tree) combine(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int)
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// load copies the elements of one source to acc, converts them to the accumulator type and, in a
-// scaled sum, multiplies them by the factor.
+// load converts the elements of one source to the accumulator type and, in a scaled sum, multiplies
+// them by the factor.
 func (tr *Tree) load(acc, src unsafe.Pointer, size int) {
 	t, bytes := tr.accumulator(size)
-	if tr.wide() {
+	if tr.widens() {
 		widen(tr.T, elements[float32](acc, 0, bytes), elements[uint16](src, 0, size))
 		src = acc
 	}
@@ -105,7 +101,7 @@ func (tr *Tree) finish(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) 
 		}}
 		j.average(bytes, Hint{})
 	}
-	if tr.wide() {
+	if tr.widens() {
 		round(tr.T, elements[uint16](acc, 0, to-from), elements[float32](acc, 0, bytes))
 	}
 }
