@@ -9,12 +9,12 @@ func (avx512) name() string          { return "AVX512" }
 func (avx512) bytes() int            { return 64 }
 func (avx512) masks() bool           { return true }
 func (avx512) cleanUp() string       { return "" }
-func (avx512) register(i int) string { return z(i) }
+func (avx512) register(i int) string { return zmm(i) }
 
-// z returns the name of vector register i, as numbered in the comment in main.go. y returns the
-// name of its lower half.
-func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
-func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
+// zmm returns the name of vector register i, as numbered in main.go, and ymmLow that of its lower
+// half.
+func zmm(i int) string    { return fmt.Sprintf("Z%d", 16+i) }
+func ymmLow(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
 func broadcast(p *program, lane string, value uint32, register string) {
 	p.op("MOVL", fmt.Sprintf("$%#x", value), "AX")
@@ -24,32 +24,31 @@ func broadcast(p *program, lane string, value uint32, register string) {
 func (avx512) constants(p *program, k kernel) {
 	switch {
 	case k.elem.name == "BFloat16":
-		broadcast(p, "D", 0xFFFF0000, z(12))
-		broadcast(p, "D", 1, z(13))
-		broadcast(p, "D", 0x7FFF, z(14))
+		broadcast(p, "D", 0xFFFF0000, zmm(12))
+		broadcast(p, "D", 1, zmm(13))
+		broadcast(p, "D", 0x7FFF, zmm(14))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		broadcast(p, "W", 0xFF00, z(12))
+		broadcast(p, "W", 0xFF00, zmm(12))
 	}
 }
 
 func (avx512) operand(p *program, k kernel, address string) {
 	suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
-	p.op("VPBROADCAST"+suffix, address, z(15))
+	p.op("VPBROADCAST"+suffix, address, zmm(15))
 }
 
-// jumpIfNotFinite subtracts each accumulator from itself, which gives zero if the value is finite,
-// and a NaN if not.
+// jumpIfNotFinite subtracts each accumulator from itself, which gives a NaN unless it is finite.
 func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
 		if i == 0 {
-			p.op("VSUB"+k.elem.lane, z(i), z(i), z(8))
+			p.op("VSUB"+k.elem.lane, zmm(i), zmm(i), zmm(8))
 			continue
 		}
-		p.op("VSUB"+k.elem.lane, z(i), z(i), z(9))
-		p.op("VPORD", z(9), z(8), z(8))
+		p.op("VSUB"+k.elem.lane, zmm(i), zmm(i), zmm(9))
+		p.op("VPORD", zmm(9), zmm(8), zmm(8))
 	}
-	p.op("VCMP"+k.elem.lane, unordered, z(8), z(8), "K2")
+	p.op("VCMP"+k.elem.lane, unordered, zmm(8), zmm(8), "K2")
 	p.op("KORTESTW", "K2", "K2")
 	p.op("JNE", label)
 }
@@ -64,25 +63,24 @@ func (avx512) fetch(p *program, k kernel, address, register string, how access) 
 	p.op(move, address, register)
 }
 
-// widen loads a vector of 16-bit floats into two registers of float32. For Float16, the registers
-// get the lower and the upper half of the vector. For BFloat16, they get the even and the odd
-// elements, because this avoids a shuffle.
+// widen loads a vector of 16-bit floats into two registers of float32. For BFloat16, they get the
+// even and the odd elements, because this avoids a shuffle.
 func (s avx512) widen(p *program, k kernel, address string, low, high int, how access) {
 	if how == masked {
-		s.fetch(p, k, address, z(11), how)
-		address = z(11)
+		s.fetch(p, k, address, zmm(11), how)
+		address = zmm(11)
 	}
 	switch {
 	case k.elem.name == "BFloat16":
-		p.op("VPANDD", address, z(12), z(high))
-		p.op("VPSLLD", "$16", address, z(low))
+		p.op("VPANDD", address, zmm(12), zmm(high))
+		p.op("VPSLLD", "$16", address, zmm(low))
 	case how == masked:
-		p.op("VCVTPH2PS", y(11), z(low))
-		p.op("VEXTRACTI64X4", "$1", z(11), y(11))
-		p.op("VCVTPH2PS", y(11), z(high))
+		p.op("VCVTPH2PS", ymmLow(11), zmm(low))
+		p.op("VEXTRACTI64X4", "$1", zmm(11), ymmLow(11))
+		p.op("VCVTPH2PS", ymmLow(11), zmm(high))
 	default:
-		p.op("VCVTPH2PS", address, z(low))
-		p.op("VCVTPH2PS", addBytes(address, 32), z(high))
+		p.op("VCVTPH2PS", address, zmm(low))
+		p.op("VCVTPH2PS", addBytes(address, 32), zmm(high))
 	}
 }
 
@@ -92,7 +90,7 @@ func (s avx512) load(p *program, k kernel, unit int, address string, how access)
 		multiply(p, s, k, 2*unit, 2*unit+1)
 		return
 	}
-	s.fetch(p, k, address, z(unit), how)
+	s.fetch(p, k, address, zmm(unit), how)
 	multiply(p, s, k, unit)
 }
 
@@ -101,12 +99,12 @@ func (s avx512) combine(p *program, k kernel, unit int, address string, how acce
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9, how)
 		multiply(p, s, k, 8, 9)
-		s.lanes(p, k, z(8), 2*unit)
-		s.lanes(p, k, z(9), 2*unit+1)
+		s.lanes(p, k, zmm(8), 2*unit)
+		s.lanes(p, k, zmm(9), 2*unit+1)
 	case how == masked || needsRegister(k):
-		s.fetch(p, k, address, z(8), how)
+		s.fetch(p, k, address, zmm(8), how)
 		multiply(p, s, k, 8)
-		s.lanes(p, k, z(8), unit)
+		s.lanes(p, k, zmm(8), unit)
 	default:
 		s.lanes(p, k, address, unit)
 	}
@@ -122,24 +120,22 @@ func needsRegister(k kernel) bool {
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
-		// Bit 2 of choice makes the instruction take the sign from the result of the comparison, which
-		// orders the zeros. If a lane has a NaN, its operands are added instead, because addition
-		// propagates NaNs.
+		// Bit 2 of choice makes the instruction order the zeros. If a lane has a NaN, its operands
+		// are added, which propagates NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
-		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
-		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
-		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
-		p.op("VMOVAPS", z(10), z(acc))
+		p.op("VCMP"+k.elem.lane, "$3", operand, zmm(acc), "K2")
+		p.op("VRANGE"+k.elem.lane, choice, operand, zmm(acc), zmm(10))
+		p.op("VADD"+k.elem.lane, operand, zmm(acc), "K2", zmm(10))
+		p.op("VMOVAPS", zmm(10), zmm(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// The first product is that of the even bytes, the shifted product is that of the odd
-		// bytes, and the last instruction combines the two.
-		p.op("VPMULLW", operand, z(acc), z(10))
-		p.op("VPSRLW", "$8", z(acc), z(acc))
-		p.op("VPANDD", operand, z(12), operand)
-		p.op("VPMULLW", operand, z(acc), z(acc))
-		p.op("VPTERNLOGD", "$0xF4", z(12), z(10), z(acc))
+		// The last instruction combines the products of the even and the odd bytes.
+		p.op("VPMULLW", operand, zmm(acc), zmm(10))
+		p.op("VPSRLW", "$8", zmm(acc), zmm(acc))
+		p.op("VPANDD", operand, zmm(12), operand)
+		p.op("VPMULLW", operand, zmm(acc), zmm(acc))
+		p.op("VPTERNLOGD", "$0xF4", zmm(12), zmm(10), zmm(acc))
 	default:
-		p.op(k.instruction("D"), operand, z(acc), z(acc))
+		p.op(k.instruction("D"), operand, zmm(acc), zmm(acc))
 	}
 }
 
@@ -149,7 +145,7 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 	n := k.registers(units)
 	test := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.elem.size == 8]
 	for i := 0; i < n; i += 2 {
-		left, right := z(i), z(min(i+1, n-1))
+		left, right := zmm(i), zmm(min(i+1, n-1))
 		if i == 0 {
 			p.op("VCMP"+k.elem.lane, ordered, left, right, "K2")
 		} else {
@@ -164,10 +160,10 @@ func (avx512) canonical(p *program, k kernel, units int) {
 	const unordered = "$3"
 	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
 	p.op("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
-	p.op("VPBROADCAST"+lane, "R14", z(8))
+	p.op("VPBROADCAST"+lane, "R14", zmm(8))
 	for i := range k.registers(units) {
-		p.op("VCMP"+k.elem.lane, unordered, z(i), z(i), "K2")
-		p.op("VMOVA"+k.elem.lane, z(8), "K2", z(i))
+		p.op("VCMP"+k.elem.lane, unordered, zmm(i), zmm(i), "K2")
+		p.op("VMOVA"+k.elem.lane, zmm(8), "K2", zmm(i))
 	}
 }
 
@@ -175,27 +171,26 @@ func (avx512) pack(p *program, k kernel, unit int) {
 	low, high := 2*unit, 2*unit+1
 	switch k.elem.name {
 	case "Float16":
-		p.op("VCVTPS2PH", "$0", z(low), y(low))
-		p.op("VCVTPS2PH", "$0", z(high), y(high))
-		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
+		p.op("VCVTPS2PH", "$0", zmm(low), ymmLow(low))
+		p.op("VCVTPS2PH", "$0", zmm(high), ymmLow(high))
+		p.op("VINSERTI64X4", "$1", ymmLow(high), zmm(low), zmm(low))
 	case "BFloat16":
-		// To round to nearest even, the code adds 0x7FFF plus the last bit that is kept. For the
-		// canonical NaN, this addition does not carry.
+		// To round to nearest even, the code adds 0x7FFF plus the last bit that is kept.
 		for _, acc := range []int{low, high} {
-			p.op("VPSRLD", "$16", z(acc), z(8))
-			p.op("VPANDD", z(13), z(8), z(8))
-			p.op("VPADDD", z(14), z(8), z(8))
-			p.op("VPADDD", z(8), z(acc), z(acc))
+			p.op("VPSRLD", "$16", zmm(acc), zmm(8))
+			p.op("VPANDD", zmm(13), zmm(8), zmm(8))
+			p.op("VPADDD", zmm(14), zmm(8), zmm(8))
+			p.op("VPADDD", zmm(8), zmm(acc), zmm(acc))
 		}
-		p.op("VPSRLD", "$16", z(low), z(low))
-		p.op("VPTERNLOGD", "$0xF8", z(12), z(high), z(low))
+		p.op("VPSRLD", "$16", zmm(low), zmm(low))
+		p.op("VPTERNLOGD", "$0xF8", zmm(12), zmm(high), zmm(low))
 	}
 }
 
 func (avx512) store(p *program, k kernel, unit int, address string, how access) {
-	register, move := z(unit), fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
+	register, move := zmm(unit), fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
 	if k.elem.half {
-		register = z(2 * unit)
+		register = zmm(2 * unit)
 	}
 	switch how {
 	case masked:

@@ -24,7 +24,7 @@ const (
 )
 
 // vectors generates code for one instruction set. A unit is one vector in memory, which has one
-// accumulator, or two if its elements are 16-bit floats. Addresses are assembler operands.
+// accumulator, or two if its elements are 16-bit floats.
 type vectors interface {
 	name() string
 	bytes() int      // size of a vector
@@ -34,14 +34,12 @@ type vectors interface {
 	constants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, how access)
 	combine(p *program, k kernel, unit int, address string, how access)
-	// operand loads the operand of the final step, or the factor, into vector register 15.
+	// operand loads the divisor or factor into vector register 15.
 	operand(p *program, k kernel, address string)
-	// jumpIfNotFinite jumps to a label if an accumulator of the first units holds an infinity or a
-	// NaN.
+	// jumpIfNotFinite jumps if an accumulator of the first units holds an infinity or a NaN.
 	jumpIfNotFinite(p *program, k kernel, units int, label string)
-	// jumpIfNaN jumps to a label if an accumulator of the first units holds a NaN.
 	jumpIfNaN(p *program, k kernel, units int, label string)
-	// canonical replaces every NaN in the accumulators of the first units with the canonical NaN.
+	// canonical replaces every NaN in the accumulators of the first units.
 	canonical(p *program, k kernel, units int)
 	pack(p *program, k kernel, unit int)
 	store(p *program, k kernel, unit int, address string, how access)
@@ -63,9 +61,8 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// symbol returns the name of the kernel's function. Signed and unsigned integers of the same
-// size share a function if their results have the same bits. A bitwise operation has only one
-// function, which works on bytes.
+// symbol returns the name of the kernel's function. Integers of the same size share a function if
+// their results have the same bits, and all integers share bitwise operations.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
 	switch {
@@ -84,8 +81,8 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits that replace every NaN in an accumulator. For BFloat16, the low
-// bits that rounding removes are zero, so that rounding does not carry.
+// canonicalNaN returns the bits that replace every NaN. For BFloat16, the bits that rounding
+// removes are zero, so that rounding does not carry.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.elem.name {
 	case "Float64":
@@ -96,9 +93,8 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// finalStep reports whether the kernel can divide or multiply after the accumulation, as is
-// necessary for averages.
-func (k kernel) finalStep() bool { return k.elem.float && k.op.name == "Sum" }
+// mayDivide reports whether the kernel can divide or multiply after the accumulation, for averages.
+func (k kernel) mayDivide() bool { return k.elem.float && k.op.name == "Sum" }
 
 func (k kernel) units() int {
 	if k.elem.half {
@@ -131,10 +127,9 @@ func assemble(set vectors) []byte {
 	return p.Bytes()
 }
 
-// entry writes the function that Go calls. This function jumps to a kernel, which returns to Go. If
-// the thread has unusual arithmetic settings, however, the function saves and changes the settings,
-// calls the kernel, and restores them. It saves the settings in the stack space of arguments that
-// it has already read.
+// entry writes the function that Go calls, which jumps to a kernel. If the thread has unusual
+// arithmetic settings, it changes them during the kernel. It saves them in the stack space of
+// arguments that it has already read.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n", set.name())
@@ -155,9 +150,9 @@ func entry(p *program, set vectors) {
 	}
 	p.op("LEAQ", "kernels"+set.name()+"<>(SB)", "CX")
 	p.op("MOVQ", "(CX)(AX*8)", "AX")
-	p.op("VMOVUPS", trialAt(set, 0), "X0")
-	p.op("VADDPS", trialAt(set, 1), "X0", "X0")
-	p.op("VPXOR", trialAt(set, 2), "X0", "X0")
+	p.op("VMOVUPS", additionAt(set, 0), "X0")
+	p.op("VADDPS", additionAt(set, 1), "X0", "X0")
+	p.op("VPXOR", additionAt(set, 2), "X0", "X0")
 	p.op("VPTEST", "X0", "X0")
 	p.op("JNE", "own")
 	p.op("JMP", "AX")
@@ -169,7 +164,7 @@ func entry(p *program, set vectors) {
 	p.op("LDMXCSR", "kernel+0(FP)")
 	p.op("RET")
 	fmt.Fprintln(p)
-	for row, values := range trial {
+	for row, values := range testAddition {
 		for lane, value := range values {
 			fmt.Fprintf(p, "DATA trial%s<>+%d(SB)/4, $%#x\n", set.name(), 16*row+4*lane, value)
 		}
@@ -177,18 +172,17 @@ func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "GLOBL trial%s<>(SB), RODATA|NOPTR, $48\n\n", set.name())
 }
 
-// trial contains two vectors, and their sum according to IEEE 754. The first lane detects
-// whether the thread flushes subnormal operands or results to zero, as after
-// torch.set_flush_denormal. The other lanes detect whether the thread rounds to nearest even.
-// Reading MXCSR instead would take about 20 ns, because the read waits for all earlier
-// arithmetic.
-var trial = [3][4]uint32{
+// testAddition contains two vectors, and their sum according to IEEE 754. The first lane detects
+// whether the thread flushes subnormal numbers to zero, as after torch.set_flush_denormal. The
+// other lanes detect whether it rounds to nearest even. Reading MXCSR instead would take about 20
+// ns.
+var testAddition = [3][4]uint32{
 	{1, 0x3F800000, 0xBF800000, 0x3F800001},
 	{1, 0x33800000, 0xB3800000, 0x33800000},
 	{2, 0x3F800000, 0xBF800000, 0x3F800002},
 }
 
-func trialAt(set vectors, row int) string {
+func additionAt(set vectors, row int) string {
 	return fmt.Sprintf("trial%s<>+%d(SB)", set.name(), 16*row)
 }
 
@@ -206,7 +200,7 @@ func write(p *program, set vectors, k kernel) {
 
 	late := &program{}
 	stage := stage{p, late, set, k, "block", k.units(), whole}
-	stage.pairs()
+	stage.twoSourceLoops()
 	p.label("block")
 	stage.write()
 	p.op("ADDQ", fmt.Sprintf("$%d", block), "R10")
@@ -248,7 +242,7 @@ func lastLanes(p *program, set vectors, k kernel) {
 	p.op("KMOVQ", "AX", "K1")
 }
 
-// stage generates the code that processes one block of the given number of units.
+// stage generates the code that processes one block.
 type stage struct {
 	*program
 	late   *program // code that is placed after the return
@@ -259,11 +253,11 @@ type stage struct {
 	access access
 }
 
-// pairs writes loops over blocks for the most common calls, which have two sources and one or two
-// destinations. For other calls, the code falls through. The loops keep the pointers in registers,
-// which makes calls with one destination up to a third faster if the data is in the L1 cache.
-// Storing vectors to two destinations alternately is 7 % faster if the data is in the L2 cache.
-func (s *stage) pairs() {
+// twoSourceLoops writes loops for the most common calls, which have two sources and one or two
+// destinations. Keeping the pointers in registers makes calls with one destination up to a third
+// faster if the data is in the L1 cache. Storing vectors to two destinations alternately is 7 %
+// faster if the data is in the L2 cache.
+func (s *stage) twoSourceLoops() {
 	s.op("CMPQ", "R9", "$2")
 	s.op("JNE", "block")
 	s.op("CMPQ", "R8", "$2")
@@ -275,20 +269,19 @@ func (s *stage) pairs() {
 	s.op("MOVQ", "(DI)", "R13")
 	s.op("CMPQ", "R8", "$1")
 	s.op("JNE", "twins")
-	s.pair("pair", "R13")
+	s.twoSourceLoop("pair", "R13")
 
 	later := &program{}
 	late := stage{s.late, later, s.set, s.kernel, s.prefix, s.units, s.access}
 	late.label("twins")
 	late.op("MOVQ", "8(DI)", "DX")
-	late.pair("twin", "R13", "DX")
+	late.twoSourceLoop("twin", "R13", "DX")
 	s.late.Write(later.Bytes())
 }
 
-// pair writes one of the loops of pairs. Unless results must first be packed, the loop stores them
-// before it checks for NaNs, so that loads and stores alternate. If there are NaNs, it stores the
-// results again.
-func (s *stage) pair(label string, results ...string) {
+// twoSourceLoop writes one loop. Unless results must first be packed, the loop stores them before
+// it checks for NaNs, so that loads and stores alternate. If there are NaNs, it stores them again.
+func (s *stage) twoSourceLoop(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
 		left, right := s.indexed(unit, "AX"), s.indexed(unit, "CX")
@@ -297,17 +290,17 @@ func (s *stage) pair(label string, results ...string) {
 		s.set.load(s.program, s.kernel, unit, left, whole)
 		s.set.combine(s.program, s.kernel, unit, right, whole)
 		if !s.kernel.elem.half {
-			s.storePair(s.program, unit, results)
+			s.storeResults(s.program, unit, results)
 		}
 	}
 	if s.kernel.elem.half {
-		s.clear(label, nil)
+		s.replaceNaNs(label, nil)
 		for unit := range s.units {
 			s.set.pack(s.program, s.kernel, unit)
-			s.storePair(s.program, unit, results)
+			s.storeResults(s.program, unit, results)
 		}
 	} else {
-		s.clear(label, results)
+		s.replaceNaNs(label, results)
 	}
 	s.op("ADDQ", fmt.Sprintf("$%d", s.units*s.set.bytes()), "R10")
 	s.op("CMPQ", "R10", "R12")
@@ -315,7 +308,7 @@ func (s *stage) pair(label string, results ...string) {
 	s.op("JMP", "rest")
 }
 
-func (s *stage) storePair(p *program, unit int, results []string) {
+func (s *stage) storeResults(p *program, unit int, results []string) {
 	for _, result := range results {
 		s.set.store(p, s.kernel, unit, s.indexed(unit, result), whole)
 	}
@@ -349,17 +342,16 @@ func (s *stage) write() {
 	s.op("JLT", s.prefix+"Source")
 
 	s.label(s.prefix + "Final")
-	if s.kernel.finalStep() {
-		s.final()
+	if s.kernel.mayDivide() {
+		s.divideOrMultiply()
 	}
-	s.clear(s.prefix, nil)
+	s.replaceNaNs(s.prefix, nil)
 	s.each(func(unit int, _ string) { s.set.pack(s.program, s.kernel, unit) })
 	s.store()
 }
 
-// clear replaces NaNs with the canonical NaN and, if there are any, stores the given results again.
-// One check for NaNs covers the whole block.
-func (s *stage) clear(label string, results []string) {
+// replaceNaNs replaces the block's NaNs and, if there are any, stores the results again.
+func (s *stage) replaceNaNs(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
 	}
@@ -369,14 +361,13 @@ func (s *stage) clear(label string, results []string) {
 	s.late.label(label + "NaN")
 	s.set.canonical(s.late, s.kernel, s.units)
 	for unit := range s.units {
-		s.storePair(s.late, unit, results)
+		s.storeResults(s.late, unit, results)
 	}
 	s.late.op("JMP", label+"Clear")
 }
 
-// prefetch prefetches a line that a later block will load. Kernels for 16-bit floats execute so
-// much code per line that the processor does not prefetch the next lines in time. Kernels for other
-// types do not prefetch, because that would only cost time.
+// prefetch is only for 16-bit floats. Their kernels execute so much code per line that the
+// processor does not prefetch the next lines in time.
 func (s *stage) prefetch(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.access == whole {
@@ -384,9 +375,9 @@ func (s *stage) prefetch(address string) {
 	}
 }
 
-// final writes the step after the accumulation. Code for rare cases is placed after the return, so
-// that in the common case, the only branch taken is the one to the next block.
-func (s *stage) final() {
+// divideOrMultiply places code for rare cases after the return, so that in the common case, the
+// only branch taken is the one to the next block.
+func (s *stage) divideOrMultiply() {
 	s.op("TESTL", "$6", "BX")
 	s.op("JNE", s.prefix+"Multiply")
 	s.label(s.prefix + "Pack")
@@ -396,10 +387,10 @@ func (s *stage) final() {
 	late.set.operand(s.late, s.kernel, "(DX)")
 	late.op("TESTL", "$4", "BX")
 	late.op("JNE", s.prefix+"Divide")
-	late.finalAll("VMUL")
+	late.divideOrMultiplyAll("VMUL")
 	late.op("JMP", s.prefix+"Check")
 	late.label(s.prefix + "Divide")
-	late.finalAll("VDIV")
+	late.divideOrMultiplyAll("VDIV")
 	late.label(s.prefix + "Check")
 	late.op("TESTL", "$8", "BX")
 	late.op("JEQ", s.prefix+"Pack")
@@ -413,15 +404,15 @@ func (s *stage) final() {
 	late.op("RET")
 }
 
-func (s *stage) finalAll(instruction string) {
+func (s *stage) divideOrMultiplyAll(instruction string) {
 	for i := range s.kernel.registers(s.units) {
 		acc := s.set.register(i)
 		s.op(instruction+s.kernel.elem.lane, s.set.register(15), acc, acc)
 	}
 }
 
-// store writes the loop over destinations. Streamed stores need no mask, because a streamed
-// range consists of whole lines.
+// store writes the loop over destinations. A streamed range consists of whole lines, so it needs no
+// mask.
 func (s *stage) store() {
 	s.op("XORL", "CX", "CX")
 	s.label(s.prefix + "Destination")
@@ -461,7 +452,6 @@ func (s *stage) each(emit func(unit int, address string)) {
 	}
 }
 
-// addBytes adds bytes to the displacement of an address.
 func addBytes(address string, bytes int) string {
 	var displacement int
 	var base string

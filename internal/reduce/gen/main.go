@@ -1,16 +1,15 @@
-// Command gen generates the vector kernels of package reduce. For every instruction set, it writes
-// an assembly file with a kernel for each operation and element type, a table of the kernels, and
-// the function that Go calls. Run it with "go generate" in the directory of package reduce. A test
-// checks that the files there are up to date.
+// Command gen generates the vector kernels of package reduce: for every instruction set, an
+// assembly file with a kernel for each operation and element type, a table of the kernels, and the
+// function that Go calls. Run it with "go generate" in the directory of package reduce.
 //
 // # Shape of a kernel
 //
 // A kernel processes the byte offsets in [from, to). It loads a block of the first source into
-// accumulators, and combines the same block of every further source with them in order. It then
-// applies the final step, packs the accumulators into the element type, and stores the block to
-// every destination. A block is read from all sources before it is stored, so that a destination
-// may also be a source. AVX-512 kernels process the remaining bytes one masked line at a time.
-// AVX2 kernels process only whole vectors.
+// accumulators, and combines the same block of every further source with them in order. It then may
+// multiply or divide, packs the accumulators into the element type, and stores the block to every
+// destination. A block is read from all sources before it is stored, so that a destination may also
+// be a source. AVX-512 kernels process the remaining bytes one masked line at a time. AVX2 kernels
+// process only whole vectors.
 //
 // # Registers
 //
@@ -20,8 +19,8 @@
 //	R12       the last offset at which a whole block fits
 //	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end, 8 stop at a block with
 //	          a result that is infinite or a NaN
-//	DX        pointer to the division, which holds the operand of the final step, or the factor of
-//	          a scaled operation, and the place to store R10 when the kernel stops
+//	DX        pointer to the division: its value (the divisor or factor), and the place to store
+//	          R10 when the kernel stops
 //	AX        the current pointer
 //	CX        counts sources and destinations
 //	R13       in the loops for two sources, the first destination, while AX and CX are the sources

@@ -12,22 +12,18 @@ type element struct {
 
 type operation struct {
 	name string
-	// integers and floats are the names of instructions that implement the whole operation, without
-	// the suffix for the element type, as in VPADDB and VADDPS. Types without such an instruction
-	// need a case in the method lanes.
+	// integers and floats are names of instructions, without the suffix for the element type, as in
+	// VPADDB and VADDPS. Types without such an instruction need a case in the method lanes.
 	integers, floats string
-	// bitwise operations have one instruction for all integers. AVX-512 appends the size of the
-	// lanes to its name.
+	// bitwise operations have one instruction for all integers.
 	bitwise bool
-	// scaled operations exist only for floats. They multiply every source by the factor in vector
-	// register 15.
+	// scaled operations, only for floats, multiply every source by vector register 15.
 	scaled bool
 	// signed operations have different instructions for signed and unsigned integers.
 	signed bool
 }
 
-// operations and elements are in the order of the constants in package reduce. There,
-// opScaledSum follows the last operation.
+// operations and elements are in the order of the constants in package reduce.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
@@ -61,8 +57,8 @@ func (k kernel) exists() bool {
 	return !(k.op.bitwise && k.elem.float) && !(k.op.scaled && !k.elem.float)
 }
 
-// instruction returns the instruction that implements the whole operation. bitwise is the suffix
-// that the instruction set appends to the names of bitwise instructions.
+// instruction returns the instruction that implements the whole operation. bitwise is the suffix of
+// bitwise instructions.
 func (k kernel) instruction(bitwise string) string {
 	name := k.op.integers
 	if k.elem.float {
