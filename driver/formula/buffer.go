@@ -9,9 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the result of reducing the ranks' inputs, which must be in group order and have
-// the same length. The result of a single rank is its input, multiplied by the factor if the
-// reduction has one. Elements have native byte order.
+// Reduce returns the result of reducing the ranks' inputs, in group order and native byte order.
+// The result of a single rank is its input, multiplied by the factor if the reduction has one.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -45,11 +44,11 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("no formula for " + t.String())
 }
 
-// canonicalNaN is the NaN in all float32 results. In the results of 16-bit types, NaNs are
-// canonicalNaN rounded to that type.
+// canonicalNaN is the NaN in all float32 results. Rounded, it is the NaN in results of 16-bit
+// types.
 var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
-// reduceElements reduces elements of a type that Go supports, and replaces NaNs with nan.
+// reduceElements replaces NaNs with nan.
 func reduceElements[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
 ) []byte {
@@ -57,14 +56,14 @@ func reduceElements[T reduce.Number](
 	each := views[T](inputs)
 	for i := range view[T](out) {
 		for r := range x {
-			x[r] = scaled(op, each[r][i])
+			x[r] = multiplyByFactor(op, each[r][i])
 		}
 		view[T](out)[i] = result(f, op, x, func(v T) T { return v }, nan)
 	}
 	return out
 }
 
-// reduceHalves reduces 16-bit floats: it widens the inputs to float32 and rounds the result.
+// reduceHalves reduces 16-bit floats in float32.
 func reduceHalves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	widen func(uint16) float32, narrow func(float32) uint16,
@@ -77,7 +76,7 @@ func reduceHalves(
 	each := views[uint16](inputs)
 	for i := range view[uint16](out) {
 		for r := range x {
-			x[r] = round(scaled(op, widen(each[r][i])))
+			x[r] = round(multiplyByFactor(op, widen(each[r][i])))
 		}
 		view[uint16](out)[i] = narrow(result(f, op, x, round, canonicalNaN))
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // combine combines one element of each rank, in group order. In a tree, it applies round to every
-// partial result; if partial results are not to be rounded, round must return its argument.
+// partial result.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
 		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
@@ -31,8 +31,8 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// Factor returns the factor that Reduce uses for a reduction, or 0 if the reduction has none.
-// Products of the factor and small integers are exact in every type.
+// Factor returns the factor that Reduce uses, or 0. Its products with small integers are exact in
+// every type.
 func Factor(op driver.ReduceOp) float64 {
 	if op.Scales() {
 		return 0.75
@@ -40,14 +40,14 @@ func Factor(op driver.ReduceOp) float64 {
 	return 0
 }
 
-func scaled[T reduce.Number](op driver.ReduceOp, x T) T {
+func multiplyByFactor[T reduce.Number](op driver.ReduceOp, x T) T {
 	if op.Scales() {
 		return x * T(Factor(op))
 	}
 	return x
 }
 
-// result evaluates the formula for one element, except for the final rounding of 16-bit floats.
+// result evaluates the formula for one element, without the final rounding of 16-bit floats.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T,
 ) T {
@@ -62,8 +62,7 @@ func result[T reduce.Number](
 }
 
 // average divides a sum by the number of ranks. If the sum is not finite, average scales the
-// elements down by a power of two and adds them again. The sum of the scaled elements does not
-// overflow if all elements are finite.
+// elements down and adds them again, so that finite elements do not overflow.
 func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

@@ -9,10 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's input for testing a formula. The input is the same in every run. Integers
-// have random bits. For most floating-point elements, two ranks have the values x and -x, and the
-// other ranks have values so small that the sum depends on the order of additions. The remaining
-// elements are numbers of any magnitude, random bits, or special values.
+// Input returns a rank's input for testing a formula, the same in every run. Integers have random
+// bits. For most floating-point elements, two ranks have the values x and -x, and the other ranks
+// have values so small that the sum depends on the order of additions. The remaining elements are
+// numbers of any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -36,9 +36,9 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for testing special values. The input is the same in every run.
-// Together, ranks 0 to 2 cover all combinations of three special values, again and again. Rank n+3
-// has the values of rank n, shifted by one position in the table.
+// Specials returns a rank's input for testing special values, the same in every run. Together,
+// ranks 0 to 2 cover all combinations of three special values, again and again. Rank n+3 has the
+// values of rank n, shifted by one position in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
 	out := make([]byte, 0, count*int64(t.Size()))
@@ -51,14 +51,13 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// smallExponent holds, for each type, the factor, as a power of two, by which the other ranks'
-// values are smaller than x, so that adding one of them to x loses bits.
+// smallExponent holds the factor, as a power of two, by which other values are smaller than x.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
 // cancelingValue returns a rank's value for an element in which the values of two ranks cancel.
-// draw selects the two ranks and the magnitude, so it must be the same on all ranks.
+// draw must be the same on all ranks.
 func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
 	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
 	plus := int(draw >> 8 % uint64(ranks))
@@ -73,7 +72,7 @@ func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks 
 	}
 }
 
-// AppendFloat appends v, rounded to the floating-point type t, to dst.
+// AppendFloat appends v, rounded to the floating-point type t.
 func AppendFloat(dst []byte, t driver.DataType, v float64) []byte {
 	switch t {
 	case driver.Float64:
@@ -87,7 +86,7 @@ func AppendFloat(dst []byte, t driver.DataType, v float64) []byte {
 	}
 }
 
-// AppendBits appends the low t.Size() bytes of bits to dst, in native byte order.
+// AppendBits appends the low t.Size() bytes of bits, in native byte order.
 func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	switch t.Size() {
 	case 8:
@@ -101,9 +100,9 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specials holds the bit patterns of special values. For floating-point types, these are zeros, the
-// smallest and largest subnormal and normal numbers, one, infinities, and quiet and signaling NaNs.
-// For integer types, they are the values at which arithmetic wraps.
+// specials holds the bits of zeros, of the smallest and largest subnormal and normal numbers, of
+// one, infinities, and quiet and signaling NaNs. For integers, it holds the values at which
+// arithmetic wraps.
 var specials = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

@@ -7,15 +7,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds one row of the results of AllReduceRMSNorm. Elements are given as bits.
+// NormRow holds one row of the results of AllReduceRMSNorm, with elements as bits.
 type NormRow struct {
 	Residual, Output []uint16
 	Quantized        []uint8
 	Scales           []float32 // only if the call computes them
 }
 
-// Norm computes a row from the rounded sums of all ranks' inputs, the residual and the weights.
-// static is the scale of driver.QuantStatic.
+// Norm computes a row from the rounded sums of all ranks' inputs. static is the scale of
+// driver.QuantStatic.
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, static float32,
 ) NormRow {
@@ -47,23 +47,21 @@ func Norm(
 	return r
 }
 
-// These constants describe how a kernel distributes the squares among its threads.
+// A kernel distributes the squares among the lanes of its warps in packs.
 const (
 	packSize = driver.NormUnit
 	lanes    = 32 // per warp
 	warps    = 16
 )
 
-// squares adds up the squares of a row in the same order as the kernel. Each of 512 threads adds
-// the squares of its packs of 8 elements. A tree then adds up the sums of the lanes in each
-// warp, and another tree adds up the sums of the warps.
+// squares adds up the squares of a row in the same order as the kernel. Each thread adds the
+// squares of its packs. A tree adds up the lanes of each warp, and another tree adds up the warps.
 func squares(row []float32) float32 {
 	var sums [warps][lanes]float32
 	for i, v := range row {
 		thread := i / packSize % (warps * lanes)
 		sum := &sums[thread/lanes][thread%lanes]
-		// The square has at most 22 bits, so the result is rounded like a fused multiply-add in
-		// float32.
+		// The square has at most 22 bits, so this rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 	var totals [warps]float32

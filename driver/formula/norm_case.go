@@ -14,23 +14,20 @@ import (
 type NormCase struct {
 	driver.Norm
 	DataType driver.DataType
-	// InPlace is set if the output replaces the input, which is always the case if OnlyQuantized is
-	// set.
+	// InPlace is set if the output replaces the input, as it always does if OnlyQuantized is set.
 	InPlace bool
 	// Inputs holds the rows of each rank. OldResidual and Weights are the same on all ranks.
 	Inputs               [][]uint16
 	OldResidual, Weights []uint16
-	// Scale is the scale for QuantStatic.
-	Scale float32
-	// Want holds the outputs, one row after another. Its scales are laid out with ScaleStrides.
+	Scale                float32 // for QuantStatic
+	// Want holds the outputs of all rows. Its scales are laid out with ScaleStrides.
 	Want NormRow
 }
 
-// UnwrittenScale is the value to which a test must set all scales before a call. The gaps between
-// the scales must still have this value afterwards.
+// UnwrittenScale is the value of all scales before a call, and of the gaps between them afterwards.
 const UnwrittenScale = -1
 
-// DrawNorm draws a case with the given shape, type and quantization, for a group without a formula.
+// DrawNorm draws a case for a group without a formula.
 func DrawNorm(
 	random *rand.Rand, ranks, rows, hidden int, t driver.DataType, quant driver.Quant,
 ) *NormCase {
@@ -80,8 +77,6 @@ func (c *NormCase) String() string {
 		len(c.Inputs), c.InPlace, c.Describe())
 }
 
-// drawStrides chooses strides that store scales row by row or, for QuantPerGroup, sometimes column
-// by column with gaps.
 func (c *NormCase) drawStrides(random *rand.Rand) {
 	if c.Quant.Computes() {
 		c.ScaleStrides = c.DefaultScaleStrides()
@@ -103,8 +98,8 @@ func (c *NormCase) draw(random *rand.Rand, n int) []uint16 {
 	return values
 }
 
-// DrawSpecials replaces one in eight elements of the inputs and the residual by a special value
-// such as NaN, except in every fourth row.
+// DrawSpecials replaces one in eight elements of the inputs and the residual by a special value,
+// except in every fourth row.
 func (c *NormCase) DrawSpecials(random *rand.Rand) {
 	values := specials[c.DataType]
 	for _, rows := range append(c.Inputs, c.OldResidual) {
@@ -163,8 +158,8 @@ func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 		len(elements)*int(unsafe.Sizeof(one)))
 }
 
-// SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns, because
-// the bits of a NaN that results from a division depend on the hardware.
+// SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns. The bits of
+// a NaN from a division depend on the hardware.
 func SetCanonicalNaNs(values []byte) {
 	elements := view[float32](values)
 	for i, v := range elements {

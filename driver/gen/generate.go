@@ -30,7 +30,6 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 }).ParseFS(sources, "*.tmpl"))
 
-// header is the path of the C header, in which only two enumerations are generated.
 const header = "cmd/libsymmem/symmem.h"
 
 var files = map[string]string{
@@ -42,26 +41,19 @@ var files = map[string]string{
 
 // term describes a reduction or an operation in all languages that name it.
 type term struct {
-	// Go is the name of the constant in package driver. Name is the name in Python and, in
-	// capitals, in C.
-	Go, Name string
-	// Alias is PyTorch's name if it differs from Name. Note describes restrictions on the use of
-	// the term.
-	Alias, Note string
-	// Doc is the comment of the constant in package driver.
-	Doc    string
-	Number int
-	// Logical is the name of the equivalent reduction for booleans, which are stored as bytes.
-	Logical string
-	// Numbered is set if an operation has a number in C, and Tuned is set if tuning tables have
-	// rules for it.
+	Go              string // in package driver
+	Name            string // in Python and, in capitals, in C
+	Alias           string // in PyTorch, if it differs from Name
+	Note            string // restricts the use of the term
+	Doc             string // the constant's comment in package driver
+	Number          int
+	Logical         string // the equivalent reduction for booleans, which are stored as bytes
 	Numbered, Tuned bool
 }
 
 type terms struct{ Reductions, Operations []term }
 
-// generate returns the contents of all generated files, keyed by path. The paths are relative to
-// root, the module's root.
+// generate returns the contents of all generated files by path relative to root, the module's root.
 func generate(root string) (map[string][]byte, error) {
 	data, err := load(filepath.Join(root, "driver"))
 	if err != nil {
@@ -84,7 +76,7 @@ func generate(root string) (map[string][]byte, error) {
 	return all, err
 }
 
-// load combines the tables of package driver with the names of constants from the package's source.
+// load combines the tables of package driver with the names of its constants.
 func load(folder string) (*terms, error) {
 	var data terms
 	reductions, err := constants(filepath.Join(folder, "reduction.go"), "ReduceOps")
@@ -141,8 +133,8 @@ func constants(path, end string) ([]constant, error) {
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the header at path with its generated enumerations replaced. Each
-// of these enumerations follows a comment that names the generator, and ends with "};".
+// replaceEnumerations returns the header at path with its generated enumerations replaced. Each of
+// these follows a comment that names the generator, and ends with "};".
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

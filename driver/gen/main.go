@@ -1,7 +1,6 @@
-// Command gen generates the names and numbers of reductions and operations from the tables in
-// package driver. Its output consists of constants of the root package, enumerations in the C
-// header, names in the Python package, and names in tuning tables. Run it with "go generate" in
-// the directory of package driver. A test checks that the generated files are up to date.
+// Command gen generates the names and numbers of reductions and operations, in the root package,
+// the C header, the Python package and tuning tables, from the tables in package driver. Run it
+// with "go generate" in the directory of package driver.
 package main
 
 import (
