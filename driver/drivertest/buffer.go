@@ -15,14 +15,13 @@ type buffer struct {
 	window  driver.Window
 }
 
-// addr returns the address at an offset in the buffer.
 func (b buffer) addr(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
 func (r *rank) newBuffer(atLeast int64) buffer {
 	g := r.granularity()
 	size := (atLeast + g - 1) / g * g
 	s, err := r.arena.Map(r.mapped, size)
-	r.ok(err)
+	r.must(err)
 	r.mapped += size
 	r.onClose(s.Unmap)
 	return buffer{segment: s}
@@ -36,7 +35,7 @@ func (r *rank) newWindow(atLeast int64) buffer {
 
 func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
 	w, err := c.Register(r.world.ctx, key, b.segment)
-	r.ok(err)
+	r.must(err)
 	return w
 }
 
@@ -52,13 +51,13 @@ func (r *rank) write(ptr uintptr, data []byte) {
 	}
 	staging := r.stage(len(data))
 	copy(staging, data)
-	r.ok(r.stream.Copy(ptr, address(staging), int64(len(data))))
-	r.ok(r.stream.Synchronize(r.world.ctx))
+	r.must(r.stream.Copy(ptr, address(staging), int64(len(data))))
+	r.must(r.stream.Synchronize(r.world.ctx))
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It reuses the memory, because allocating it for each
-// copy would dominate the time of tests under the race detector.
+// stage returns host memory for a copy. It reuses the memory, because allocations would dominate
+// the time of tests under the race detector.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)
@@ -66,15 +65,14 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies n bytes from the device to the host. The result is valid until the rank's next read
-// or write.
+// read copies n bytes from the device. The result is valid until the rank's next read or write.
 func (r *rank) read(ptr uintptr, n int64) []byte {
 	if n == 0 {
 		return nil
 	}
 	staging := r.stage(int(n))
-	r.ok(r.stream.Copy(address(staging), ptr, n))
-	r.ok(r.stream.Synchronize(r.world.ctx))
+	r.must(r.stream.Copy(address(staging), ptr, n))
+	r.must(r.stream.Synchronize(r.world.ctx))
 	return staging
 }
 
@@ -82,14 +80,14 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 
 func (r *rank) expect(ptr uintptr, want []byte) {
 	r.world.t.Helper()
-	r.ok(difference(r.read(ptr, int64(len(want))), want))
+	r.must(difference(r.read(ptr, int64(len(want))), want))
 }
 
 func (r *rank) expectAll(ptr uintptr, value byte, n int64) {
 	r.world.t.Helper()
 	got := r.read(ptr, n)
 	if n > 0 && (got[0] != value || !bytes.Equal(got[1:], got[:n-1])) {
-		r.ok(difference(got, bytes.Repeat([]byte{value}, int(n))))
+		r.must(difference(got, bytes.Repeat([]byte{value}, int(n))))
 	}
 }
 

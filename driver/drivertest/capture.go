@@ -40,15 +40,15 @@ func testCaptureStates(t *testing.T, h Harness) {
 }
 
 func testRefusedInCapture(t *testing.T, h Harness) {
-	b := newFixture(t, h, 1, 1<<20, options{})
-	r, m := b.ranks[0], b.send[0]
+	fx := newFixture(t, h, 1, 1<<20, options{})
+	r, m := fx.ranks[0], fx.send[0]
 	must(t, r.stream.Fill(m.addr(0), 0, 64))
-	must(t, r.stream.Synchronize(b.ctx))
-	inner := r.capture(func() { r.ok(r.stream.Fill(m.addr(0), 1, 64)) })
+	must(t, r.stream.Synchronize(fx.ctx))
+	inner := r.capture(func() { r.must(r.stream.Fill(m.addr(0), 1, 64)) })
 	outer := r.capture(func() {
-		wantError(t, "synchronizing the stream", r.stream.Synchronize(b.ctx), driver.ErrCapturing)
+		wantError(t, "synchronizing the stream", r.stream.Synchronize(fx.ctx), driver.ErrCapturing)
 		wantError(t, "launching a graph", inner.Launch(r.stream), driver.ErrCapturing)
-		r.ok(r.stream.Fill(m.addr(32), 2, 32))
+		r.must(r.stream.Fill(m.addr(32), 2, 32))
 	})
 	must(t, inner.Close())
 	must(t, outer.Launch(r.stream))
@@ -86,7 +86,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	g := r.capture(func() { r.ok(r.stream.Copy(b.addr(64), b.addr(0), 64)) })
+	g := r.capture(func() { r.must(r.stream.Copy(b.addr(64), b.addr(0), 64)) })
 	other := r.newStream()
 	gate := r.block(other)
 	must(t, other.Fill(b.addr(0), 5, 64))
@@ -102,7 +102,7 @@ func testGraphStreams(t *testing.T, h Harness) {
 func testGraphEvents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
-	g := r.capture(func() { r.ok(r.stream.Record(e)) })
+	g := r.capture(func() { r.must(r.stream.Record(e)) })
 	if !e.Done() {
 		t.Error("capturing a Record recorded the event, want only launches to record it")
 	}
@@ -118,15 +118,15 @@ func testGraphEvents(t *testing.T, h Harness) {
 }
 
 // testReplays replays a graph that sums the ranks' values and, between replays, makes the same call
-// eagerly on another path.
+// on another path.
 func testReplays(t *testing.T, h Harness) {
-	b := newFixture(t, h, 3, 1<<20, options{check: true})
-	b.each(func(r *rank) { replay(b, r) })
+	fx := newFixture(t, h, 3, 1<<20, options{check: true})
+	fx.each(func(r *rank) { replay(fx, r) })
 }
 
-func replay(b *fixture, r *rank) {
+func replay(fx *fixture, r *rank) {
 	const launches = 1000
-	send, recv := b.send[r.number], b.recv[r.number]
+	send, recv := fx.send[r.number], fx.recv[r.number]
 	sum := func(recvOffset int64, path driver.Path) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
@@ -135,54 +135,54 @@ func replay(b *fixture, r *rank) {
 		})
 	}
 	var ran atomic.Int32
-	paths := b.harness.Paths
+	paths := fx.harness.Paths
 	g := r.capture(func() {
-		r.ok(r.queue(r.group, r.stream, sum(0, paths[len(paths)-1])))
-		r.ok(r.stream.Host(func() { ran.Add(1) }))
+		r.must(r.queue(r.group, r.stream, sum(0, paths[len(paths)-1])))
+		r.must(r.stream.Host(func() { ran.Add(1) }))
 	})
 	for i := range launches {
 		r.setStep("launch %d", i)
-		replayStep(b, r, g, sum(1<<16, paths[0]), i)
+		replayStep(fx, r, g, sum(1<<16, paths[0]), i)
 	}
-	r.ok(r.stream.Synchronize(b.ctx))
+	r.must(r.stream.Synchronize(fx.ctx))
 	if n := ran.Load(); n != launches {
 		r.failf("a captured function ran %d times in %d launches", n, launches)
 	}
 }
 
-// replayStep changes the input and launches the graph. Every third step also makes the eager
-// call, and every thirtieth step checks the results of both calls.
-func replayStep(b *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
+// replayStep changes the input and launches the graph. Every third step also makes the other call,
+// and every thirtieth step checks the results.
+func replayStep(fx *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
-	r.ok(r.stream.Fill(b.send[r.number].addr(0), value, 16000))
-	r.ok(g.Launch(r.stream))
+	r.must(r.stream.Fill(fx.send[r.number].addr(0), value, 16000))
+	r.must(g.Launch(r.stream))
 	if i%3 == 0 {
-		r.ok(r.queue(r.group, r.stream, eager))
+		r.must(r.queue(r.group, r.stream, eager))
 	}
 	if i%30 == 0 {
 		sum := byte(3*(i%20) + 3)
-		r.expectAll(b.recv[r.number].addr(0), sum, 16000)
-		r.expectAll(b.recv[r.number].addr(1<<16), sum, 16000)
+		r.expectAll(fx.recv[r.number].addr(0), sum, 16000)
+		r.expectAll(fx.recv[r.number].addr(1<<16), sum, 16000)
 	}
 }
 
 func testRegisterCapturing(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 1<<20, options{check: true})
-	c := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
-	c.prepare(h, 2)
-	b.each(func(r *rank) {
+	fx := newFixture(t, h, 2, 1<<20, options{check: true})
+	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
+	tr.prepare(h, 2)
+	fx.each(func(r *rank) {
 		fresh := r.newBuffer(1)
-		call := c.call(r, b.send[r.number], b.recv[r.number])
-		r.write(call.Send, c.inputs[r.number])
+		call := tr.call(r, fx.send[r.number], fx.recv[r.number])
+		r.write(call.Send, tr.inputs[r.number])
 		key := r.nextKey()
 		g := r.capture(func() {
-			r.ok(r.queue(r.group, r.stream, call))
-			_, err := r.group.Register(b.ctx, key, fresh.segment)
+			r.must(r.queue(r.group, r.stream, call))
+			_, err := r.group.Register(fx.ctx, key, fresh.segment)
 			wantError(t, "registering", err, driver.ErrCapturing)
 		})
-		r.ok(g.Launch(r.stream))
-		r.expect(call.Recv, c.wants[r.number])
-		r.ok(g.Close())
+		r.must(g.Launch(r.stream))
+		r.expect(call.Recv, tr.results[r.number])
+		r.must(g.Close())
 		r.register(r.group, key, fresh)
 	})
 }

@@ -24,7 +24,7 @@ func testGroupClosed(t *testing.T, h Harness) {
 	b := r.newBuffer(1)
 	plan, err := driver.Prepare(r.group, barrier)
 	must(t, err)
-	graph := r.capture(func() { r.ok(r.group.Launch(r.stream, plan)) })
+	graph := r.capture(func() { r.must(r.group.Launch(r.stream, plan)) })
 	must(t, r.group.Close())
 	must(t, r.group.Close())
 	<-r.group.Failed()
@@ -47,14 +47,13 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 		c := r.connect("short-lived", numbers(2), true)
 		b := r.newBuffer(1)
 		first := r.register(c, r.nextKey(), b)
-		r.ok(errors.Join(c.Close(), first.Deregister()))
+		r.must(errors.Join(c.Close(), first.Deregister()))
 		// The segment must still be usable by another group.
 		b.window = r.register(r.group, r.nextKey(), b)
-		r.sumOver(r.group, b, 5)
+		r.checkSum(r.group, b, 5)
 	})
 }
 
-// waitingCalls holds calls that wait for other ranks. Only the registration uses b.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
@@ -90,7 +89,7 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 			w := newWorld(t, h, 2, options{expectFaults: true})
 			w.each(func(r *rank) {
 				if r.number == 1 {
-					r.ok(r.group.Close())
+					r.must(r.group.Close())
 					return
 				}
 				err := wait(r, r.newBuffer(1))
@@ -102,8 +101,7 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testCloseAnytime closes and aborts groups at arbitrary times while the ranks repeat various calls
-// until these return an error.
+// testCloseAnytime closes and aborts groups while the ranks repeat various calls.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})
@@ -115,7 +113,7 @@ func testCloseAnytime(t *testing.T, h Harness) {
 func closeGroupInUse(r *rank, id string, round int) {
 	c := r.connect(id, numbers(2), true)
 	s, err := r.device.NewStream()
-	r.ok(err)
+	r.must(err)
 	var users sync.WaitGroup
 	for _, use := range []func() error{
 		func() error { return r.queue(c, s, barrier) },
@@ -136,7 +134,7 @@ func closeGroupInUse(r *rank, id string, round int) {
 	if s.Close() == nil && c.Cause() == nil {
 		r.failf("Cause() = nil and the stream has no error after Close")
 	}
-	r.ok(err)
+	r.must(err)
 }
 
 func testReopen(t *testing.T, h Harness) {
@@ -144,7 +142,7 @@ func testReopen(t *testing.T, h Harness) {
 		t.Run("open", func(t *testing.T) {
 			w := newWorld(t, h, 3, options{check: true})
 			w.each(func(r *rank) {
-				r.sumOver(r.group, r.newWindow(1), 4)
+				r.checkSum(r.group, r.newWindow(1), 4)
 			})
 		})
 	}

@@ -139,8 +139,8 @@ func testCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// testRefusedGraph replays a graph before and after its group fails. After the second replay, the
-// graph's event must carry the error and must no longer refer to the first replay.
+// testRefusedGraph replays a graph before and after its group fails. The graph's event must no
+// longer refer to the first replay.
 func testRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectFaults: true})
 	r := w.ranks[0]

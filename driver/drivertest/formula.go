@@ -34,10 +34,8 @@ func (h Harness) scope() (elements, largest int64) {
 	}
 }
 
-// testFormula tries every type and reduction on several numbers of ranks. It draws operations,
-// sizes, roots and offsets at random, and also whether calls are in place, whether they are
-// replayed, and whether their buffers are registered. Paths that do not support the group's formula
-// are skipped.
+// testFormula tries every type and reduction on several numbers of ranks. Everything else is
+// random. Paths that do not support the group's formula are skipped.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -55,7 +53,7 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	elements, largest := h.scope()
-	b := newFixture(t, h, n, 8*largest+4096, options{
+	fx := newFixture(t, h, n, 8*largest+4096, options{
 		check: true, formula: f, lifetime: longTimeout * time.Duration(1+elements/1e5),
 	})
 	draws := rand.New(rand.NewPCG(seed, uint64(n)))
@@ -63,10 +61,10 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
 			for done := int64(0); done < elements; {
-				c := drawReduction(draws, n, largest)
-				c.dataType, c.op, c.formula, c.seed = dataType, op, f, draws.Uint64()
-				tried += tryPaths(b, &c)
-				done += c.count * int64(n)
+				tr := drawReduction(draws, n, largest)
+				tr.dataType, tr.op, tr.formula, tr.seed = dataType, op, f, draws.Uint64()
+				tried += tryPaths(fx, &tr)
+				done += tr.count * int64(n)
 			}
 		}
 	}
@@ -76,9 +74,7 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", tried)
 }
 
-// testSpecials reduces NaNs, infinities, zeros, subnormal numbers and the largest numbers of
-// every type, on every path that supports the group's formula. It uses three ranks, because
-// their inputs can cover all combinations of special values.
+// testSpecials reduces special values on every path that supports the group's formula.
 func testSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -94,15 +90,15 @@ func testSpecials(f driver.Formula) func(*testing.T, Harness) {
 
 func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	const combinations = 14 * 14 * 14
-	b := newFixture(t, h, n, 8*combinations+4096, options{check: true, formula: f})
+	fx := newFixture(t, h, n, 8*combinations+4096, options{check: true, formula: f})
 	tried := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
-			c := trial{
+			tr := trial{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
 				formula: f, special: true, inPlace: op%2 == 0,
 			}
-			tried += tryPaths(b, &c)
+			tried += tryPaths(fx, &tr)
 		}
 	}
 	if tried == 0 {
@@ -110,36 +106,35 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// drawReduction draws a random reduction. The caller must set the data type, ReduceOp and
-// formula.
+// drawReduction leaves the data type, the ReduceOp and the formula to the caller.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
-	c := trial{
+	tr := trial{
 		operation: operations[draws.IntN(len(operations))],
 		count:     1 + int64(draws.Uint64()>>(64-draws.IntN(25)))%largest,
 		root:      draws.IntN(n), inPlace: draws.IntN(2) == 0, unregistered: draws.IntN(3) == 0,
 		skew: draws.Int64N(17), replayed: draws.IntN(4) == 0,
 	}
-	if c.operation == driver.ReduceScatter {
-		c.count = 1 + c.count/int64(n)
+	if tr.operation == driver.ReduceScatter {
+		tr.count = 1 + tr.count/int64(n)
 	}
-	return c
+	return tr
 }
 
-// tryPaths tries a reduction on every path that supports it, and returns the number of these paths.
-func tryPaths(b *fixture, c *trial) (tried int) {
-	b.t.Helper()
-	c.prepare(b.harness, len(b.ranks))
-	for _, c.path = range b.harness.Paths {
-		r := b.ranks[0]
-		unregistered := c.unregistered
-		c.unregistered = unregistered && c.path != driver.PathWindow
-		call := c.uncheckedCall(r, b.send[0], b.recv[0])
-		if r.group.Offer(call).Refusal(c.path) == nil {
-			b.try(c)
+// tryPaths tries a reduction on every path that supports it, and returns their number.
+func tryPaths(fx *fixture, tr *trial) (tried int) {
+	fx.t.Helper()
+	tr.prepare(fx.harness, len(fx.ranks))
+	for _, tr.path = range fx.harness.Paths {
+		r := fx.ranks[0]
+		unregistered := tr.unregistered
+		tr.unregistered = unregistered && tr.path != driver.PathWindow
+		call := tr.uncheckedCall(r, fx.send[0], fx.recv[0])
+		if r.group.Offer(call).Refusal(tr.path) == nil {
+			fx.try(tr)
 			tried++
 		}
-		c.unregistered = unregistered
+		tr.unregistered = unregistered
 	}
 	return tried
 }

@@ -21,7 +21,7 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 		Send: b.addr(0), Recv: b.addr(64), Digest: 1,
 	}
 	r.setStep("group %v", members)
-	r.ok(r.launch(c, r.stream, call))
+	r.must(r.launch(c, r.stream, call))
 	want := make([]byte, 0, len(members))
 	for _, m := range members {
 		want = append(want, byte(m))
@@ -29,8 +29,7 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expect(b.addr(64), want)
 }
 
-// testSubgroups puts every rank into one of two halves and into a group of all ranks. Each rank
-// uses its two groups alternately.
+// testSubgroups makes each rank use its half and a group of all ranks alternately.
 func testSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}
@@ -62,7 +61,7 @@ func testReconnect(t *testing.T, h Harness) {
 		for generation := range 3 {
 			c := r.connect(fmt.Sprint("generation ", generation), numbers(2), true)
 			gatherBytes(r, c, numbers(2), b)
-			r.ok(c.Close())
+			r.must(c.Close())
 		}
 	})
 }

@@ -77,7 +77,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes exceeds the memory of any machine, but fits into a process's address space.
+// excessiveBytes exceeds the memory of any machine, but fits into an address space.
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
@@ -114,8 +114,8 @@ func testScatter(t *testing.T, h Harness) {
 			}
 			// A segment that overlapped an earlier one would not contain zeros.
 			r.expectAll(b.addr(0), 0, 2*g)
-			r.ok(r.stream.Fill(b.addr(0), 0xEE, 2*g))
+			r.must(r.stream.Fill(b.addr(0), 0xEE, 2*g))
 		}
-		r.ok(r.stream.Synchronize(w.ctx))
+		r.must(r.stream.Synchronize(w.ctx))
 	})
 }

@@ -25,8 +25,8 @@ var messageClauses = []clause{
 	{"random messages on random streams arrive in the right buffers", testRandomMessages},
 }
 
-// p2pCall returns a Send or Recv of the given number of bytes at an offset in b.
-func p2pCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) driver.Call {
+// messageCall returns a Send or Recv at an offset in b.
+func messageCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) driver.Call {
 	c := driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
 	}
@@ -38,45 +38,45 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) d
 	return c
 }
 
-// testCallOrder sends two messages, for which each rank uses a different stream. On the late rank,
-// the stream of the first message is blocked until both messages are queued.
+// testCallOrder sends two messages on two streams. On the late rank, the stream of the first
+// message is blocked until both messages are queued.
 func testCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
-			b := newFixture(t, h, 2, 8<<20, options{check: true})
-			b.each(func(r *rank) { b.checkCallOrder(r, late, sizes) })
+			fx := newFixture(t, h, 2, 8<<20, options{check: true})
+			fx.each(func(r *rank) { fx.checkCallOrder(r, late, sizes) })
 		}
 	}
 }
 
-func (b *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
+func (fx *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
 	streams := [2]driver.Stream{r.stream, r.newStream()}
-	o, buf := driver.Send, b.send[r.number]
+	o, buf := driver.Send, fx.send[r.number]
 	if r.number == 1 {
-		o, buf = driver.Recv, b.recv[r.number]
+		o, buf = driver.Recv, fx.recv[r.number]
 	}
 	for i, bytes := range sizes {
-		r.write(buf.addr(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
+		r.write(buf.addr(int64(i)<<22), input(fx.harness, driver.Uint8, i, bytes))
 		if r.number == 1 {
-			r.ok(r.stream.Fill(buf.addr(int64(i)<<22), canary, bytes))
+			r.must(r.stream.Fill(buf.addr(int64(i)<<22), canary, bytes))
 		}
 	}
-	r.ok(r.stream.Synchronize(b.ctx))
+	r.must(r.stream.Synchronize(fx.ctx))
 	unblock := func() {}
 	if r.number == late {
 		unblock = r.block(r.stream).open
 	}
 	for i, bytes := range sizes {
-		call := p2pCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
+		call := messageCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
 		call.Digest = uint64(bytes)
-		r.ok(r.queue(r.group, streams[i], call))
+		r.must(r.queue(r.group, streams[i], call))
 	}
 	unblock()
 	for i, bytes := range sizes {
-		r.ok(streams[i].Synchronize(b.ctx))
+		r.must(streams[i].Synchronize(fx.ctx))
 		if r.number == 1 {
 			r.setStep("message %d", i)
-			r.expect(buf.addr(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
+			r.expect(buf.addr(int64(i)<<22), input(fx.harness, driver.Uint8, i, bytes))
 		}
 	}
 }
@@ -91,22 +91,22 @@ func testSwap(t *testing.T, h Harness) {
 
 // swap makes every rank send to the next rank and receive from the previous one several times, on a
 // single stream or on one stream per direction.
-func (b *fixture) swap(bytes int64, streams int) {
-	b.t.Helper()
-	n := len(b.ranks)
-	b.each(func(r *rank) {
+func (fx *fixture) swap(bytes int64, streams int) {
+	fx.t.Helper()
+	n := len(fx.ranks)
+	fx.each(func(r *rank) {
 		next, previous := (r.number+1)%n, (r.number+n-1)%n
-		send, recv, other := b.send[r.number], b.recv[r.number], r.stream
+		send, recv, other := fx.send[r.number], fx.recv[r.number], r.stream
 		if streams > 1 {
 			other = r.newStream()
 		}
 		for round := range 4 {
 			r.setStep("round %d of %d bytes", round, bytes)
-			r.write(send.addr(0), input(b.harness, driver.Uint8, r.number+n*round, bytes))
-			r.ok(r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)))
-			r.ok(r.launch(r.group, other, p2pCall(driver.Recv, previous, 0, recv, 0, bytes)))
-			r.ok(r.stream.Synchronize(b.ctx))
-			r.expect(recv.addr(0), input(b.harness, driver.Uint8, previous+n*round, bytes))
+			r.write(send.addr(0), input(fx.harness, driver.Uint8, r.number+n*round, bytes))
+			r.must(r.queue(r.group, r.stream, messageCall(driver.Send, next, 0, send, 0, bytes)))
+			r.must(r.launch(r.group, other, messageCall(driver.Recv, previous, 0, recv, 0, bytes)))
+			r.must(r.stream.Synchronize(fx.ctx))
+			r.expect(recv.addr(0), input(fx.harness, driver.Uint8, previous+n*round, bytes))
 		}
 	})
 }
@@ -114,18 +114,18 @@ func (b *fixture) swap(bytes int64, streams int) {
 func testSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			b := newFixture(t, h, 2, 2<<20, options{expectFaults: true})
-			recv := b.recv[1]
-			must(t, b.ranks[1].stream.Fill(recv.addr(0), canary, 2<<20))
-			errs := b.outcomes(func(r *rank) error {
+			fx := newFixture(t, h, 2, 2<<20, options{expectFaults: true})
+			recv := fx.recv[1]
+			must(t, fx.ranks[1].stream.Fill(recv.addr(0), canary, 2<<20))
+			errs := fx.outcomes(func(r *rank) error {
 				if r.number == 0 {
-					call := p2pCall(driver.Send, 1, 5, b.send[0], 0, sizes[0])
+					call := messageCall(driver.Send, 1, 5, fx.send[0], 0, sizes[0])
 					if err := r.launch(r.group, r.stream, call); err != nil {
 						return err
 					}
 					return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
 				}
-				return r.launch(r.group, r.stream, p2pCall(driver.Recv, 0, 5, recv, 0, sizes[1]))
+				return r.launch(r.group, r.stream, messageCall(driver.Recv, 0, 5, recv, 0, sizes[1]))
 			})
 			wantEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
 				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
@@ -133,7 +133,7 @@ func testSizes(t *testing.T, h Harness) {
 			if errs[0] == nil {
 				t.Error("the sender succeeded, want an error")
 			}
-			b.ranks[1].expectAll(recv.addr(0), canary, 2<<20)
+			fx.ranks[1].expectAll(recv.addr(0), canary, 2<<20)
 		})
 	}
 }
@@ -146,9 +146,7 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// firstMessageError returns the first MessageError in errs or, if there is none, all errors. Not
-// every rank returns a MessageError, because a rank that has not detected the mistake itself
-// returns a PeerError.
+// firstMessageError returns the first MessageError in errs or, if there is none, all errors.
 func firstMessageError(errs []error) error {
 	for _, err := range errs {
 		if errors.As(err, new(*driver.MessageError)) {
@@ -158,26 +156,26 @@ func firstMessageError(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// expectUntouched checks that a rank has received nothing. It reads the buffer on a new stream,
-// because the stream of the message may have failed.
-func (b *fixture) expectUntouched(number int) {
-	r := *b.ranks[number]
-	r.stream = b.ranks[number].newStream()
-	r.expectAll(b.recv[number].addr(0), canary, 256)
+// expectUntouched checks that a rank has received nothing. The stream of the message may have
+// failed, so it reads the buffer on a new one.
+func (fx *fixture) expectUntouched(number int) {
+	r := *fx.ranks[number]
+	r.stream = fx.ranks[number].newStream()
+	r.expectAll(fx.recv[number].addr(0), canary, 256)
 }
 
 func testTags(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 8<<20, options{check: true})
+	fx := newFixture(t, h, 2, 8<<20, options{check: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
-		b.each(func(r *rank) {
+		fx.each(func(r *rank) {
 			for i, tag := range tags {
 				offset := int64(i) << 20
 				if r.number == 0 {
 					data := input(h, driver.Uint8, i, bytes)
-					r.write(b.send[0].addr(offset), data)
-					call := p2pCall(driver.Send, 1, tag, b.send[0], offset, bytes)
-					r.ok(r.queue(r.group, r.stream, call))
+					r.write(fx.send[0].addr(offset), data)
+					call := messageCall(driver.Send, 1, tag, fx.send[0], offset, bytes)
+					r.must(r.queue(r.group, r.stream, call))
 				}
 			}
 			for i, tag := range slices.Backward(tags) {
@@ -185,45 +183,45 @@ func testTags(t *testing.T, h Harness) {
 				if r.number == 0 {
 					continue
 				}
-				call := p2pCall(driver.Recv, 0, tag, b.recv[1], offset, bytes)
+				call := messageCall(driver.Recv, 0, tag, fx.recv[1], offset, bytes)
 				r.setStep("tag %d", tag)
-				r.ok(r.launch(r.group, r.stream, call))
-				r.expect(b.recv[1].addr(offset), input(h, driver.Uint8, i, bytes))
+				r.must(r.launch(r.group, r.stream, call))
+				r.expect(fx.recv[1].addr(offset), input(h, driver.Uint8, i, bytes))
 			}
-			r.ok(r.stream.Synchronize(b.ctx))
+			r.must(r.stream.Synchronize(fx.ctx))
 		})
 	}
 }
 
 // testAnySource makes rank 0 receive messages, some from a specific rank and some from any source.
-// Some of the Recvs are on a stream that is blocked until all Recvs have been queued.
+// Some Recvs are on a stream that is blocked until all Recvs have been queued.
 func testAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
-	b := newFixture(t, h, n, 1<<20, options{check: true})
-	b.each(func(r *rank) {
+	fx := newFixture(t, h, n, 1<<20, options{check: true})
+	fx.each(func(r *rank) {
 		if r.number > 0 {
-			b.sendNumbers(r, each)
+			fx.sendNumbers(r, each)
 		} else {
-			b.receiveNumbers(r, (n-1)*each)
+			fx.receiveNumbers(r, (n-1)*each)
 		}
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0. The first byte is the sender's rank, and
-// the second is the number of the message.
-func (b *fixture) sendNumbers(r *rank, messages int) {
-	send := b.send[r.number]
+// sendNumbers sends messages of two bytes, the sender's rank and the number of the message, to rank
+// 0.
+func (fx *fixture) sendNumbers(r *rank, messages int) {
+	send := fx.send[r.number]
 	for i := range messages {
 		offset := int64(2 * i)
 		r.write(send.addr(offset), []byte{byte(r.number), byte(i)})
-		r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, offset, 2)))
+		r.must(r.launch(r.group, r.stream, messageCall(driver.Send, 0, 9, send, offset, 2)))
 	}
 }
 
 // receiveNumbers receives the other ranks' messages. The first two Recvs are from rank 1, the rest
 // from any source.
-func (b *fixture) receiveNumbers(r *rank, messages int) {
-	sources, roots, recv := make([]int, messages), make([]int, messages), b.recv[0]
+func (fx *fixture) receiveNumbers(r *rank, messages int) {
+	sources, roots, recv := make([]int, messages), make([]int, messages), fx.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
 	gate := r.block(streams[1])
 	for i := range messages {
@@ -231,16 +229,16 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 		if i < 2 {
 			roots[i] = 1
 		}
-		call := p2pCall(driver.Recv, roots[i], 9, recv, int64(2*i), 2)
+		call := messageCall(driver.Recv, roots[i], 9, recv, int64(2*i), 2)
 		call.Arrived = func(source int) { sources[i] = source }
-		r.ok(r.queue(r.group, streams[i%3], call))
+		r.must(r.queue(r.group, streams[i%3], call))
 	}
 	gate.open()
 	for _, s := range streams {
-		r.ok(s.Synchronize(b.ctx))
+		r.must(s.Synchronize(fx.ctx))
 	}
 	got := r.read(recv.addr(0), int64(2*messages))
-	next := make([]byte, len(b.ranks))
+	next := make([]byte, len(fx.ranks))
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || roots[i] >= 0 && int(source) != roots[i] {
@@ -255,18 +253,19 @@ func (b *fixture) receiveNumbers(r *rank, messages int) {
 	}
 }
 
-// testAnySourceOrder makes rank 1 call Send before rank 2 does, but on a stream that is blocked
-// until rank 0 has received the message from rank 2.
+// testAnySourceOrder makes rank 1 send first, but on a stream that is blocked until rank 0 has
+// received the message from rank 2.
 func testAnySourceOrder(t *testing.T, h Harness) {
-	b := newFixture(t, h, 3, 1<<20, options{check: true})
-	blocked := b.ranks[1]
+	fx := newFixture(t, h, 3, 1<<20, options{check: true})
+	blocked := fx.ranks[1]
 	g := blocked.block(blocked.stream)
-	must(t, blocked.queue(blocked.group, blocked.stream, p2pCall(driver.Send, 0, 3, b.send[1], 0, 4)))
-	other := b.ranks[2]
-	must(t, other.launch(other.group, other.stream, p2pCall(driver.Send, 0, 3, b.send[2], 0, 4)))
+	call := messageCall(driver.Send, 0, 3, fx.send[1], 0, 4)
+	must(t, blocked.queue(blocked.group, blocked.stream, call))
+	other := fx.ranks[2]
+	must(t, other.launch(other.group, other.stream, messageCall(driver.Send, 0, 3, fx.send[2], 0, 4)))
 	for _, want := range []int{2, 1} {
-		source, r := -1, b.ranks[0]
-		call := p2pCall(driver.Recv, driver.AnySource, 3, b.recv[0], 0, 4)
+		source, r := -1, fx.ranks[0]
+		call := messageCall(driver.Recv, driver.AnySource, 3, fx.recv[0], 0, 4)
 		call.Arrived = func(rank int) { source = rank }
 		must(t, r.launch(r.group, r.stream, call))
 		if source != want {
@@ -276,22 +275,23 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 	}
 }
 
-// testUnmatchedClose closes a group in which a message was sent but not received. In each subtest,
-// a different rank closes first.
+// testUnmatchedClose closes a group in which a message was not received. In each subtest, a
+// different rank closes first.
 func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
-			b := newFixture(t, h, 2, 1<<20, options{check: true})
+			fx := newFixture(t, h, 2, 1<<20, options{check: true})
 			groups := make([]driver.Communicator, 2)
-			b.each(func(r *rank) {
+			fx.each(func(r *rank) {
 				var err error
-				groups[r.number], err = r.device.Connect(b.ctx, driver.GroupConfig{
+				groups[r.number], err = r.device.Connect(fx.ctx, driver.GroupConfig{
 					ID: "unmatched", Ranks: numbers(2), Rank: r.number,
 				})
-				r.ok(err)
+				r.must(err)
 			})
-			sender := b.ranks[0]
-			must(t, sender.launch(groups[0], sender.stream, p2pCall(driver.Send, 1, 3, b.send[0], 0, 10)))
+			sender := fx.ranks[0]
+			call := messageCall(driver.Send, 1, 3, fx.send[0], 0, 10)
+			must(t, sender.launch(groups[0], sender.stream, call))
 			closed := [2]error{}
 			for _, r := range []int{first, 1 - first} {
 				closed[r] = groups[r].Close()
@@ -306,14 +306,14 @@ func testUnmatchedClose(t *testing.T, h Harness) {
 
 func testCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
-	b := newFixture(t, h, 2, 1<<20, options{check: true, strict: true})
-	b.each(func(r *rank) {
-		o, buf := driver.Send, b.send[0]
+	fx := newFixture(t, h, 2, 1<<20, options{check: true, strict: true})
+	fx.each(func(r *rank) {
+		o, buf := driver.Send, fx.send[0]
 		if r.number == 1 {
-			o, buf = driver.Recv, b.recv[1]
+			o, buf = driver.Recv, fx.recv[1]
 		}
-		call := p2pCall(o, 1-r.number, 0, buf, 0, 4)
-		g := r.capture(func() { r.ok(r.queue(r.group, r.stream, call)) })
+		call := messageCall(o, 1-r.number, 0, buf, 0, 4)
+		g := r.capture(func() { r.must(r.queue(r.group, r.stream, call)) })
 		for round := range rounds {
 			r.setStep("round %d", round)
 			data := []byte{byte(round), 1, 2, 3}
@@ -321,11 +321,11 @@ func testCapturedMessages(t *testing.T, h Harness) {
 				r.write(buf.addr(0), data)
 			}
 			if round%3 == 0 {
-				r.ok(g.Launch(r.stream))
+				r.must(g.Launch(r.stream))
 			} else {
-				r.ok(r.queue(r.group, r.stream, call))
+				r.must(r.queue(r.group, r.stream, call))
 			}
-			r.ok(r.stream.Synchronize(b.ctx))
+			r.must(r.stream.Synchronize(fx.ctx))
 			if r.number == 1 {
 				r.expect(buf.addr(0), data)
 			}

@@ -23,9 +23,9 @@ var mistakeClauses = []clause{
 }
 
 // misplacedCall returns an AllReduce whose buffers have a different offset on every rank.
-func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Call {
+func misplacedCall(fx *fixture, r *rank, path driver.Path, count int64) driver.Call {
 	offset := int64(r.number) << 17
-	send, recv := b.send[r.number], b.recv[r.number]
+	send, recv := fx.send[r.number], fx.recv[r.number]
 	return r.onSupportedPath(r.group, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
 		Send: send.addr(offset), Recv: recv.addr(offset),
@@ -33,47 +33,47 @@ func misplacedCall(b *fixture, r *rank, path driver.Path, count int64) driver.Ca
 	})
 }
 
-// testUncheckedBuffers fills each rank's window with numbers that depend on the offset, so that
-// misplaced buffers change the sum.
+// testUncheckedBuffers uses numbers that depend on the offset, so that misplaced buffers change the
+// sum.
 func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
 	const n, count = 3, 1 << 14
-	b := newFixture(t, h, n, 1<<20, options{})
+	fx := newFixture(t, h, n, 1<<20, options{})
 	correct := make([][]byte, n)
 	for r := range correct {
 		correct[r] = input(h, driver.Float32, r, 1<<18)[r<<17:][:4*count]
 	}
 	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, correct)
-	b.each(func(r *rank) {
-		r.write(b.send[r.number].addr(0), input(h, driver.Float32, r.number, 1<<18))
-		call := misplacedCall(b, r, driver.PathWindow, count)
-		r.ok(r.launch(r.group, r.stream, call))
+	fx.each(func(r *rank) {
+		r.write(fx.send[r.number].addr(0), input(h, driver.Float32, r.number, 1<<18))
+		call := misplacedCall(fx, r, driver.PathWindow, count)
+		r.must(r.launch(r.group, r.stream, call))
 		if bytes.Equal(r.read(call.Recv, 4*count), sum) {
 			r.failf("the sum of misplaced buffers is correct, want a wrong sum")
 		}
 	})
 }
 
-// checkMismatch makes two valid calls and then a third call that differs between the ranks. For the
-// third call, every rank must get a MismatchError, and no receive buffer may be written. The only
-// exception is the direct path, whose kernels detect the mismatch and may poison their output.
+// checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
+// rank must get a MismatchError, and no receive buffer may be written, except that kernels of the
+// direct path may poison their output.
 func checkMismatch(
-	t *testing.T, h Harness, ranks int, call func(b *fixture, r *rank) driver.Call,
+	t *testing.T, h Harness, ranks int, call func(fx *fixture, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
-	b := newFixture(t, h, ranks, 1<<20, options{check: true, expectFaults: true})
-	found := make([]*driver.MismatchError, len(b.ranks))
-	calls := make([]driver.Call, len(b.ranks))
-	b.each(func(r *rank) {
-		send, recv := b.send[r.number], b.recv[r.number]
+	fx := newFixture(t, h, ranks, 1<<20, options{check: true, expectFaults: true})
+	found := make([]*driver.MismatchError, len(fx.ranks))
+	calls := make([]driver.Call, len(fx.ranks))
+	fx.each(func(r *rank) {
+		send, recv := fx.send[r.number], fx.recv[r.number]
 		for range 2 {
-			r.ok(r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.must(r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		}
-		r.ok(r.stream.Fill(send.addr(0), 1, send.segment.Bytes()))
-		r.ok(r.stream.Fill(recv.addr(0), canary, recv.segment.Bytes()))
-		calls[r.number] = call(b, r)
+		r.must(r.stream.Fill(send.addr(0), 1, send.segment.Bytes()))
+		r.must(r.stream.Fill(recv.addr(0), canary, recv.segment.Bytes()))
+		calls[r.number] = call(fx, r)
 		err := r.launch(r.group, r.stream, calls[r.number])
 		if !errors.As(err, &found[r.number]) {
 			r.failf("got %v, want a MismatchError", err)
@@ -82,8 +82,8 @@ func checkMismatch(
 			r.failf("MismatchError.Number = %d, want 3", s)
 		}
 	})
-	b.each(func(r *rank) {
-		call, recv := &calls[r.number], b.recv[r.number]
+	fx.each(func(r *rank) {
+		call, recv := &calls[r.number], fx.recv[r.number]
 		_, bytes := call.Spans(len(r.world.ranks), r.number)
 		begin := int64(call.Recv - recv.addr(0))
 		end := begin + bytes
@@ -94,8 +94,7 @@ func checkMismatch(
 	return found
 }
 
-// expectNoResult checks that every byte of a call's output still equals before, or that a kernel
-// has poisoned the whole output.
+// expectNoResult checks that all bytes of an output still equal before, or are all poison.
 func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, bytes int64) {
 	if bytes > 0 && path == driver.PathDirect && r.read(output, 1)[0] == poison {
 		before = poison
@@ -106,16 +105,15 @@ func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, byte
 // poison is the byte with which an aborted kernel fills its output.
 const poison = 0xff
 
-// mismatchRanks returns the number of ranks for most mismatch tests: three, so that one rank is not
-// involved in the mistake, or two if the backend supports fewer. With a backend that supports only
-// one rank, newWorld skips the tests.
+// mismatchRanks returns three, so that one rank is not involved in the mistake, or two if the
+// backend supports fewer.
 func mismatchRanks(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func testCheckedMistake(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{2, 100, 1 << 14} {
-			checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
-				return misplacedCall(b, r, path, count)
+			checkMismatch(t, h, mismatchRanks(h), func(fx *fixture, r *rank) driver.Call {
+				return misplacedCall(fx, r, path, count)
 			})
 		}
 	}
@@ -123,14 +121,14 @@ func testCheckedMistake(t *testing.T, h Harness) {
 
 func testDifferentCalls(t *testing.T, h Harness) {
 	changes := map[string]func(*trial){
-		"count":         func(c *trial) { c.count++ },
-		"smaller count": func(c *trial) { c.count = 1 },
-		"zero count":    func(c *trial) { c.count = 0 },
-		"type":          func(c *trial) { c.dataType = driver.Float64 },
-		"reduction":     func(c *trial) { c.op = driver.Max },
-		"operation":     func(c *trial) { c.operation = driver.Broadcast },
-		"barrier":       func(c *trial) { c.operation = driver.Barrier },
-		"path":          func(c *trial) { c.path = h.Paths[0] },
+		"count":         func(tr *trial) { tr.count++ },
+		"smaller count": func(tr *trial) { tr.count = 1 },
+		"zero count":    func(tr *trial) { tr.count = 0 },
+		"type":          func(tr *trial) { tr.dataType = driver.Float64 },
+		"reduction":     func(tr *trial) { tr.op = driver.Max },
+		"operation":     func(tr *trial) { tr.operation = driver.Broadcast },
+		"barrier":       func(tr *trial) { tr.operation = driver.Barrier },
+		"path":          func(tr *trial) { tr.path = h.Paths[0] },
 	}
 	if len(h.Paths) == 1 {
 		delete(changes, "path")
@@ -138,12 +136,12 @@ func testDifferentCalls(t *testing.T, h Harness) {
 	for name, change := range changes {
 		for _, count := range []int64{5, 1 << 14} {
 			t.Run(fmt.Sprint(name, " of ", count), func(t *testing.T) {
-				checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
-					c := trial{operation: driver.AllReduce, count: count, path: h.Paths[len(h.Paths)-1]}
+				checkMismatch(t, h, mismatchRanks(h), func(fx *fixture, r *rank) driver.Call {
+					tr := trial{operation: driver.AllReduce, count: count, path: h.Paths[len(h.Paths)-1]}
 					if r.number == 1 {
-						change(&c)
+						change(&tr)
 					}
-					return c.call(r, b.send[r.number], b.recv[r.number])
+					return tr.call(r, fx.send[r.number], fx.recv[r.number])
 				})
 			})
 		}
@@ -151,9 +149,9 @@ func testDifferentCalls(t *testing.T, h Harness) {
 }
 
 func testMismatchNames(t *testing.T, h Harness) {
-	found := checkMismatch(t, h, 3, func(b *fixture, r *rank) driver.Call {
-		c := trial{operation: driver.AllReduce, count: 9}
-		call := c.call(r, b.send[r.number], b.recv[r.number])
+	found := checkMismatch(t, h, 3, func(fx *fixture, r *rank) driver.Call {
+		tr := trial{operation: driver.AllReduce, count: 9}
+		call := tr.call(r, fx.send[r.number], fx.recv[r.number])
 		call.Digest = uint64(r.number % 2)
 		return call
 	})
@@ -169,28 +167,28 @@ func testMismatchNames(t *testing.T, h Harness) {
 }
 
 func testCheckOff(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 1<<20, options{check: true})
-	c := trial{operation: driver.AllReduce, count: 5000}
-	c.prepare(h, 2)
-	b.each(func(r *rank) {
+	fx := newFixture(t, h, 2, 1<<20, options{check: true})
+	tr := trial{operation: driver.AllReduce, count: 5000}
+	tr.prepare(h, 2)
+	fx.each(func(r *rank) {
 		r.group.SetCheck(false)
-		call := c.call(r, b.send[r.number], b.recv[r.number])
+		call := tr.call(r, fx.send[r.number], fx.recv[r.number])
 		call.Digest = uint64(r.number)
-		r.write(call.Send, c.inputs[r.number])
-		r.ok(r.launch(r.group, r.stream, call))
-		r.expect(call.Recv, c.wants[r.number])
+		r.write(call.Send, tr.inputs[r.number])
+		r.must(r.launch(r.group, r.stream, call))
+		r.expect(call.Recv, tr.results[r.number])
 	})
 }
 
 func testCheckOrder(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
-	b.each(func(r *rank) {
+	fx := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
+	fx.each(func(r *rank) {
 		g := r.block(r.stream)
 		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
-		r.ok(r.queue(r.group, r.stream, barrier))
+		r.must(r.queue(r.group, r.stream, barrier))
 		r.group.SetCheck(false)
 		g.open()
-		if err := r.stream.Synchronize(b.ctx); !errors.As(err, new(*driver.MismatchError)) {
+		if err := r.stream.Synchronize(fx.ctx); !errors.As(err, new(*driver.MismatchError)) {
 			r.failf("got %v, want a MismatchError", err)
 		}
 	})
@@ -198,12 +196,12 @@ func testCheckOrder(t *testing.T, h Harness) {
 
 func testPairMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
-	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
-	must(t, b.ranks[1].stream.Fill(b.recv[1].addr(0), canary, 256))
-	err := b.outcomes(func(r *rank) error {
-		call := p2pCall(driver.Send, 1, 0, b.send[0], 0, 100)
+	fx := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
+	must(t, fx.ranks[1].stream.Fill(fx.recv[1].addr(0), canary, 256))
+	err := fx.outcomes(func(r *rank) error {
+		call := messageCall(driver.Send, 1, 0, fx.send[0], 0, 100)
 		if r.number == 1 {
-			call = p2pCall(driver.Recv, 0, 0, b.recv[1], 0, 101)
+			call = messageCall(driver.Recv, 0, 0, fx.recv[1], 0, 101)
 		}
 		call.Digest = digest(&call)
 		return r.launch(r.group, r.stream, call)
@@ -211,12 +209,12 @@ func testPairMismatch(t *testing.T, h Harness) {
 	if !errors.As(err, new(*driver.MismatchError)) && !errors.As(err, new(*driver.MessageError)) {
 		t.Errorf("got %v, want a MismatchError or MessageError", err)
 	}
-	b.ranks[1].expectAll(b.recv[1].addr(0), canary, 256)
+	fx.ranks[1].expectAll(fx.recv[1].addr(0), canary, 256)
 }
 
 func testMismatchFinal(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
-	b.each(func(r *rank) {
+	fx := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
+	fx.each(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		launchErr := r.launch(r.group, r.stream, call)
 		<-r.group.Failed()
@@ -228,7 +226,7 @@ func testMismatchFinal(t *testing.T, h Harness) {
 		if err := r.launch(r.group, r.stream, call); err == nil {
 			r.failf("a launch after the mismatch succeeded, want an error")
 		}
-		if _, err := r.group.Exchange(b.ctx, driver.LaneControl, nil); err == nil {
+		if _, err := r.group.Exchange(fx.ctx, driver.LaneControl, nil); err == nil {
 			r.failf("an exchange after the mismatch succeeded, want an error")
 		}
 	})

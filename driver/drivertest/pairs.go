@@ -12,24 +12,24 @@ var pairClauses = []clause{
 	{"messages travel around a ring", testRing},
 }
 
-// messageSizes lists sizes just below and above those at which a backend may split a message.
+// messageSizes lists sizes around those at which a backend may split a message.
 var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func testPairSizes(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 4<<20, options{check: true})
+	fx := newFixture(t, h, 2, 4<<20, options{check: true})
 	for i, bytes := range messageSizes {
 		sender, data := i%2, input(h, driver.Uint8, i, bytes)
-		b.each(func(r *rank) {
+		fx.each(func(r *rank) {
 			r.setStep("%d bytes from rank %d", bytes, sender)
 			if r.number == sender {
-				send := b.send[sender]
+				send := fx.send[sender]
 				r.write(send.addr(0), data)
-				r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 1-sender, 0, send, 0, bytes)))
+				r.must(r.launch(r.group, r.stream, messageCall(driver.Send, 1-sender, 0, send, 0, bytes)))
 				return
 			}
-			recv := b.recv[1-sender]
-			r.ok(r.stream.Fill(recv.addr(0), canary, bytes+margin))
-			r.ok(r.launch(r.group, r.stream, p2pCall(driver.Recv, sender, 0, recv, 0, bytes)))
+			recv := fx.recv[1-sender]
+			r.must(r.stream.Fill(recv.addr(0), canary, bytes+margin))
+			r.must(r.launch(r.group, r.stream, messageCall(driver.Recv, sender, 0, recv, 0, bytes)))
 			r.expect(recv.addr(0), data)
 			r.expectAll(recv.addr(bytes), canary, margin)
 		})

@@ -14,8 +14,8 @@ type plannedMessage struct {
 	contents               int // seed of the contents
 }
 
-// testRandomMessages draws a list of messages. Each rank sends and receives its messages in the
-// order of the list, on random streams.
+// testRandomMessages draws a list of messages. Each rank sends and receives its messages in this
+// order, on random streams.
 func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 1))
@@ -33,8 +33,8 @@ func testRandomMessages(t *testing.T, h Harness) {
 			}
 			program[i] = p
 		}
-		b := newFixture(t, h, n, 8<<20, options{check: round != 1})
-		if !b.attempt(func(r *rank) { play(b, r, program, streams) }) {
+		fx := newFixture(t, h, n, 8<<20, options{check: round != 1})
+		if !fx.attempt(func(r *rank) { runProgram(fx, r, program, streams) }) {
 			t.Fatalf("seed %d, round %d", seed, round)
 		}
 	}
@@ -43,15 +43,15 @@ func testRandomMessages(t *testing.T, h Harness) {
 // slotBytes is the size of the part of a buffer that each message uses.
 const slotBytes = 64 << 10
 
-func play(b *fixture, r *rank, program []plannedMessage, streams int) {
+func runProgram(fx *fixture, r *rank, program []plannedMessage, streams int) {
 	choices := []driver.Stream{r.stream}
 	for range streams - 1 {
 		choices = append(choices, r.newStream())
 	}
 	for i, p := range program {
 		if p.src == r.number {
-			data := input(b.harness, driver.Uint8, p.contents, p.bytes)
-			r.write(b.send[r.number].addr(int64(i)*slotBytes), data)
+			data := input(fx.harness, driver.Uint8, p.contents, p.bytes)
+			r.write(fx.send[r.number].addr(int64(i)*slotBytes), data)
 		}
 	}
 	for i, p := range program {
@@ -60,25 +60,25 @@ func play(b *fixture, r *rank, program []plannedMessage, streams int) {
 		var call driver.Call
 		switch r.number {
 		case p.src:
-			call = p2pCall(driver.Send, p.dst, p.tag, b.send[r.number], offset, p.bytes)
+			call = messageCall(driver.Send, p.dst, p.tag, fx.send[r.number], offset, p.bytes)
 			stream = p.sendStream
 		case p.dst:
-			call = p2pCall(driver.Recv, p.src, p.tag, b.recv[r.number], offset, p.bytes)
+			call = messageCall(driver.Recv, p.src, p.tag, fx.recv[r.number], offset, p.bytes)
 			stream = p.recvStream
 		default:
 			continue
 		}
 		call.Digest = uint64(i)
-		r.ok(r.queue(r.group, choices[stream], call))
+		r.must(r.queue(r.group, choices[stream], call))
 	}
 	for _, s := range choices {
-		r.ok(s.Synchronize(b.ctx))
+		r.must(s.Synchronize(fx.ctx))
 	}
 	for i, p := range program {
 		if p.dst == r.number {
 			r.setStep("message %d from rank %d to rank %d", i, p.src, p.dst)
-			data := input(b.harness, driver.Uint8, p.contents, p.bytes)
-			r.expect(b.recv[r.number].addr(int64(i)*slotBytes), data)
+			data := input(fx.harness, driver.Uint8, p.contents, p.bytes)
+			r.expect(fx.recv[r.number].addr(int64(i)*slotBytes), data)
 		}
 	}
 }

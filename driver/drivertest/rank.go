@@ -11,13 +11,13 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. If an operation fails, methods that return no error
-// call failf.
+// rank holds one rank's device and resources. Methods that return no error call failf if an
+// operation fails.
 type rank struct {
 	world   *world
 	number  int
-	running bool   // whether the rank runs in a separate goroutine
-	step    string // appended to the rank's number in failure messages
+	running bool   // in a separate goroutine
+	step    string // for failure messages
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
@@ -29,15 +29,14 @@ type rank struct {
 	closers []func() error
 }
 
-func (r *rank) ok(err error) {
+func (r *rank) must(err error) {
 	if err != nil {
 		r.world.t.Helper()
 		r.failf("%v", err)
 	}
 }
 
-// failf marks the test as failed. It then exits the rank's goroutine or, if the rank runs in the
-// test's goroutine, ends the test.
+// failf marks the test as failed, and ends the rank's goroutine or the test.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.step}, args...)...)
@@ -57,10 +56,10 @@ func (r *rank) open(store driver.Store) {
 		Rank: r.number, Size: n, LocalRank: r.number, Store: store,
 		Timeout: cmp.Or(w.timeout, longTimeout), Scatter: w.scatter,
 	})
-	r.ok(err)
+	r.must(err)
 	r.onClose(r.device.Close)
 	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
-	r.ok(err)
+	r.must(err)
 	r.onClose(r.arena.Close)
 	if !w.noGroup {
 		r.group = r.connect("world", numbers(n), w.check)
@@ -74,40 +73,39 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 		Strict: r.world.strict, Formula: r.world.formula,
 		Owner: id,
 	})
-	r.ok(err)
+	r.must(err)
 	r.onClose(c.Close)
 	if lazy, ok := c.(driver.LazyWindows); ok {
-		r.ok(lazy.UseWindows(r.world.ctx))
+		r.must(lazy.UseWindows(r.world.ctx))
 	}
 	return c
 }
 
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
-	r.ok(err)
+	r.must(err)
 	r.onClose(s.Close)
 	return s
 }
 
 func (r *rank) newEvent() driver.Event {
 	e, err := r.device.NewEvent()
-	r.ok(err)
+	r.must(err)
 	return e
 }
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
 func (r *rank) capture(queue func()) driver.Graph {
-	r.ok(r.stream.BeginCapture())
+	r.must(r.stream.BeginCapture())
 	queue()
 	g, err := r.stream.EndCapture()
-	r.ok(err)
+	r.must(err)
 	r.onClose(g.Close)
 	return g
 }
 
-// onClose registers a function to be called when the world is closed, in reverse order of
-// registration.
+// onClose registers a function to be called, in reverse order, when the world is closed.
 func (r *rank) onClose(f func() error) { r.closers = append(r.closers, f) }
 
 func (r *rank) close() error {
@@ -118,17 +116,15 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// block queues a gate on a stream. If the test does not open the gate, it is opened when the world
-// is closed.
+// block queues a gate on a stream. It opens at the latest when the world is closed.
 func (r *rank) block(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })
-	r.ok(s.Host(func() { <-g.opened }))
+	r.must(s.Host(func() { <-g.opened }))
 	return g
 }
 
-// onSupportedPath returns call. If c does not support call.Path for it, Path is replaced by the
-// harness's first path.
+// onSupportedPath returns call, with the harness's first path if c does not support call.Path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -136,9 +132,8 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	return call
 }
 
-// launch prepares and launches a call and waits for it. If the call fails, launch clears the
-// stream's failure, so that the stream stays usable. If the backend has inline launches, every
-// second call uses one.
+// launch prepares and launches a call and waits for it. After an error, the stream stays usable. If
+// the backend has inline launches, every second call uses one.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	start := c.Launch
 	if inline, ok := c.(driver.InlineLauncher); ok && r.calls%2 == 1 {
@@ -164,23 +159,21 @@ func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) e
 	return c.Launch(s, plan)
 }
 
-// swap exchanges payloads, where sizes[i] is the size of rank i's payload, and checks the
-// results.
+// swap exchanges payloads, where sizes[i] is the size of rank i's payload, and checks them.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	return controltest.ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }
 
-// sumOver runs an AllReduce over a window, with every input element set to value, and checks the
-// result.
-func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
+// checkSum runs an AllReduce over a window, with every input element set to value.
+func (r *rank) checkSum(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
-	r.ok(r.stream.Fill(b.addr(0), value, count))
-	r.ok(r.launch(c, r.stream, r.onSupportedPath(c, driver.Call{
+	r.must(r.stream.Fill(b.addr(0), value, count))
+	r.must(r.launch(c, r.stream, r.onSupportedPath(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
 		Path: driver.PathWindow, Send: b.addr(0), Recv: b.addr(count + 96),
 		SendWindow: b.window, RecvWindow: b.window, Digest: 1,

@@ -9,17 +9,15 @@ import (
 	"symmem/driver/formula"
 )
 
-// period is the number of elements after which inputs repeat. Drawing more numbers would dominate
-// the time of tests, especially under the race detector. The period is prime, so that data that is
-// misplaced by a round number of bytes differs from the expected data.
+// period is the number of elements after which inputs repeat, because drawing more numbers would
+// take long. It is prime, so that data that is misplaced by a round number of bytes differs.
 const period = 65521
 
-// inputCache caches the results of input, keyed by its arguments, because all operations and
-// paths use the same numbers.
+// inputCache caches the results of input.
 var inputCache sync.Map
 
-// input returns the numbers that a rank contributes, which are the same in every run. Callers must
-// not change them.
+// input returns the numbers that a rank contributes, which are the same in every run and must not
+// be changed.
 func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 	key := struct {
 		unordered bool
@@ -44,8 +42,6 @@ func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	return bytes.Repeat(data, int(count/period)+1)[:count*int64(t.Size())]
 }
 
-// drawNumbers draws n numbers. Integers use all bits, unless the harness is unordered and sums must
-// be exact.
 func drawNumbers(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
 	out := make([]byte, 0, n*t.Size())
 	for range n {

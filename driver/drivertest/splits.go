@@ -23,9 +23,9 @@ type exchange struct {
 }
 
 // newExchange draws an exchange in which each rank sends at most limit elements to each rank. The
-// parts are in random order in the buffers, with gaps between them.
+// parts are in random order in the buffers, with gaps.
 func newExchange(draw *rand.Rand, n int, limit int64, t driver.DataType) *exchange {
-	x := &exchange{dataType: t}
+	ex := &exchange{dataType: t}
 	for range n {
 		row := make([]int64, n)
 		for dst := range row {
@@ -33,20 +33,19 @@ func newExchange(draw *rand.Rand, n int, limit int64, t driver.DataType) *exchan
 				row[dst] = draw.Int64N(limit + 1)
 			}
 		}
-		x.counts = append(x.counts, row)
+		ex.counts = append(ex.counts, row)
 	}
 	for r := range n {
 		column := make([]int64, n)
 		for src := range column {
-			column[src] = x.counts[src][r]
+			column[src] = ex.counts[src][r]
 		}
-		x.sends = append(x.sends, scatterParts(draw, x.counts[r]))
-		x.recvs = append(x.recvs, scatterParts(draw, column))
+		ex.sends = append(ex.sends, scatterParts(draw, ex.counts[r]))
+		ex.recvs = append(ex.recvs, scatterParts(draw, column))
 	}
-	return x
+	return ex
 }
 
-// scatterParts returns the offsets of parts in random order, with gaps of 0 or 3 elements.
 func scatterParts(draw *rand.Rand, counts []int64) []int64 {
 	offsets, end := make([]int64, len(counts)), int64(0)
 	for _, i := range draw.Perm(len(counts)) {
@@ -57,25 +56,24 @@ func scatterParts(draw *rand.Rand, counts []int64) []int64 {
 	return offsets
 }
 
-func (x *exchange) splits(rank int) *driver.Splits {
+func (ex *exchange) splits(rank int) *driver.Splits {
 	s := &driver.Splits{
-		SendCounts: slices.Clone(x.counts[rank]), SendOffsets: x.sends[rank],
-		RecvOffsets: x.recvs[rank],
+		SendCounts: slices.Clone(ex.counts[rank]), SendOffsets: ex.sends[rank],
+		RecvOffsets: ex.recvs[rank],
 	}
-	for _, row := range x.counts {
+	for _, row := range ex.counts {
 		s.RecvCounts = append(s.RecvCounts, row[rank])
 	}
 	return s
 }
 
-func (x *exchange) part(h Harness, src, dst int) []byte {
-	return input(h, x.dataType, 100+len(x.counts)*src+dst, x.counts[src][dst])
+func (ex *exchange) part(h Harness, src, dst int) []byte {
+	return input(h, ex.dataType, 100+len(ex.counts)*src+dst, ex.counts[src][dst])
 }
 
-// call returns one rank's call. If windowed is set, the call names the send buffer's window.
-func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
+func (ex *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
-		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
+		Operation: driver.AllToAllV, DataType: ex.dataType, Splits: ex.splits(r.number),
 		Send: send.addr(0), Recv: recv.addr(margin), Digest: 5,
 	}
 	if windowed {
@@ -84,29 +82,28 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	return call
 }
 
-// fill writes a rank's data to its send buffer and canaries to its receive buffer.
-func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
-	size := int64(x.dataType.Size())
-	for dst := range x.counts {
-		r.write(send.addr(x.sends[r.number][dst]*size), x.part(h, r.number, dst))
+func (ex *exchange) fill(h Harness, r *rank, send, recv buffer) {
+	size := int64(ex.dataType.Size())
+	for dst := range ex.counts {
+		r.write(send.addr(ex.sends[r.number][dst]*size), ex.part(h, r.number, dst))
 	}
-	r.ok(r.stream.Fill(recv.addr(0), canary, recv.segment.Bytes()))
+	r.must(r.stream.Fill(recv.addr(0), canary, recv.segment.Bytes()))
 }
 
-func (x *exchange) checkResult(h Harness, r *rank, recv buffer) {
-	size := int64(x.dataType.Size())
+func (ex *exchange) checkResult(h Harness, r *rank, recv buffer) {
+	size := int64(ex.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
-	for src := range x.counts {
-		copy(want[margin+x.recvs[r.number][src]*size:], x.part(h, src, r.number))
+	for src := range ex.counts {
+		copy(want[margin+ex.recvs[r.number][src]*size:], ex.part(h, src, r.number))
 	}
 	r.expect(recv.addr(0), want)
 }
 
-func (x *exchange) perform(b *fixture, r *rank, windowed bool) {
-	send, recv := b.send[r.number], b.recv[r.number]
-	x.fill(b.harness, r, send, recv)
-	r.ok(r.launch(r.group, r.stream, x.call(r, send, recv, windowed)))
-	x.checkResult(b.harness, r, recv)
+func (ex *exchange) perform(fx *fixture, r *rank, windowed bool) {
+	send, recv := fx.send[r.number], fx.recv[r.number]
+	ex.fill(fx.harness, r, send, recv)
+	r.must(r.launch(r.group, r.stream, ex.call(r, send, recv, windowed)))
+	ex.checkResult(fx.harness, r, recv)
 }
 
 func testSplits(t *testing.T, h Harness) {
@@ -116,12 +113,12 @@ func testSplits(t *testing.T, h Harness) {
 		if n > h.Ranks {
 			continue
 		}
-		b := newFixture(t, h, n, 4<<20, options{check: true})
+		fx := newFixture(t, h, n, 4<<20, options{check: true})
 		for i, limit := range []int64{0, 1, 40, 5000, 120 << 10} {
 			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
-			x := newExchange(draw, n, limit, types[(i+n)%len(types)])
+			ex := newExchange(draw, n, limit, types[(i+n)%len(types)])
 			windows := draw.IntN(1 << n)
-			if !b.attempt(func(r *rank) { x.perform(b, r, windows>>r.number&1 == 1) }) {
+			if !fx.attempt(func(r *rank) { ex.perform(fx, r, windows>>r.number&1 == 1) }) {
 				t.Fatalf("seed %d, %d ranks, %d elements, windows %b", seed, n, limit, windows)
 			}
 		}
@@ -129,31 +126,31 @@ func testSplits(t *testing.T, h Harness) {
 }
 
 func testCapturedSplits(t *testing.T, h Harness) {
-	b := newFixture(t, h, min(3, h.Ranks), 2<<20, options{check: true})
-	x := newExchange(rand.New(rand.NewPCG(4, 4)), len(b.ranks), 60<<10, driver.Int32)
-	b.each(func(r *rank) {
-		send, recv := b.send[r.number], b.recv[r.number]
+	fx := newFixture(t, h, min(3, h.Ranks), 2<<20, options{check: true})
+	ex := newExchange(rand.New(rand.NewPCG(4, 4)), len(fx.ranks), 60<<10, driver.Int32)
+	fx.each(func(r *rank) {
+		send, recv := fx.send[r.number], fx.recv[r.number]
 		g := r.capture(func() {
-			r.ok(r.queue(r.group, r.stream, x.call(r, send, recv, true)))
+			r.must(r.queue(r.group, r.stream, ex.call(r, send, recv, true)))
 		})
 		for round := range 3 {
 			r.setStep("round %d", round)
-			x.fill(h, r, send, recv)
-			r.ok(g.Launch(r.stream))
-			x.checkResult(h, r, recv)
+			ex.fill(h, r, send, recv)
+			r.must(g.Launch(r.stream))
+			ex.checkResult(h, r, recv)
 		}
 	})
 }
 
 func testSplitsDiffer(t *testing.T, h Harness) {
 	n := mismatchRanks(h)
-	b := newFixture(t, h, n, 1<<20, options{check: true, expectFaults: true})
-	x := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
-	expected := uint64(x.counts[0][1] + 1)
-	errs := b.outcomes(func(r *rank) error {
-		send, recv := b.send[r.number], b.recv[r.number]
-		x.fill(h, r, send, recv)
-		call := x.call(r, send, recv, r.number == 0)
+	fx := newFixture(t, h, n, 1<<20, options{check: true, expectFaults: true})
+	ex := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
+	expected := uint64(ex.counts[0][1] + 1)
+	errs := fx.outcomes(func(r *rank) error {
+		send, recv := fx.send[r.number], fx.recv[r.number]
+		ex.fill(h, r, send, recv)
+		call := ex.call(r, send, recv, r.number == 0)
 		if r.number == 1 {
 			call.Splits.RecvCounts[0]++
 		}
@@ -164,19 +161,19 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 			From: 0, To: 1, Sent: expected - 1, Received: expected,
 		})
 	}
-	for number, r := range b.ranks {
-		r.expectAll(b.recv[number].addr(0), canary, b.recv[number].segment.Bytes())
+	for number, r := range fx.ranks {
+		r.expectAll(fx.recv[number].addr(0), canary, fx.recv[number].segment.Bytes())
 	}
 }
 
 func testOtherExchange(t *testing.T, h Harness) {
-	checkMismatch(t, h, mismatchRanks(h), func(b *fixture, r *rank) driver.Call {
-		c := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
-		call := c.call(r, b.send[r.number], b.recv[r.number])
+	checkMismatch(t, h, mismatchRanks(h), func(fx *fixture, r *rank) driver.Call {
+		tr := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
+		call := tr.call(r, fx.send[r.number], fx.recv[r.number])
 		if r.number != 1 {
 			return call
 		}
-		x := newExchange(rand.New(rand.NewPCG(9, 9)), len(b.ranks), 100, driver.Int32)
-		return x.call(r, b.send[r.number], b.recv[r.number], false)
+		ex := newExchange(rand.New(rand.NewPCG(9, 9)), len(fx.ranks), 100, driver.Int32)
+		return ex.call(r, fx.send[r.number], fx.recv[r.number], false)
 	})
 }

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// Store is a store in the memory of one process. The zero value is an empty store. It is safe for
+// Store is a driver.Store in the memory of one process. The zero value is empty. It is safe for
 // concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; nil if no call is waiting; guarded by mu
+	changed chan struct{}     // closed by the next Set; guarded by mu
 }
 
 // Set writes a value and wakes all waiters.
@@ -34,8 +34,7 @@ func (s *Store) set(key string, value []byte) {
 	}
 }
 
-// CompareSet stores desired if the key's current value is expected. A key without a value counts
-// as empty. CompareSet returns the key's value after the call.
+// CompareSet stores desired if the current value is expected, and returns the value after the call.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -47,7 +46,7 @@ func (s *Store) CompareSet(
 	return slices.Clone(s.values[key]), nil
 }
 
-// Get waits for a value and returns it. If the context ends first, Get returns the context's cause.
+// Get waits for a value and returns it.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
 		value, found, changed := s.lookup(key)

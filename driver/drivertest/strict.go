@@ -11,10 +11,10 @@ import (
 func testForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(forgotten.String(), func(t *testing.T) {
-			b := newFixture(t, h, 3, 1<<20, options{check: true, strict: true, expectFaults: true})
-			errs := b.outcomes(func(r *rank) error {
+			fx := newFixture(t, h, 3, 1<<20, options{check: true, strict: true, expectFaults: true})
+			errs := fx.outcomes(func(r *rank) error {
 				for step := range 4 {
-					if err := sendExceptOne(b, r, step, forgotten); err != nil {
+					if err := sendExceptOne(fx, r, step, forgotten); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
@@ -33,15 +33,15 @@ func testForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits
-// the forgotten operation, which is the Send or the Recv.
-func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) error {
+// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits the
+// forgotten operation.
+func sendExceptOne(fx *fixture, r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
 	case 0:
-		call = p2pCall(driver.Send, 2, 1, b.send[0], 0, 100)
+		call = messageCall(driver.Send, 2, 1, fx.send[0], 0, 100)
 	case 2:
-		call = p2pCall(driver.Recv, 0, 1, b.recv[2], 0, 100)
+		call = messageCall(driver.Recv, 0, 1, fx.recv[2], 0, 100)
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
@@ -55,20 +55,20 @@ func sendExceptOne(b *fixture, r *rank, step int, forgotten driver.Operation) er
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// testMissingSend omits a Send, so that the Recv blocks the stream and the next collective cannot
-// run on the receiver and compare the counts. Rank 0 also sends a message that is never received,
-// so that the total numbers of Sends and Recvs are the same.
+// testMissingSend omits a Send, so that the Recv keeps the receiver from the collective that
+// compares counts. Rank 0 also sends a message that is never received, so that the total numbers of
+// Sends and Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
-			b := newFixture(t, h, 3, 1<<20, options{strict: true, expectFaults: true})
-			errs := b.outcomes(func(r *rank) error {
+			fx := newFixture(t, h, 3, 1<<20, options{strict: true, expectFaults: true})
+			errs := fx.outcomes(func(r *rank) error {
 				var call driver.Call
 				switch r.number {
 				case 0:
-					call = p2pCall(driver.Send, 2, 5, b.send[0], 0, 100)
+					call = messageCall(driver.Send, 2, 5, fx.send[0], 0, 100)
 				case 2:
-					call = p2pCall(driver.Recv, source, 1, b.recv[2], 0, 100)
+					call = messageCall(driver.Recv, source, 1, fx.recv[2], 0, 100)
 				}
 				if r.number != 1 {
 					if err := r.queue(r.group, r.stream, call); err != nil {
@@ -87,18 +87,18 @@ func testMissingSend(t *testing.T, h Harness) {
 }
 
 func testOutOfStep(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 1<<20, options{strict: true, expectFaults: true})
-	must(t, b.ranks[1].stream.Fill(b.recv[1].addr(0), canary, 256))
-	errs := b.outcomes(func(r *rank) error { return sendAcrossBarrier(b, r) })
+	fx := newFixture(t, h, 2, 1<<20, options{strict: true, expectFaults: true})
+	must(t, fx.ranks[1].stream.Fill(fx.recv[1].addr(0), canary, 256))
+	errs := fx.outcomes(func(r *rank) error { return sendAcrossBarrier(fx, r) })
 	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
-	b.expectUntouched(1)
+	fx.expectUntouched(1)
 }
 
-func sendAcrossBarrier(b *fixture, r *rank) error {
+func sendAcrossBarrier(fx *fixture, r *rank) error {
 	if r.number == 0 {
-		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)
+		call := messageCall(driver.Send, 1, 6, fx.send[0], 0, 10)
 		if err := r.queue(r.group, r.stream, call); err != nil {
 			return err
 		}
@@ -109,10 +109,10 @@ func sendAcrossBarrier(b *fixture, r *rank) error {
 	if r.number == 0 {
 		return nil
 	}
-	return r.launch(r.group, r.stream, p2pCall(driver.Recv, 0, 6, b.recv[1], 0, 10))
+	return r.launch(r.group, r.stream, messageCall(driver.Recv, 0, 6, fx.recv[1], 0, 10))
 }
 
 func testNonStrict(t *testing.T, h Harness) {
-	b := newFixture(t, h, 2, 1<<20, options{check: true})
-	b.each(func(r *rank) { r.ok(sendAcrossBarrier(b, r)) })
+	fx := newFixture(t, h, 2, 1<<20, options{check: true})
+	fx.each(func(r *rank) { r.must(sendAcrossBarrier(fx, r)) })
 }

@@ -25,8 +25,8 @@ func suspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	suspender := suspendable(r, s)
-	r.ok(suspender.PrepareSuspend(save))
-	r.ok(suspender.Suspend())
+	r.must(suspender.PrepareSuspend(save))
+	r.must(suspender.Suspend())
 	return suspender
 }
 
@@ -35,9 +35,9 @@ func testResumedZeros(t *testing.T, h Harness) {
 	b := r.newBuffer(2 * r.granularity())
 	for range 3 {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
-		r.ok(r.stream.Fill(address, 0xFF, bytes))
-		r.ok(r.stream.Synchronize(r.world.ctx))
-		r.ok(suspendSegment(r, b.segment, false).Resume())
+		r.must(r.stream.Fill(address, 0xFF, bytes))
+		r.must(r.stream.Synchronize(r.world.ctx))
+		r.must(suspendSegment(r, b.segment, false).Resume())
 		if got := b.segment.Address(); got != address {
 			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
 		}
@@ -49,17 +49,16 @@ func testResumedContents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for round := range byte(3) {
-		r.ok(r.stream.Fill(b.addr(0), round+1, b.segment.Bytes()))
-		r.ok(r.stream.Synchronize(r.world.ctx))
-		r.ok(suspendSegment(r, b.segment, true).Resume())
+		r.must(r.stream.Fill(b.addr(0), round+1, b.segment.Bytes()))
+		r.must(r.stream.Synchronize(r.world.ctx))
+		r.must(suspendSegment(r, b.segment, true).Resume())
 		r.expectAll(b.addr(0), round+1, b.segment.Bytes())
 	}
-	// While the segment is still mapped, Resume does not overwrite it with the contents that
-	// PrepareSuspend saved.
-	r.ok(suspendable(r, b.segment).PrepareSuspend(true))
-	r.ok(r.stream.Fill(b.addr(0), 9, b.segment.Bytes()))
-	r.ok(r.stream.Synchronize(r.world.ctx))
-	r.ok(suspendable(r, b.segment).Resume())
+	// While the segment is still mapped, Resume does not restore the saved contents.
+	r.must(suspendable(r, b.segment).PrepareSuspend(true))
+	r.must(r.stream.Fill(b.addr(0), 9, b.segment.Bytes()))
+	r.must(r.stream.Synchronize(r.world.ctx))
+	r.must(suspendable(r, b.segment).Resume())
 	r.expectAll(b.addr(0), 9, b.segment.Bytes())
 }
 
@@ -86,26 +85,25 @@ func testSuspendTwice(t *testing.T, h Harness) {
 	must(t, suspended.Resume())
 }
 
-// suspendWindow suspends a buffer's window and segment, and waits until all ranks have done so.
+// suspendWindow suspends a buffer's window and segment on all ranks.
 func suspendWindow(r *rank, b buffer) {
 	w := b.window.(driver.SuspendableWindow)
-	r.ok(w.PrepareSuspend())
-	meet(r)
-	r.ok(w.Suspend())
+	r.must(w.PrepareSuspend())
+	waitForAll(r)
+	r.must(w.Suspend())
 	suspendSegment(r, b.segment, false)
-	meet(r)
+	waitForAll(r)
 }
 
 func resumeWindow(r *rank, b buffer) {
-	r.ok(suspendable(r, b.segment).Resume())
-	meet(r)
-	r.ok(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
+	r.must(suspendable(r, b.segment).Resume())
+	waitForAll(r)
+	r.must(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
 }
 
-// meet waits until all ranks have called it.
-func meet(r *rank) {
+func waitForAll(r *rank) {
 	_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
-	r.ok(err)
+	r.must(err)
 }
 
 func testSuspendCycles(t *testing.T, h Harness) {
@@ -119,23 +117,22 @@ func testSuspendCycles(t *testing.T, h Harness) {
 			Digest: 1,
 		})
 		plan, err := driver.Prepare(r.group, call)
-		r.ok(err)
-		g := r.capture(func() { r.ok(r.group.Launch(r.stream, plan)) })
+		r.must(err)
+		g := r.capture(func() { r.must(r.group.Launch(r.stream, plan)) })
 		for round := range byte(10) {
 			r.setStep("cycle %d", round)
 			suspendWindow(r, b)
 			resumeWindow(r, b)
-			r.ok(r.stream.Fill(b.addr(0), 10*round+byte(r.number), count))
-			r.ok(g.Launch(r.stream))
-			r.ok(r.stream.Synchronize(w.ctx))
+			r.must(r.stream.Fill(b.addr(0), 10*round+byte(r.number), count))
+			r.must(g.Launch(r.stream))
+			r.must(r.stream.Synchronize(w.ctx))
 			r.expectAll(b.addr(count+96), 10*round+2, count)
 		}
-		r.sumOver(r.group, b, 77)
+		r.checkSum(r.group, b, 77)
 	})
 }
 
-// onCapturablePath returns call with its Path set to the first of direct, window and plain that
-// supports the call. Graphs of calls on these paths survive a suspension.
+// onCapturablePath returns call on a path whose graphs survive a suspension.
 func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		if call.Path = path; r.group.Offer(call).Refusal(path) == nil {
@@ -150,9 +147,9 @@ func testDeregisterSuspended(t *testing.T, h Harness) {
 	w.each(func(r *rank) {
 		b := r.newWindow(1)
 		suspendWindow(r, b)
-		r.ok(b.window.Deregister())
-		r.ok(suspendable(r, b.segment).Resume())
+		r.must(b.window.Deregister())
+		r.must(suspendable(r, b.segment).Resume())
 		b.window = r.register(r.group, r.nextKey(), b)
-		r.sumOver(r.group, b, 5)
+		r.checkSum(r.group, b, 5)
 	})
 }

@@ -19,12 +19,11 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
-	// unregistered means that the call does not name the windows of its buffers.
+	// unregistered means that the call does not name the windows, the registrations of its buffers.
 	unregistered bool
-	// skew is the number of elements by which all buffers are shifted, which leaves them aligned
-	// only to the size of an element.
+	// skew is the number of elements by which all buffers are shifted.
 	skew int64
-	// formula is the group's formula. If it is not AnyFormula, inputs are drawn from the seed so
+	// formula is the group's formula. Unless it is AnyFormula, inputs are drawn from the seed so
 	// that different formulas give different results.
 	formula  driver.Formula
 	seed     uint64
@@ -32,69 +31,69 @@ type trial struct {
 	replayed bool // whether the call is captured and replayed
 
 	inputs [][]byte // by rank
-	// wants holds the expected contents of each rank's receive buffer, or nil if the call must not
-	// write the buffer.
-	wants [][]byte
+	// results holds the expected contents of receive buffers, or nil for a buffer that is not
+	// written.
+	results [][]byte
 }
 
-func (c *trial) String() string {
+func (tr *trial) String() string {
 	place := "out of place"
-	if c.inPlace {
+	if tr.inPlace {
 		place = "in place"
 	}
-	if c.unregistered {
+	if tr.unregistered {
 		place += ", unregistered"
 	}
-	if c.replayed {
+	if tr.replayed {
 		place += ", replayed"
 	}
-	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, skew %d", c.operation, c.dataType,
-		c.op, c.count, c.root, c.path, place, c.skew)
+	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, skew %d", tr.operation, tr.dataType,
+		tr.op, tr.count, tr.root, tr.path, place, tr.skew)
 }
 
-func (c *trial) prepare(h Harness, n int) {
-	c.inputs, c.wants = nil, make([][]byte, n)
+func (tr *trial) prepare(h Harness, n int) {
+	tr.inputs, tr.results = nil, make([][]byte, n)
 	for r := range n {
-		shape := driver.Call{Operation: c.operation, DataType: driver.Int8, Root: c.root}
-		c.setCounts(&shape, n, r)
+		shape := driver.Call{Operation: tr.operation, DataType: driver.Int8, Root: tr.root}
+		tr.setCounts(&shape, n, r)
 		send, _ := shape.Spans(n, r)
 		switch {
-		case c.special:
-			c.inputs = append(c.inputs, formula.Specials(c.dataType, r, send))
-		case c.formula == driver.AnyFormula:
-			c.inputs = append(c.inputs, input(h, c.dataType, r, send))
+		case tr.special:
+			tr.inputs = append(tr.inputs, formula.Specials(tr.dataType, r, send))
+		case tr.formula == driver.AnyFormula:
+			tr.inputs = append(tr.inputs, input(h, tr.dataType, r, send))
 		default:
-			c.inputs = append(c.inputs, formula.Input(c.dataType, c.seed, r, n, send))
+			tr.inputs = append(tr.inputs, formula.Input(tr.dataType, tr.seed, r, n, send))
 		}
 	}
-	part := c.count * int64(c.dataType.Size())
-	switch c.operation {
+	part := tr.count * int64(tr.dataType.Size())
+	switch tr.operation {
 	case driver.AllReduce:
-		all := c.combine()
-		c.setWants(func(int) []byte { return all })
+		all := tr.combine()
+		tr.setResults(func(int) []byte { return all })
 	case driver.Reduce:
-		c.wants[c.root] = c.combine()
+		tr.results[tr.root] = tr.combine()
 	case driver.ReduceScatter:
-		all := c.combine()
-		c.setWants(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
+		all := tr.combine()
+		tr.setResults(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
 	case driver.ReduceScatterV:
-		all := c.combine()
-		counts, offsets := c.parts(n)
-		size := int64(c.dataType.Size())
-		c.setWants(func(r int) []byte { return all[offsets[r]*size : (offsets[r]+counts[r])*size] })
+		all := tr.combine()
+		counts, offsets := tr.parts(n)
+		size := int64(tr.dataType.Size())
+		tr.setResults(func(r int) []byte { return all[offsets[r]*size : (offsets[r]+counts[r])*size] })
 	case driver.Gather:
-		c.wants[c.root] = slices.Concat(c.inputs...)
+		tr.results[tr.root] = slices.Concat(tr.inputs...)
 	case driver.Scatter:
-		c.setWants(func(r int) []byte { return c.inputs[c.root][int64(r)*part : int64(r+1)*part] })
+		tr.setResults(func(r int) []byte { return tr.inputs[tr.root][int64(r)*part : int64(r+1)*part] })
 	case driver.AllGather, driver.AllGatherV:
-		all := slices.Concat(c.inputs...)
-		c.setWants(func(int) []byte { return all })
+		all := slices.Concat(tr.inputs...)
+		tr.setResults(func(int) []byte { return all })
 	case driver.Broadcast:
-		c.setWants(func(int) []byte { return c.inputs[c.root] })
+		tr.setResults(func(int) []byte { return tr.inputs[tr.root] })
 	case driver.AllToAll:
-		c.setWants(func(r int) []byte {
+		tr.setResults(func(r int) []byte {
 			var parts [][]byte
-			for _, in := range c.inputs {
+			for _, in := range tr.inputs {
 				parts = append(parts, in[int64(r)*part:int64(r+1)*part])
 			}
 			return slices.Concat(parts...)
@@ -103,74 +102,75 @@ func (c *trial) prepare(h Harness, n int) {
 	}
 }
 
-// parts returns the counts and offsets of n parts of different sizes. Some parts are empty, and
-// none has more elements than the trial's count.
-func (c *trial) parts(n int) (counts, offsets []int64) {
+// parts returns the counts and offsets of n parts. Some parts are empty, and none has more elements
+// than the trial's count.
+func (tr *trial) parts(n int) (counts, offsets []int64) {
 	end := int64(0)
 	for r := range n {
-		count := c.count * int64((r+1)%3) / 2
+		count := tr.count * int64((r+1)%3) / 2
 		counts, offsets = append(counts, count), append(offsets, end)
 		end += count
 	}
 	return counts, offsets
 }
 
-func (c *trial) setCounts(call *driver.Call, n, rank int) {
-	call.Count = c.count
-	if !c.operation.Uneven() {
+func (tr *trial) setCounts(call *driver.Call, n, rank int) {
+	call.Count = tr.count
+	if !tr.operation.Uneven() {
 		return
 	}
-	counts, offsets := c.parts(n)
+	counts, offsets := tr.parts(n)
 	call.Count = counts[rank]
 	call.Splits = &driver.Splits{SendCounts: counts, SendOffsets: offsets}
-	if c.operation == driver.AllGatherV {
+	if tr.operation == driver.AllGatherV {
 		call.Splits = &driver.Splits{RecvCounts: counts, RecvOffsets: offsets}
 	}
 }
 
-func (c *trial) combine() []byte { return formula.Reduce(c.formula, c.op, c.dataType, c.inputs) }
+func (tr *trial) combine() []byte {
+	return formula.Reduce(tr.formula, tr.op, tr.dataType, tr.inputs)
+}
 
-func (c *trial) setWants(want func(r int) []byte) {
-	for r := range c.wants {
-		c.wants[r] = want(r)
+func (tr *trial) setResults(want func(r int) []byte) {
+	for r := range tr.results {
+		tr.results[r] = want(r)
 	}
 }
 
 const (
-	// canary is the byte with which receive buffers are filled before a call. Afterwards, the bytes
-	// around the result must still be canaries.
+	// canary fills receive buffers before a call. Afterwards, the bytes around the result must
+	// still be canaries.
 	canary = 0xA5
-	// margin is the number of canary bytes before and after a result.
+	// margin is the number of canaries before and after a result.
 	margin = 64
 )
 
-// call returns a rank's call with the given buffers, on a path that supports the call.
-func (c *trial) call(r *rank, send, recv buffer) driver.Call {
-	call := r.onSupportedPath(r.group, c.uncheckedCall(r, send, recv))
+// call returns a rank's call on a path that supports it.
+func (tr *trial) call(r *rank, send, recv buffer) driver.Call {
+	call := r.onSupportedPath(r.group, tr.uncheckedCall(r, send, recv))
 	call.Digest = digest(&call)
 	return call
 }
 
-// uncheckedCall is like call, but sets no digest and uses the trial's path even if that path does
-// not support the call.
-func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
-	size := int64(c.dataType.Size())
-	part := int64(r.number) * c.count * size
+// uncheckedCall uses the trial's path even if that path does not support the call.
+func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
+	size := int64(tr.dataType.Size())
+	part := int64(r.number) * tr.count * size
 	call := driver.Call{
-		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Path: c.path, Root: c.root,
-		Send: send.addr(margin + c.skew*size), Recv: recv.addr(margin + c.skew*size),
+		Operation: tr.operation, DataType: tr.dataType, ReduceOp: tr.op, Path: tr.path, Root: tr.root,
+		Send: send.addr(margin + tr.skew*size), Recv: recv.addr(margin + tr.skew*size),
 		SendWindow: send.window, RecvWindow: recv.window,
 	}
-	if c.operation.Reduces() {
-		call.Factor = formula.Factor(c.op)
+	if tr.operation.Reduces() {
+		call.Factor = formula.Factor(tr.op)
 	}
-	c.setCounts(&call, len(r.world.ranks), r.number)
+	tr.setCounts(&call, len(r.world.ranks), r.number)
 	if call.Splits != nil {
-		_, offsets := c.parts(len(r.world.ranks))
+		_, offsets := tr.parts(len(r.world.ranks))
 		part = offsets[r.number] * size
 	}
-	switch src, dst := c.operation.Extents(); {
-	case !c.inPlace:
+	switch src, dst := tr.operation.Extents(); {
+	case !tr.inPlace:
 	case src == driver.OnePart && dst > src:
 		call.Send, call.SendWindow = call.Recv+uintptr(part), recv.window
 	case dst == driver.OnePart && src > dst:
@@ -178,7 +178,7 @@ func (c *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
 	}
-	if c.unregistered {
+	if tr.unregistered {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	return call
@@ -194,37 +194,37 @@ func digest(c *driver.Call) uint64 {
 	return h.Sum64()
 }
 
-func (c *trial) perform(r *rank, send, recv buffer) {
-	call := c.call(r, send, recv)
+func (tr *trial) perform(r *rank, send, recv buffer) {
+	call := tr.call(r, send, recv)
 	_, span := call.Spans(len(r.world.ranks), r.number)
-	r.ok(r.stream.Fill(call.Recv-margin, canary, span+2*margin))
-	r.write(call.Send, c.inputs[r.number])
+	r.must(r.stream.Fill(call.Recv-margin, canary, span+2*margin))
+	r.write(call.Send, tr.inputs[r.number])
 	var before []byte
-	if c.inPlace {
+	if tr.inPlace {
 		before = slices.Clone(r.read(call.Recv, span))
 	}
-	c.launch(r, call)
-	c.checkResult(r, call, before)
+	tr.launch(r, call)
+	tr.checkResult(r, call, before)
 }
 
-func (c *trial) launch(r *rank, call driver.Call) {
-	if !c.replayed {
-		r.ok(r.launch(r.group, r.stream, call))
+func (tr *trial) launch(r *rank, call driver.Call) {
+	if !tr.replayed {
+		r.must(r.launch(r.group, r.stream, call))
 		return
 	}
-	graph := r.capture(func() { r.ok(r.queue(r.group, r.stream, call)) })
+	graph := r.capture(func() { r.must(r.queue(r.group, r.stream, call)) })
 	err := graph.Launch(r.stream)
-	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
+	r.must(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. On a rank that gets no result, the
-// buffer must be unchanged. before holds the buffer's contents before an in-place call.
-func (c *trial) checkResult(r *rank, call driver.Call, before []byte) {
-	want := c.wants[r.number]
+// checkResult checks the receive buffer and the bytes around it. before holds the buffer's contents
+// before an in-place call.
+func (tr *trial) checkResult(r *rank, call driver.Call, before []byte) {
+	want := tr.results[r.number]
 	switch _, span := call.Spans(len(r.world.ranks), r.number); {
-	case c.inPlace && want == nil:
+	case tr.inPlace && want == nil:
 		r.expect(call.Recv, before)
-	case c.inPlace:
+	case tr.inPlace:
 		r.expect(call.Recv, want)
 	case want == nil:
 		r.expectAll(call.Recv-margin, canary, margin+span+margin)

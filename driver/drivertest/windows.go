@@ -24,8 +24,8 @@ func testReregister(t *testing.T, h Harness) {
 		for round := range uint32(5) {
 			key := driver.SegmentKey{Pool: 1, Ordinal: 3 + round/2}
 			b.window = r.register(r.group, key, b)
-			r.sumOver(r.group, b, byte(round+1))
-			r.ok(b.window.Deregister())
+			r.checkSum(r.group, b, byte(round+1))
+			r.must(b.window.Deregister())
 		}
 	})
 }
@@ -34,7 +34,7 @@ func testDeregisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.each(func(r *rank) {
 		b := r.newWindow(1)
-		r.ok(b.window.Deregister())
+		r.must(b.window.Deregister())
 		wantError(t, "deregistering again", b.window.Deregister(), driver.ErrClosed)
 	})
 }
@@ -48,7 +48,7 @@ func testRegisterTwice(t *testing.T, h Harness) {
 		if _, err := r.group.Register(w.ctx, key, b.segment); err == nil {
 			r.failf("registering twice succeeded, want an error")
 		}
-		r.sumOver(r.group, b, 3)
+		r.checkSum(r.group, b, 3)
 	})
 }
 
@@ -56,8 +56,8 @@ func testNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
-	b := newFixture(t, h, 2, 1<<20, options{})
-	send, recv := b.send[0], b.recv[0]
+	fx := newFixture(t, h, 2, 1<<20, options{})
+	send, recv := fx.send[0], fx.recv[0]
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: 256, Path: driver.PathWindow,
 		Send: send.addr(0), Recv: recv.addr(0), SendWindow: send.window, RecvWindow: recv.window,
@@ -68,13 +68,13 @@ func testNoWindow(t *testing.T, h Harness) {
 	} {
 		c := call
 		change(&c)
-		_, err := driver.Prepare(b.ranks[0].group, c)
+		_, err := driver.Prepare(fx.ranks[0].group, c)
 		wantError(t, name, err, driver.ErrOutOfRange)
 	}
 }
 
-// testSizesDiffer registers segments of different sizes under one key, and then segments of the
-// same size under the same key.
+// testSizesDiffer registers segments of different sizes, and then of the same size under the same
+// key.
 func testSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {
@@ -89,7 +89,7 @@ func testSizesDiffer(t *testing.T, h Harness) {
 		}
 		b := r.newBuffer(1)
 		b.window = r.register(r.group, key, b) // the key is still free after the failed call
-		r.sumOver(r.group, b, 8)
+		r.checkSum(r.group, b, 8)
 	})
 }
 
@@ -101,16 +101,16 @@ func testTwoGroups(t *testing.T, h Harness) {
 		alias := b
 		key := driver.SegmentKey{Pool: 7, Ordinal: r.windows}
 		alias.window = r.register(second, key, b)
-		r.sumOver(r.group, b, 1)
-		r.sumOver(second, alias, 2)
+		r.checkSum(r.group, b, 1)
+		r.checkSum(second, alias, 2)
 		if _, err := driver.Prepare(second, driver.Call{
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
 			Send: b.addr(0), Recv: b.addr(0), SendWindow: b.window, RecvWindow: b.window,
 		}); err == nil {
 			r.failf("preparing a call with another group's window succeeded, want an error")
 		}
-		r.ok(b.window.Deregister())
-		r.sumOver(second, alias, 3)
+		r.must(b.window.Deregister())
+		r.checkSum(second, alias, 3)
 	})
 }
 
@@ -124,11 +124,11 @@ func testManyWindows(t *testing.T, h Harness) {
 		}
 		for i, b := range all {
 			r.setStep("window %d", i)
-			r.sumOver(r.group, b, byte(i+1))
+			r.checkSum(r.group, b, byte(i+1))
 		}
 		for i, b := range all {
 			r.setStep("window %d", i)
-			r.ok(b.window.Deregister())
+			r.must(b.window.Deregister())
 		}
 	})
 }

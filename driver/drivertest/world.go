@@ -14,12 +14,11 @@ import (
 )
 
 const (
-	// longTimeout limits waits that are expected to be short. It expires only if a test hangs.
+	// longTimeout expires only if a test hangs.
 	longTimeout = 2 * time.Minute
 	// shortTimeout limits waits that are expected to time out.
-	shortTimeout = 500 * time.Millisecond
-	// arenaGranules is the size of a rank's arena in granules.
-	arenaGranules = 256
+	shortTimeout  = 500 * time.Millisecond
+	arenaGranules = 256 // the size of a rank's arena
 )
 
 // world is a set of ranks, each with a device, an arena, a stream and a communicator of all ranks.
@@ -36,18 +35,17 @@ type options struct {
 	lifetime time.Duration // deadline of the whole world; zero means longTimeout
 	scatter  uint64
 	check    bool
-	// strict and formula apply to all groups that the ranks connect.
-	strict  bool
-	formula driver.Formula
+	strict   bool
+	formula  driver.Formula
 	// noGroup leaves the ranks without a communicator.
 	noGroup bool
-	// expectFaults permits errors when the world is closed. Tests that cause faults set it.
+	// expectFaults permits errors when the world is closed.
 	expectFaults bool
 }
 
 // newWorld opens n ranks and closes them when the test ends. Each case that makes its world fail
-// must be a separate subtest, because with backends that lack Anytime, the groups of the failed
-// world must be closed before the next world connects.
+// must be a separate subtest, because without Anytime, the groups of the failed world must be
+// closed before the next world connects.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -78,7 +76,7 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt is like each, but returns false if a rank fails, so that the caller can log details.
+// attempt is like each, but returns false if a rank fails.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var succeeded atomic.Int32
@@ -94,7 +92,7 @@ func (w *world) attempt(f func(r *rank)) bool {
 	return int(succeeded.Load()) == len(w.ranks)
 }
 
-// outcomes is like each, but returns the errors of f, indexed by rank.
+// outcomes is like each, but returns the errors of f by rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -114,7 +112,6 @@ func numbers(n int) []int {
 	return ranks
 }
 
-// gate blocks a stream until it is opened.
 type gate struct {
 	opened chan struct{}
 	once   sync.Once
