@@ -15,7 +15,7 @@ const (
 // lines of every destination.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if active == levelPortable {
-		reducePortableExact(j, from, to)
+		portableExact(j, from, to)
 		return
 	}
 	whole := to
@@ -41,7 +41,7 @@ const resumeBytes = 512
 // kernel can continue.
 func (j *job) resume(to int) int {
 	end := min(j.div.stoppedAt+resumeBytes, to)
-	reducePortableExact(j, j.div.stoppedAt, end)
+	portableExact(j, j.div.stoppedAt, end)
 	return end
 }
 
@@ -89,7 +89,7 @@ func reducePadded[
 	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
 		uint64(j.div.mode), &last)
 	if last.stoppedAt < vectorBytes {
-		reducePortableExact(j, from, to)
+		portableExact(j, from, to)
 		return
 	}
 	for _, dst := range j.dsts {

@@ -32,18 +32,18 @@ func fence()
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// reducePortableExact uses IEEE 754 arithmetic even if the thread, which Go may not have created,
+// portableExact uses IEEE 754 arithmetic even if the thread, which Go may not have created,
 // flushes subnormal numbers to zero. Kernels do the same.
-func reducePortableExact(j *job, from, to int) {
+func portableExact(j *job, from, to int) {
 	if !j.t.Float() {
-		reducePortable(j, from, to)
+		portable(j, from, to)
 		return
 	}
 	const exact = 0x1F80 // the value after a processor reset
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer setControl(setControl(exact))
-	reducePortable(j, from, to)
+	portable(j, from, to)
 }
 
 // setControl sets MXCSR, the register that controls rounding and flushing, and returns its previous

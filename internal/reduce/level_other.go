@@ -17,8 +17,8 @@ func reduceAVX2(
 ) {
 }
 
-// reducePortableExact uses the thread's arithmetic settings.
-func reducePortableExact(j *job, from, to int) { reducePortable(j, from, to) }
+// portableExact uses the thread's arithmetic settings.
+func portableExact(j *job, from, to int) { portable(j, from, to) }
 
 func fence() {}
 

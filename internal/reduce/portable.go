@@ -20,8 +20,8 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// reducePortable reduces the bytes in [from, to) with the same results as the kernels.
-func reducePortable(j *job, from, to int) {
+// portable reduces the bytes in [from, to) with the same results as the kernels.
+func portable(j *job, from, to int) {
 	switch j.t {
 	case Float32:
 		foldFloats(j, from, to, canonical32)

@@ -3,8 +3,9 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources and MaxDestinations limit one call. Machines have far fewer ranks.
-	MaxSources      = 64
+	// MaxSources limits the sources of one call. Machines have far fewer ranks.
+	MaxSources = 64
+	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
 
 	// stride is the number of bytes of a destination that one kernel call covers. The runtime
@@ -15,7 +16,7 @@ const (
 	lineBytes = 64 // size of a cache line, the unit of streamed stores
 )
 
-// Hint never changes a result.
+// Hint describes the use of the destinations. It never changes a result.
 type Hint struct {
 	// Stream requests stores that bypass the caches, which are faster for destinations that do not
 	// fit into the cache and are not read soon. It has an effect only if the destinations have at
