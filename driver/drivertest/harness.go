@@ -118,7 +118,7 @@ func Run(t *testing.T, h Harness) {
 		{"formulas", formulaClauses, ""},
 		{"norms", normClauses, Norms},
 		{"groups", groupClauses, ""},
-		{"pairs", pairClauses, Messages},
+		{"transfers", transferClauses, Messages},
 		{"messages", messageClauses, Messages},
 		{"splits", splitClauses, Splits},
 		{"windows", windowClauses, ""},

@@ -18,7 +18,7 @@ var mistakeClauses = []clause{
 	{"a MismatchError names the ranks that differ", testMismatchNames},
 	{"digests are ignored while the check is off", testCheckOff},
 	{"SetCheck applies to later calls only", testCheckOrder},
-	{"a Recv that expects a different message gets an error and no data", testPairMismatch},
+	{"a Recv that expects a different message gets an error and no data", testMessageMismatch},
 	{"after a mismatch the group is unusable", testMismatchFinal},
 }
 
@@ -194,7 +194,7 @@ func testCheckOrder(t *testing.T, h Harness) {
 	})
 }
 
-func testPairMismatch(t *testing.T, h Harness) {
+func testMessageMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
 	fx := newFixture(t, h, 2, 1<<20, options{check: true, expectFaults: true})
 	must(t, fx.ranks[1].stream.Fill(fx.recv[1].addr(0), canary, 256))

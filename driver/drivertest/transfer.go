@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-var pairClauses = []clause{
-	{"messages of every size arrive intact and in order", testPairSizes},
+var transferClauses = []clause{
+	{"messages of every size arrive intact and in order", testTransferSizes},
 	{"two ranks can send to each other at the same time on two streams", testBothDirections},
 	{"messages travel around a ring", testRing},
 }
@@ -15,7 +15,7 @@ var pairClauses = []clause{
 // messageSizes lists sizes around those at which a backend may split a message.
 var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
-func testPairSizes(t *testing.T, h Harness) {
+func testTransferSizes(t *testing.T, h Harness) {
 	fx := newFixture(t, h, 2, 4<<20, options{check: true})
 	for i, bytes := range messageSizes {
 		sender, data := i%2, input(h, driver.Uint8, i, bytes)
