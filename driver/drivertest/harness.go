@@ -49,8 +49,8 @@ type Harness struct {
 	// Reductions maps each data type to the names, separated by spaces, of exactly those reductions
 	// that the first path supports. If it is nil, the path supports all of them.
 	Reductions map[driver.DataType]string
-	// Without maps each missing part to the reason, which skipped tests print.
-	Without map[Part]string
+	// Missing maps each missing part to the reason, which skipped tests print.
+	Missing map[Part]string
 	// Unordered means that reductions combine ranks in an unspecified order. Tests then use numbers
 	// whose sums and products are exact.
 	Unordered bool
@@ -76,7 +76,7 @@ func (h Harness) hasReduction(t driver.DataType, op driver.ReduceOp) bool {
 
 func (h Harness) require(t *testing.T, part Part) {
 	t.Helper()
-	if reason, missing := h.Without[part]; missing {
+	if reason, missing := h.Missing[part]; missing {
 		t.Skipf("the backend does not support %s: %s", part, reason)
 	}
 }
@@ -89,7 +89,7 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	case o.HasSplits():
 		part = Splits
 	}
-	_, missing := h.Without[part]
+	_, missing := h.Missing[part]
 	return !missing
 }
 

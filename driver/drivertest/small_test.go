@@ -22,7 +22,7 @@ import (
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
-		Without: map[drivertest.Part]string{
+		Missing: map[drivertest.Part]string{
 			drivertest.Messages:   "the example omits them",
 			drivertest.Splits:     "the example omits them",
 			drivertest.Suspension: "the example omits it",

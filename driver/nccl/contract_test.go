@@ -14,18 +14,18 @@ import (
 // TestContract runs the driver contract on the machine's GPUs, or on the software GPU if it has
 // none.
 func TestContract(t *testing.T) {
-	without := map[drivertest.Part]string{
+	missing := map[drivertest.Part]string{
 		drivertest.Failures: "queued kernels cannot be canceled",
 	}
 	if sharingEnabled() {
-		without[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
+		missing[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
 			"tearing down a group waits for kernels that wait for other ranks"
 	}
 	const integers, floats = "sum prod min max avg", "sum prod min max avg premul_sum"
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: maxRanks(t), Unordered: true,
 		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
-		Slow:  usesSoftGPU(t) && !full(), Without: without,
+		Slow:  usesSoftGPU(t) && !full(), Missing: missing,
 		Reductions: map[driver.DataType]string{
 			driver.Float64: floats, driver.Float32: floats, driver.Float16: floats, driver.BFloat16: floats,
 			driver.Int8: integers, driver.Uint8: integers, driver.Int16: "", driver.Uint16: "",
