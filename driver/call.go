@@ -44,8 +44,8 @@ type Call struct {
 	ReduceOp  ReduceOp
 	// Factor is 0 except for PremulSum. It must be the same on all ranks.
 	Factor float64
-	// Path selects how the call runs. Digest covers everything that must be the same on all ranks.
-	// Offer.Take sets both.
+	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
+	// ranks. Offer.Take sets both.
 	Path   Path
 	Digest uint64
 	// Root is the group rank of the root, or of the peer of Send and Recv. For Recv it may be

@@ -49,6 +49,6 @@ func ParseFormula(name string) (Formula, error) {
 	if i := slices.Index(formulaNames[:], name); i >= 0 {
 		return Formula(i), nil
 	}
-	return 0, fmt.Errorf("unknown formula of reductions %q: one of %s", name,
+	return 0, fmt.Errorf("unknown formula of reductions %q: want one of %s", name,
 		strings.Join(formulaNames[:], ", "))
 }

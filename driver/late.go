@@ -37,7 +37,8 @@ type Late struct {
 	// After is how long a wait lasts before its first warning. Further warnings follow at intervals
 	// of 2*After. 0 disables warnings.
 	After time.Duration
-	// Warn may be called concurrently. It must return quickly and must not call symmem.
+	// Warn may be called from any goroutine, even concurrently. It must return quickly and must not
+	// call symmem.
 	Warn func(LateWarning)
 }
 

@@ -3,16 +3,16 @@ package driver
 import "fmt"
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' inputs to the residual. Then it multiplies each element of the residual by
-// its weight and divides it by the root mean square of its row. The result, which may also be
-// quantized, is the output. Package formula defines all bits.
+// the sum of all ranks' inputs to the residual, and every rank stores the new residual. The output
+// is the new residual with each element multiplied by its weight and divided by the root mean
+// square of its row. It may also be quantized. Package formula defines all bits.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send is
 // the input and Recv the output, which may be the same memory. On the direct path, both must be in
-// windows if the rows do not fit into exchange memory.
+// windows if the rows do not fit into the communicator's exchange memory.
 //
-// A rank whose call has failed has poison in its outputs on the direct path. On other paths, its
-// residual and quantized output are unchanged.
+// If a rank's call fails on the direct path, its outputs are filled with poison. On other paths,
+// its residual and quantized output are unchanged.
 //
 // The other buffers must not overlap one another, the input or the output.
 type Norm struct {
@@ -38,10 +38,11 @@ type Norm struct {
 	ScaleStrides [2]int64
 }
 
-// Quant selects how a norm is quantized. An element is divided by its scale and rounded.
+// Quant selects the scales with which a norm is quantized. An element is divided by its scale and
+// rounded.
 type Quant uint8
 
-// The kinds of quantization. An element is divided by its scale and rounded.
+// The kinds of quantization.
 const (
 	QuantNone Quant = iota
 	// QuantStatic uses one given scale for all elements.

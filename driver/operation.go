@@ -18,15 +18,14 @@ const (
 	Send
 	Recv
 	Barrier
-	// In the V operations, each rank or, in AllToAllV, each pair of ranks has a separate count. In
-	// AllGatherV and ReduceScatterV, Call.Splits has the same counts on every rank.
+	// AllToAllV, AllGatherV and ReduceScatterV have parts of different sizes; see Splits.
 	AllToAllV
 	AllGatherV
 	ReduceScatterV
-	// In Gather and Scatter, only the root has the larger buffer.
+	// Gather and Scatter use the larger buffer only on the root.
 	Gather
 	Scatter
-	// In symmem.h, AllReduceRMSNorm has a separate function and no number.
+	// AllReduceRMSNorm has a separate function in symmem.h, and no number; see Norm.
 	AllReduceRMSNorm
 	Operations = iota
 )

@@ -107,7 +107,8 @@ func (s *Splits) Validate(o Operation, ranks int) error {
 
 func validateList(list []int64, want, ranks int) error {
 	if len(list) != want {
-		return invalid("splits for %d ranks in a group of %d; want %d", len(list), ranks, want)
+		return invalid("a list of splits has %d entries in a group of %d ranks; want %d", len(list),
+			ranks, want)
 	}
 	for _, n := range list {
 		if n < 0 || n > MaxCount {

@@ -8,9 +8,10 @@ type SuspendableSegment interface {
 	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it
 	// copies the contents, which must not change until Suspend or Resume, to host memory.
 	PrepareSuspend(save bool) error
-	// Suspend releases the memory once no peer maps it. PrepareSuspend must have succeeded, the
-	// windows on this rank must be suspended, and no work may use the segment. Accessing the
-	// addresses before Resume is an error, which on GPUs destroys the context.
+	// Suspend releases the memory, but a peer that still maps it keeps it allocated. PrepareSuspend
+	// must have succeeded, the windows on this rank must be suspended, and no work may use the
+	// segment. Accessing the addresses before Resume is an error, which on GPUs destroys the
+	// context.
 	Suspend() error
 	// Resume maps new memory at the same addresses and fills it with the saved contents, or with
 	// zeros. On an OutOfMemoryError, the segment stays suspended. On a segment that is not

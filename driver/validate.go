@@ -18,13 +18,13 @@ const (
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
-		return invalid("operation %d", c.Operation)
+		return invalid("unknown operation %d", c.Operation)
 	case !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
-		return invalid("type %d, reduction %d", c.DataType, c.ReduceOp)
+		return invalid("unknown type %d or reduction %d", c.DataType, c.ReduceOp)
 	case c.Operation.Reduces() && !c.ReduceOp.Accepts(c.DataType):
 		return invalid("reduction %v does not support %v", c.ReduceOp, c.DataType)
 	case c.Count < 0:
-		return invalid("count %d", c.Count)
+		return invalid("negative count %d", c.Count)
 	case c.Count > MaxCount:
 		return fmt.Errorf("count %d: %w", c.Count, ErrOutOfRange)
 	}
@@ -46,7 +46,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
 		return nil
 	case c.Root < 0 || c.Root >= ranks:
-		return invalid("root or peer %d of %d ranks", c.Root, ranks)
+		return invalid("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalid("rank %d is its own peer", c.Root)
 	}
@@ -67,7 +67,7 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	case c.Arrived != nil && c.Operation != Recv:
 		return invalid("Arrived is set, but only %v calls it", Recv)
 	case (c.Splits != nil) != c.Operation.HasSplits():
-		return invalid("operation %v with splits: %v; want %v", c.Operation, c.Splits != nil,
+		return invalid("%v has splits: %v; want %v", c.Operation, c.Splits != nil,
 			c.Operation.HasSplits())
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
 		return invalid("%v requires a Norm, and no other operation accepts one", AllReduceRMSNorm)
