@@ -80,7 +80,7 @@ func (s *stream) Record(e driver.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy == nil {
-		if err := s.usable(); err != nil {
+		if err := s.checkOpen(); err != nil {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
 func (s *stream) BeginCapture() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usable(); err != nil {
+	if err := s.checkOpen(); err != nil {
 		return err
 	}
 	if s.capture != nil {

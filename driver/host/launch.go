@@ -38,13 +38,13 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
 		member, ok := p.(*plan)
-		if !ok || member.c != c || member.pointToPoint || member.more != nil {
+		if !ok || member.c != c || member.pointToPoint || member.others != nil {
 			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
 		}
 		members[i] = member
 	}
 	list := *members[0]
-	list.Call, list.more, list.meter = driver.ListOf(plans), members[1:], driver.Meter{}
+	list.Call, list.others, list.meter = driver.ListOf(plans), members[1:], driver.Meter{}
 	return &list, nil
 }
 
@@ -63,12 +63,12 @@ type pendingCall struct {
 	ticket  uint64
 	check   bool   // whether the group compared calls at the time of issue
 	posted  bool   // whether the first step was posted
-	balance uint64 // this rank's message balance at the call, or 0 if not compared
+	balance uint64 // of this rank's messages at the call, or 0 if not compared
 	begin   int64  // result of Meter.Begin if posted is set
 }
 
-// issue returns a collective's ticket, which determines when it may run, and other fields of its
-// pendingCall, separately to keep them in registers. The caller must hold c.Mu.
+// issue returns a collective's ticket, its position in the group's order, and other fields of its
+// pendingCall. Separate results stay in registers. The caller must hold c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -183,7 +183,7 @@ func (c *communicator) begin(call *plan) {
 // arrived. Then it runs the other calls of a list.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	err := c.finishOne(call, ticket)
-	for _, next := range call.more {
+	for _, next := range call.others {
 		if err == nil {
 			c.begin(next)
 			err = c.mover.arrive(&next.Call, ticket)

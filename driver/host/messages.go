@@ -21,13 +21,13 @@ type messages struct {
 
 	closing atomic.Bool
 
-	matcher    message.Matcher[*receive] // guarded by Counts.Mu
-	unfinished map[*receive]struct{}     // guarded by Counts.Mu
+	matcher    message.Matcher[*recvCall] // guarded by Counts.Mu
+	unfinished map[*recvCall]struct{}     // guarded by Counts.Mu
 }
 
 func (m *messages) init(c *communicator, ranks int) {
 	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
-	m.unfinished = map[*receive]struct{}{}
+	m.unfinished = map[*recvCall]struct{}{}
 	for source := range m.recvPipes {
 		m.recvPipes[source].c, m.recvPipes[source].source = c, source
 	}
@@ -70,19 +70,19 @@ type transfer interface {
 	tryNow() (done bool, err error)
 }
 
-func (m *messages) newSend(call messageCall) *send {
+func (m *messages) newSend(call messageCall) *sendCall {
 	p := call.plan
 	call.c.Counts.Mu.Lock()
 	number := call.c.CountMessage(&p.Call, call.after, call.c.turns.completed.Load())
 	call.c.Counts.Mu.Unlock()
-	return &send{
+	return &sendCall{
 		messageCall: call, pipe: &m.sendPipes[p.Root], number: number, data: pointer(p.Send),
 	}
 }
 
-func (m *messages) newReceive(call messageCall) *receive {
+func (m *messages) newReceive(call messageCall) *recvCall {
 	p := call.plan
-	r := &receive{messageCall: call}
+	r := &recvCall{messageCall: call}
 	call.c.Counts.Mu.Lock()
 	call.c.CountMessage(&p.Call, call.after, call.c.turns.completed.Load())
 	m.unfinished[r] = struct{}{}
@@ -91,7 +91,7 @@ func (m *messages) newReceive(call messageCall) *receive {
 	return r
 }
 
-func assign(claims []message.Claim[*receive]) {
+func assign(claims []message.Claim[*recvCall]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
 		claim.Receive.claimed.Store(true)

@@ -29,8 +29,8 @@ type plan struct {
 	oneShot bool
 	// yields is set if the first barrier yields the processor instead of polling.
 	yields bool
-	// more holds the other calls of a list.
-	more         []*plan
+	// others holds the other calls of a list.
+	others       []*plan
 	pointToPoint bool
 	meter        driver.Meter
 }

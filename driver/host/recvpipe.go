@@ -23,9 +23,9 @@ type recvPipe struct {
 
 	lastFrame atomic.Uint64 // number of the last frame that was read
 
-	mu       ranked.Mutex[recvPipeMu]
-	incoming map[messageKey]*inbound // incomplete messages; guarded by mu
-	begun    uint64                  // how many messages have begun; guarded by mu
+	mu            ranked.Mutex[recvPipeMu]
+	incoming      map[messageKey]*incomingMessage // guarded by mu
+	messagesBegun uint64                          // guarded by mu
 }
 
 type messageKey struct {
@@ -33,16 +33,16 @@ type messageKey struct {
 	number uint64
 }
 
-// inbound is an incomplete message: its first frame has arrived, its Recv is running, or both.
-type inbound struct {
+// incomingMessage is incomplete: its first frame has arrived, its Recv is running, or both.
+type incomingMessage struct {
 	begun    bool        // whether the first frame has arrived
 	header   frameHeader // of the first frame
 	received int64       // in bytes
 	heap     []byte      // data that arrived before the Recv ran
-	receiver *receive    // the running Recv, or nil
+	receiver *recvCall   // the running Recv, or nil
 }
 
-type receive struct {
+type recvCall struct {
 	messageCall
 	claimed atomic.Bool // whether source and number are set
 	source  int
@@ -54,7 +54,7 @@ type receive struct {
 	err      error
 }
 
-func (r *receive) tryNow() (done bool, err error) {
+func (r *recvCall) tryNow() (done bool, err error) {
 	if err := r.c.BeginUse(); err != nil {
 		return false, err
 	}
@@ -78,7 +78,7 @@ func (r *receive) tryNow() (done bool, err error) {
 	return false, nil
 }
 
-func (r *receive) run() error {
+func (r *recvCall) run() error {
 	if err := r.c.BeginUse(); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (r *receive) run() error {
 }
 
 // readArrived reads the frames that have arrived, but stops when the message is complete.
-func (r *receive) readArrived() (done bool, err error) {
+func (r *recvCall) readArrived() (done bool, err error) {
 	if !r.claimed.Load() {
 		for i := range r.c.messages.recvPipes {
 			if err := r.c.messages.recvPipes[i].drain(r); err != nil {
@@ -126,7 +126,7 @@ func (r *receive) readArrived() (done bool, err error) {
 	return r.end()
 }
 
-func (r *receive) end() (done bool, err error) {
+func (r *recvCall) end() (done bool, err error) {
 	r.c.Counts.Mu.Lock()
 	delete(r.c.messages.unfinished, r)
 	r.c.Counts.Mu.Unlock()
@@ -137,7 +137,7 @@ func (r *receive) end() (done bool, err error) {
 }
 
 // attach makes the Recv's buffer the destination of the message.
-func (r *receive) attach() {
+func (r *recvCall) attach() {
 	pipe := &r.c.messages.recvPipes[r.source]
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
@@ -157,7 +157,7 @@ func (r *receive) attach() {
 }
 
 // detach prevents other goroutines from writing to the Recv's buffer.
-func (r *receive) detach() {
+func (r *recvCall) detach() {
 	if !r.attached {
 		return
 	}
@@ -168,7 +168,7 @@ func (r *receive) detach() {
 }
 
 // fits reports whether the Recv matches a message, and otherwise sets r.err.
-func (r *receive) fits(msg *inbound) bool {
+func (r *recvCall) fits(msg *incomingMessage) bool {
 	h := &msg.header
 	sent := control.End{
 		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
@@ -181,7 +181,7 @@ func (r *receive) fits(msg *inbound) bool {
 }
 
 // nextFrame describes the wait for the next frame.
-func (r *receive) nextFrame() shm.MessageWait {
+func (r *recvCall) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
 	if r.claimed.Load() {
@@ -195,7 +195,7 @@ func (r *receive) nextFrame() shm.MessageWait {
 }
 
 // anyFrame describes the wait of a Recv without a matching message, for ranks that have not left.
-func (r *receive) anyFrame() shm.MessageWait {
+func (r *recvCall) anyFrame() shm.MessageWait {
 	c := r.c
 	present := c.OthersPresent()
 	sources := present
@@ -228,7 +228,7 @@ func (pipe *recvPipe) arrived() bool {
 }
 
 // drain reads the frames that have arrived, or only those until wanted, if set, is complete.
-func (pipe *recvPipe) drain(wanted *receive) error {
+func (pipe *recvPipe) drain(wanted *recvCall) error {
 	if !pipe.arrived() {
 		return nil
 	}
@@ -267,7 +267,7 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 	}
 	if !msg.begun {
 		msg.begun, msg.header = true, h
-		pipe.begun++
+		pipe.messagesBegun++
 		pipe.matchArrival(key, msg)
 	}
 	bytes := min(int64(h.total)-msg.received, frameBytes)
@@ -285,7 +285,7 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 }
 
 // matchArrival compares a message with its Recv, or adds it to the matcher if there is none.
-func (pipe *recvPipe) matchArrival(key messageKey, msg *inbound) {
+func (pipe *recvPipe) matchArrival(key messageKey, msg *incomingMessage) {
 	if msg.receiver != nil {
 		msg.receiver.fits(msg)
 		return
@@ -303,13 +303,13 @@ func (pipe *recvPipe) matchArrival(key messageKey, msg *inbound) {
 	}
 }
 
-func (pipe *recvPipe) findIncoming(key messageKey) *inbound {
+func (pipe *recvPipe) findIncoming(key messageKey) *incomingMessage {
 	msg := pipe.incoming[key]
 	if msg == nil {
 		if pipe.incoming == nil {
-			pipe.incoming = map[messageKey]*inbound{}
+			pipe.incoming = map[messageKey]*incomingMessage{}
 		}
-		msg = &inbound{}
+		msg = &incomingMessage{}
 		pipe.incoming[key] = msg
 	}
 	return msg
@@ -317,7 +317,7 @@ func (pipe *recvPipe) findIncoming(key messageKey) *inbound {
 
 // finish completes the Recv of a message that has arrived or does not match. The caller must hold
 // pipe.mu.
-func (pipe *recvPipe) finish(key messageKey, msg *inbound) {
+func (pipe *recvPipe) finish(key messageKey, msg *incomingMessage) {
 	r := msg.receiver
 	if r == nil || r.err == nil && msg.received < int64(msg.header.total) {
 		return
@@ -330,14 +330,15 @@ func (pipe *recvPipe) finish(key messageKey, msg *inbound) {
 }
 
 func (pipe *recvPipe) errInvalidFrame(h *frameHeader) error {
+	cfg := &pipe.c.cfg
 	return fmt.Errorf("rank %d of the world sent an invalid frame in group %s: offset %d in message "+
-		"%d with tag %d and %d bytes", pipe.c.cfg.Ranks[pipe.source], pipe.c.cfg.Name(), h.offset, h.number,
-		h.tag, h.total)
+		"%d with tag %d and %d bytes", cfg.Ranks[pipe.source], cfg.Name(), h.offset, h.number, h.tag,
+		h.total)
 }
 
 // cannotArrive returns an error if the group is strict and no rank can send the message any more.
 // Otherwise, the Recv would keep this rank from the collective that compares message counts.
-func (r *receive) cannotArrive() error {
+func (r *recvCall) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
 		return nil
@@ -355,7 +356,7 @@ func (r *receive) cannotArrive() error {
 // mayArrive reports whether the source may still send the message, or has sent it before its next
 // collective. The source publishes its count of messages before it calls the collective, so
 // mayArrive must read the ticket before the count.
-func (r *receive) mayArrive(source int) bool {
+func (r *recvCall) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {
 		return true
@@ -364,7 +365,7 @@ func (r *receive) mayArrive(source int) bool {
 	sent := spin.LoadAcquire64(&shared.posted)
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
-	if pipe.begun != sent || r.complete.Load() {
+	if pipe.messagesBegun != sent || r.complete.Load() {
 		return true
 	}
 	if !r.claimed.Load() {

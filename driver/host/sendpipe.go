@@ -18,11 +18,11 @@ type sendPipe struct {
 	mu           ranked.Mutex[sendPipeMu]
 	lastFrame    uint64                 // the last posted frame; guarded by mu
 	owners       [pipeFrames]frameOwner // the message of each frame; guarded by mu
-	readWhenFull uint64                 // the last frame read by fullSince; guarded by mu
+	readWhenFull uint64                 // what the receiver had read at fullSince; guarded by mu
 	fullSince    uint64                 // when a Send found the pipe full; guarded by mu
-	backlog      []*send                // Sends that push has to finish; guarded by mu
+	backlog      []*sendCall            // Sends that push has to finish; guarded by mu
 	backlogBytes int64                  // guarded by mu
-	backlogSent  chan struct{}          // closed when the backlog is empty; guarded by mu
+	backlogSent  chan struct{}          // nil without a backlog; guarded by mu
 }
 
 type frameOwner struct {
@@ -30,7 +30,7 @@ type frameOwner struct {
 	number uint64
 }
 
-type send struct {
+type sendCall struct {
 	messageCall
 	pipe   *sendPipe
 	number uint64
@@ -42,14 +42,14 @@ type send struct {
 	begun  bool  // whether the first frame has been posted
 }
 
-func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
+func (s *sendCall) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
 // shared requires that the caller has called BeginUse.
-func (s *send) shared() *sharedPipe {
+func (s *sendCall) shared() *sharedPipe {
 	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
-func (s *send) tryNow() (done bool, err error) {
+func (s *sendCall) tryNow() (done bool, err error) {
 	if err := s.c.BeginUse(); err != nil {
 		return false, err
 	}
@@ -57,7 +57,7 @@ func (s *send) tryNow() (done bool, err error) {
 	return s.advance(s.shared()), nil
 }
 
-func (s *send) advance(shared *sharedPipe) bool {
+func (s *sendCall) advance(shared *sharedPipe) bool {
 	for !s.finished() {
 		if !s.step(shared) {
 			return false
@@ -66,7 +66,7 @@ func (s *send) advance(shared *sharedPipe) bool {
 	return true
 }
 
-func (s *send) step(shared *sharedPipe) bool {
+func (s *sendCall) step(shared *sharedPipe) bool {
 	pipe := s.pipe
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
@@ -91,14 +91,14 @@ func (s *send) step(shared *sharedPipe) bool {
 	return true
 }
 
-func (s *send) room(shared *sharedPipe) bool {
+func (s *sendCall) room(shared *sharedPipe) bool {
 	s.pipe.mu.Lock()
 	defer s.pipe.mu.Unlock()
 	return s.pipe.lastFrame-spin.LoadAcquire64(&shared.read) < pipeFrames
 }
 
 // run sends the message. If the receiver does not read it in time, push sends the rest.
-func (s *send) run() error {
+func (s *sendCall) run() error {
 	if err := s.c.BeginUse(); err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (s *send) run() error {
 
 // expired reports whether a Send should leave the rest of its message to push. begin is the time at
 // which the Send began to wait, or 0.
-func (s *send) expired(shared *sharedPipe, begin uint64) bool {
+func (s *sendCall) expired(shared *sharedPipe, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.c.cfg.Timeout.Get()
 	if begin != 0 && now-begin > uint64(timeout/4) {
 		return true
@@ -132,13 +132,13 @@ func (s *send) expired(shared *sharedPipe, begin uint64) bool {
 	return now >= s.pipe.waitEnd(spin.LoadAcquire64(&shared.read), now, timeout)
 }
 
-func (s *send) lastFrame() uint64 {
+func (s *sendCall) lastFrame() uint64 {
 	s.pipe.mu.Lock()
 	defer s.pipe.mu.Unlock()
 	return s.pipe.lastFrame
 }
 
-func (s *send) await(shared *sharedPipe, expired func() bool) error {
+func (s *sendCall) await(shared *sharedPipe, expired func() bool) error {
 	ready := func() bool { return s.room(shared) || expired() }
 	return s.c.AwaitMessage(s.messageWait(ready, s.plan.Root))
 }
@@ -168,7 +168,7 @@ func (pipe *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
 }
 
 // deferRest copies the rest of the message, so that the stream can continue while push sends it.
-func (s *send) deferRest() error {
+func (s *sendCall) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))
 	reduce.Copy(unsafe.Pointer(&s.copied[0]), unsafe.Add(s.data, s.moved), int(left), reduce.Hint{})
@@ -216,7 +216,7 @@ func (pipe *sendPipe) push() {
 
 // finish posts the rest of the message. Only if the group is closing does a timeout make it fail.
 // Before that, no stream waits for the message, so the receiver may be arbitrarily late.
-func (s *send) finish() {
+func (s *sendCall) finish() {
 	shared := s.shared()
 	for !s.advance(shared) {
 		closing := s.c.messages.closing.Load()

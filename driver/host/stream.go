@@ -14,8 +14,8 @@ import (
 // stream runs work in order.
 //
 // A stream is idle, or busy while a worker goroutine runs its queue. To avoid a goroutine switch,
-// an idle stream runs work on the caller's thread unless the work has to wait longer for peers. A
-// capturing stream records new work while queued work continues.
+// an idle stream runs work that need not wait on the caller's thread. A capturing stream records
+// new work while queued work continues.
 //
 // A busy stream without a worker is deferred: the goroutine that queued the work is about to call
 // Synchronize, which will run it.
@@ -50,7 +50,7 @@ func (s *stream) Drop() error { return s.Close() }
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usable(); err != nil {
+	if err := s.checkOpen(); err != nil {
 		return err
 	}
 	if s.capture != nil {
@@ -73,7 +73,7 @@ func (s *stream) do(w work) {
 	s.err, s.reported = w.run(), false
 }
 
-func (s *stream) usable() error {
+func (s *stream) checkOpen() error {
 	if s.closed {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
 	}
@@ -183,7 +183,7 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return s.usable()
+		return s.checkOpen()
 	case s.capture != nil:
 		s.capture.record(p)
 	case p.Operation.PointToPoint():
