@@ -97,9 +97,9 @@ type Lane int
 
 // The lanes of a communicator.
 const (
-	// LaneControl is for agreements that a caller is waiting for.
+	// LaneControl is for exchanges that a caller waits for.
 	LaneControl Lane = iota
-	// LaneBackground is for agreements that no caller is waiting for.
+	// LaneBackground is for exchanges that no caller waits for.
 	LaneBackground
 	// LaneCalls is for data that ranks compare for each call, in call order.
 	LaneCalls

@@ -96,10 +96,9 @@ type LazyWindows interface {
 
 // TwoLevels is implemented by a Communicator that supports PathTwoLevel.
 type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel. It is collective. If the group does not
-	// support the path, UseTwoLevels returns nil, and Offer.Refusal returns the reason. A second
-	// call does nothing. While a stream is being captured, UseTwoLevels only returns ErrCapturing.
-	// Other errors make the communicator fail.
+	// UseTwoLevels prepares the group for PathTwoLevel. If the group does not support the path,
+	// UseTwoLevels returns nil, and Offer.Refusal returns the reason. In other respects, it is like
+	// LazyWindows.UseWindows.
 	UseTwoLevels(ctx context.Context) error
 }
 

@@ -353,9 +353,9 @@ func (r *recvCall) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether the source may still send the message, or has sent it before its next
-// collective. The source publishes its count of messages before it calls the collective, so
-// mayArrive must read the ticket before the count.
+// mayArrive reports whether a message from the source may still match. If the source has called the
+// next collective, only messages that it sent before can match. The source publishes its count of
+// messages before it calls the collective, so mayArrive must read the ticket before the count.
 func (r *recvCall) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {

@@ -214,8 +214,8 @@ func (pipe *sendPipe) push() {
 	}
 }
 
-// finish posts the rest of the message. Only if the group is closing does a timeout make it fail.
-// Before that, no stream waits for the message, so the receiver may be arbitrarily late.
+// finish posts the rest of the message. Unless the group is closing, it ignores timeouts: no stream
+// waits for the message, so the receiver may be arbitrarily late.
 func (s *sendCall) finish() {
 	shared := s.shared()
 	for !s.advance(shared) {

@@ -14,7 +14,7 @@ import (
 // stream runs work in order.
 //
 // A stream is idle, or busy while a worker goroutine runs its queue. To avoid a goroutine switch,
-// an idle stream runs work that need not wait on the caller's thread. A capturing stream records
+// an idle stream uses the caller's thread for work that need not wait. A capturing stream records
 // new work while queued work continues.
 //
 // A busy stream without a worker is deferred: the goroutine that queued the work is about to call
