@@ -134,7 +134,8 @@ type Stream interface {
 	// returns each error only once.
 	Synchronize(ctx context.Context) error
 	// BeginCapture starts recording this stream's work instead of running it. During the capture,
-	// Wait does not add the event's stream to the capture.
+	// Wait refers to the point that the event marks at the time of the call, and does not add the
+	// event's stream to the capture.
 	BeginCapture() error
 	EndCapture() (Graph, error)
 	Capturing() bool

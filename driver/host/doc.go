@@ -17,9 +17,9 @@
 //
 // # Trust
 //
-// Ranks trust each other to map and write each other's segments. Message frames and the tables of
-// splits are read once and checked before use, so that invalid contents cause an error and are
-// never used to compute an address.
+// Ranks trust each other to map and write each other's segments. All segments of a window have the
+// same key and size, and files of at least that size. Message frames and the tables of splits are
+// read once and checked before use, so that invalid contents are never used to compute an address.
 //
 // # Lock order
 //

@@ -181,7 +181,7 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 }
 
 // move runs a collective over windows, segments that are mapped into all ranks. Ranks access the
-// peers' buffers directly, between one barrier before move and one after it.
+// peers' buffers directly, but only between a barrier before move and one after it.
 func (m *mover) move(call *plan) {
 	size := call.size
 	switch call.Operation {
