@@ -69,7 +69,7 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
 	// Record adds a prepared collective to the capture that the stream's owner has begun. Ranks
-	// compare the collective only now, and replays are not counted.
+	// compare the collective when it is recorded. Replays are neither compared nor counted.
 	//
 	// The call's windows and segments stay mapped until the graph and its executables are
 	// destroyed. After a window or segment is closed, replays produce no result.

@@ -248,7 +248,8 @@ func (pipe *recvPipe) drain(wanted *recvCall) error {
 }
 
 // readFrame copies one frame's data to the buffer of its Recv or to the heap. It reads each word of
-// the header only once, because the peer might change it. The caller must hold pipe.mu.
+// the header only once and checks it before use, because the peer might change it. The caller must
+// hold pipe.mu.
 func (pipe *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
