@@ -28,21 +28,21 @@ func (g *graph) record(p *plan) {
 		g.add(p.queue)
 		return
 	}
-	position := g.latestCalls[p.c]
+	position := g.latestCalls[p.comm]
 	if position.Capture == 0 {
-		position.Capture = p.c.captures.Add(1)
+		position.Capture = p.comm.captures.Add(1)
 	}
 	position.Call++
-	g.latestCalls[p.c] = position
+	g.latestCalls[p.comm] = position
 	recorded := *p
 	recorded.Call, recorded.meter = p.RecordedAs(position), driver.Meter{}
 	g.add(recorded.queue)
 }
 
 // add records a step. The caller must hold the capturing stream's mu.
-func (g *graph) add(q step) { g.steps = append(g.steps, q) }
+func (g *graph) add(s step) { g.steps = append(g.steps, s) }
 
-func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
+func (p *plan) queue(on *stream) error { return p.comm.Launch(on, p) }
 
 // BeginCapture makes the stream record work instead of running it.
 func (s *stream) BeginCapture() error {

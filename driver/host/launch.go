@@ -9,7 +9,7 @@ import (
 
 // Offer offers the plain path and the window path, but not the direct path.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, c: c, parts: 1, pointToPoint: call.Operation.PointToPoint()}
+	return &plan{Call: call, comm: c, parts: 1, pointToPoint: call.Operation.PointToPoint()}
 }
 
 // Launch queues a prepared collective on a stream.
@@ -23,7 +23,7 @@ func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
 	st, ok := s.(*stream)
 	prepared, isPlan := p.(*plan)
-	if !ok || !isPlan || prepared.c != c {
+	if !ok || !isPlan || prepared.comm != c {
 		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
@@ -38,7 +38,7 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
 		member, ok := p.(*plan)
-		if !ok || member.c != c || member.pointToPoint || member.others != nil {
+		if !ok || member.comm != c || member.pointToPoint || member.others != nil {
 			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
 		}
 		members[i] = member
@@ -127,7 +127,7 @@ func (c *communicator) failWith(err error) error {
 }
 
 func (p *pendingCall) run() error {
-	c := p.plan.c
+	c := p.plan.comm
 	if !c.turns.reached(p.ticket) {
 		c.turns.await(p.ticket)
 	}
@@ -138,7 +138,7 @@ func (p *pendingCall) run() error {
 // skip makes the group fail, because this rank has not computed its input. It waits for the
 // collective's turn, so that earlier collectives are not affected.
 func (p *pendingCall) skip(cause error) {
-	c := p.plan.c
+	c := p.plan.comm
 	c.turns.await(p.ticket)
 	defer c.turns.pass(p.ticket)
 	c.Fail(&driver.PriorError{
@@ -172,7 +172,7 @@ func (c *communicator) begin(call *plan) {
 		c.split.begin(call)
 		return
 	}
-	if call.windowed {
+	if call.usesWindows {
 		c.Post(call.Digest, nil, 0)
 		return
 	}
@@ -215,7 +215,7 @@ func (c *communicator) moveAll(call *plan, ticket uint64) error {
 	if call.pairwise {
 		return c.split.finish(call, ticket)
 	}
-	if !call.windowed {
+	if !call.usesWindows {
 		return c.mover.finishStaged(call, ticket)
 	}
 	c.mover.move(call)

@@ -36,7 +36,7 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		check(t, err)
 		plans[rank] = p.(*plan)
-		plans[rank].windowed = true // adds a second step
+		plans[rank].usesWindows = true // adds a second step
 	}
 	d.groups[1].(*communicator).begin(plans[1])
 	s, err := d.devices[0].NewStream()

@@ -29,12 +29,12 @@ func (m *messages) init(c *communicator, ranks int) {
 	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
 	m.unfinished = map[*recvCall]struct{}{}
 	for source := range m.recvPipes {
-		m.recvPipes[source].c, m.recvPipes[source].source = c, source
+		m.recvPipes[source].comm, m.recvPipes[source].source = c, source
 	}
 }
 
 type messageCall struct {
-	c     *communicator
+	comm  *communicator
 	plan  *plan
 	after uint64 // number of this rank's collectives before this message
 	check bool   // whether the group compared calls when this call was made
@@ -42,14 +42,14 @@ type messageCall struct {
 
 // transfer assigns a number to the plan's message and returns this rank's end of the message.
 func (p *plan) transfer() (transfer, error) {
-	c := p.c
+	c := p.comm
 	c.Mu.Lock()
 	if c.Closed() {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
 	c.launched[p.Path]++
-	call := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
+	call := messageCall{comm: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
 		// A receiver that sees the next collective must also see this count.
 		shared := c.pipe(c.cfg.Rank, p.Root)
@@ -72,9 +72,9 @@ type transfer interface {
 
 func (m *messages) newSend(call messageCall) *sendCall {
 	p := call.plan
-	call.c.Counts.Mu.Lock()
-	number := call.c.CountMessage(&p.Call, call.after, call.c.turns.completed.Load())
-	call.c.Counts.Mu.Unlock()
+	call.comm.Counts.Mu.Lock()
+	number := call.comm.CountMessage(&p.Call, call.after, call.comm.turns.completed.Load())
+	call.comm.Counts.Mu.Unlock()
 	return &sendCall{
 		messageCall: call, pipe: &m.sendPipes[p.Root], number: number, data: pointer(p.Send),
 	}
@@ -83,11 +83,11 @@ func (m *messages) newSend(call messageCall) *sendCall {
 func (m *messages) newReceive(call messageCall) *recvCall {
 	p := call.plan
 	r := &recvCall{messageCall: call}
-	call.c.Counts.Mu.Lock()
-	call.c.CountMessage(&p.Call, call.after, call.c.turns.completed.Load())
+	call.comm.Counts.Mu.Lock()
+	call.comm.CountMessage(&p.Call, call.after, call.comm.turns.completed.Load())
 	m.unfinished[r] = struct{}{}
-	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&call.c.cfg, call.after)))
-	call.c.Counts.Mu.Unlock()
+	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&call.comm.cfg, call.after)))
+	call.comm.Counts.Mu.Unlock()
 	return r
 }
 
@@ -149,12 +149,12 @@ func (m *messages) flush(c *communicator) error {
 
 // skip makes the group fail, because the peer would otherwise receive data that was never computed.
 func (call *messageCall) skip(cause error) {
-	if call.c.BeginUse() != nil {
+	if call.comm.BeginUse() != nil {
 		return
 	}
-	defer call.c.EndUse()
-	_ = call.c.Fail(&driver.PriorError{
-		InCall: call.doing(), Rank: call.c.cfg.Ranks[call.c.cfg.Rank], Cause: cause,
+	defer call.comm.EndUse()
+	_ = call.comm.Fail(&driver.PriorError{
+		InCall: call.doing(), Rank: call.comm.cfg.Ranks[call.comm.cfg.Rank], Cause: cause,
 	})
 }
 
@@ -162,7 +162,7 @@ func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
 	}
-	return call.c.failWith(err)
+	return call.comm.failWith(err)
 }
 
 func (call *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
@@ -173,5 +173,5 @@ func (call *messageCall) messageWait(ready func() bool, sources ...int) shm.Mess
 }
 
 func (call *messageCall) doing() string {
-	return control.DescribeMessage(&call.c.cfg, &call.plan.Call, 0)
+	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, 0)
 }

@@ -54,7 +54,7 @@ func (m *mover) contributes(call *plan) bool {
 	case driver.Barrier:
 		return false
 	default:
-		return call.longest > 0
+		return call.longestPart > 0
 	}
 }
 
@@ -69,8 +69,8 @@ func (m *mover) contribute(call *plan, first int64) {
 		m.group.Post(call.Digest, send, int(call.bytes))
 		return
 	}
-	size := call.size
-	stride := min(call.chunk, call.longest-first)
+	size := call.elementSize
+	stride := min(call.chunk, call.longestPart-first)
 	stage := unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes)
 	for part := range call.parts {
 		offset, count := call.sendPart(part)
@@ -84,7 +84,7 @@ func (m *mover) contribute(call *plan, first int64) {
 
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	m.compute(call, 0)
-	for first := call.chunk; first < call.longest; first += call.chunk {
+	for first := call.chunk; first < call.longestPart; first += call.chunk {
 		m.contribute(call, first)
 		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (m *mover) unpack() {
 // first.
 func (m *mover) compute(call *plan, first int64) {
 	// stride is the distance between the parts of a chunk.
-	stride, size := min(call.chunk, call.longest-first), call.size
+	stride, size := min(call.chunk, call.longestPart-first), call.elementSize
 	count := min(stride, call.Count-first)
 	recv := unsafe.Add(pointer(call.Recv), first*size)
 	if call.fitsLine {
@@ -163,8 +163,8 @@ func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, st
 	for r := range len(m.stages) {
 		partStart, count := call.recvPart(r)
 		if count = min(stride, count-first); count > 0 {
-			reduce.Copy(unsafe.Add(recv, partStart*call.size), unsafe.Add(m.staged(call, r), offset),
-				int(count*call.size), reduce.Hint{})
+			reduce.Copy(unsafe.Add(recv, partStart*call.elementSize),
+				unsafe.Add(m.staged(call, r), offset), int(count*call.elementSize), reduce.Hint{})
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 // move runs a collective over windows, segments that are mapped into all ranks. Ranks access the
 // peers' buffers directly, but only between a barrier before move and one after it.
 func (m *mover) move(call *plan) {
-	size := call.size
+	size := call.elementSize
 	switch call.Operation {
 	case driver.AllReduce, driver.AllReduceRMSNorm:
 		if call.oneShot {
@@ -221,7 +221,7 @@ func (m *mover) move(call *plan) {
 // gatheredAt returns the offset of rank r's part of an AllGather relative to this rank's send
 // buffer. In an in-place call, each part is already in the receive buffer.
 func (m *mover) gatheredAt(call *plan, r int) int64 {
-	part := call.Count * call.size
+	part := call.Count * call.elementSize
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
 		return 0
 	}
@@ -243,7 +243,7 @@ func (m *mover) reduceSlice(call *plan, receivers int) {
 	if count == 0 {
 		return
 	}
-	offset := uintptr(first * call.size)
+	offset := uintptr(first * call.elementSize)
 	send, recv := call.send, call.recv
 	for r := range len(m.stages) {
 		m.sources[r] = send.addressOn(r, call.Send+offset)
@@ -254,7 +254,7 @@ func (m *mover) reduceSlice(call *plan, receivers int) {
 			m.destinations[i] = recv.addressOn((m.rank+i)%len(m.stages), call.Recv+offset)
 		}
 	}
-	m.reduce(call, len(m.stages), receivers, count, call.Count*call.size)
+	m.reduce(call, len(m.stages), receivers, count, call.Count*call.elementSize)
 }
 
 // reduceAll reduces the whole buffers and stores the result only on this rank.
@@ -280,7 +280,7 @@ func (m *mover) slice(call *plan) (first, count int64) {
 }
 
 func (m *mover) reducePart(call *plan) {
-	part := call.Count * call.size
+	part := call.Count * call.elementSize
 	send := call.send
 	for r := range len(m.stages) {
 		m.sources[r] = send.addressOn(r, call.Send+uintptr(int64(m.rank)*part))

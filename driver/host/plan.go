@@ -11,26 +11,23 @@ import (
 // plan implements Offer for a call and, once the call is prepared, Plan.
 type plan struct {
 	driver.Call
-	c *communicator
+	comm *communicator
 	// send and recv are set on the window path.
-	send, recv *window
-	// size is the size of an element in bytes, parts is the number of parts that this rank
-	// contributes, and bytes is their total size.
-	size, parts, bytes int64
-	// longest is the number of elements in the longest part, and chunk the number of elements of
-	// each part that are staged in one step.
-	longest, chunk int64
+	send, recv  *window
+	elementSize int64 // in bytes
+	parts       int64 // number of parts that this rank contributes
+	bytes       int64 // size of these parts
+	longestPart int64 // in elements
+	chunk       int64 // number of elements of each part that are staged in one step
 	// fitsLine is set if the input fits into the cache line that each rank posts in every step.
 	// pairwise is set if each pair of ranks may exchange parts of a different size.
 	fitsLine, pairwise bool
-	// windowed is set if the call accesses peers' windows instead of staging buffers.
-	windowed bool
+	usesWindows        bool // instead of staging buffers
 	// oneShot is set if every rank reduces the whole buffer.
 	oneShot bool
 	// yields is set if the first barrier yields the processor instead of polling.
-	yields bool
-	// others holds the other calls of a list.
-	others       []*plan
+	yields       bool
+	others       []*plan // the other calls of a list
 	pointToPoint bool
 	meter        driver.Meter
 }
@@ -65,29 +62,29 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.chunk = max(1, stageBytes/(p.parts*p.size))
-	p.yields = p.bytes > p.c.tuning.maxPolled
-	if path == driver.PathWindow && p.bytes > p.c.tuning.maxEager && !p.overwrites() {
-		p.windowed = true
+	p.chunk = max(1, stageBytes/(p.parts*p.elementSize))
+	p.yields = p.bytes > p.comm.tuning.maxPolled
+	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxEager && !p.overwrites() {
+		p.usesWindows = true
 		sums := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-		p.oneShot = sums && p.bytes <= p.c.tuning.maxOneShot && p.Send != p.Recv
+		p.oneShot = sums && p.bytes <= p.comm.tuning.maxOneShot && p.Send != p.Recv
 	}
 	return p, nil
 }
 
 // setParts sets the sizes, which are the same on all ranks except in an AllToAllV.
 func (p *plan) setParts() {
-	p.size, p.longest = int64(p.DataType.Size()), p.Count
+	p.elementSize, p.longestPart = int64(p.DataType.Size()), p.Count
 	uneven := p.Operation.Uneven()
 	if uneven {
-		p.longest = slices.Max(p.unevenCounts())
+		p.longestPart = slices.Max(p.unevenCounts())
 	}
 	switch send, _ := p.Operation.Extents(); send {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
-		p.parts = int64(p.c.Size())
+		p.parts = int64(p.comm.Size())
 	case driver.NoPart, driver.OnePart:
 	}
-	p.bytes = p.parts * p.longest * p.size
+	p.bytes = p.parts * p.longestPart * p.elementSize
 	p.fitsLine = p.bytes <= spin.LinePayload && !uneven
 	p.pairwise = p.Operation == driver.AllToAllV
 }
@@ -133,8 +130,8 @@ func (p *plan) findWindows() error {
 
 func (p *plan) hostWindow(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
-	if !ok || own.registry != &p.c.registry {
-		return nil, fmt.Errorf("not in a window of group %s: %w", p.c.cfg.Name(),
+	if !ok || own.registry != &p.comm.registry {
+		return nil, fmt.Errorf("not in a window of group %s: %w", p.comm.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
 	return own, nil
@@ -142,8 +139,8 @@ func (p *plan) hostWindow(w driver.Window) (*window, error) {
 
 // resolveSplits finds the window, if any, through which other ranks read the send buffer.
 func (p *plan) resolveSplits() error {
-	p.bytes, _ = p.Spans(p.c.Size(), p.c.cfg.Rank)
-	if p.SendWindow == nil || p.bytes <= p.c.tuning.maxEager || p.Send == p.Recv {
+	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
+	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxEager || p.Send == p.Recv {
 		return nil
 	}
 	var err error

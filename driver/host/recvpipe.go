@@ -18,7 +18,7 @@ import (
 // recvPipe reads the pipe from a peer, a ring of frames in shared memory. A goroutine that waits
 // for a message reads all frames that have arrived, even those of other messages.
 type recvPipe struct {
-	c      *communicator
+	comm   *communicator
 	source int // group rank
 
 	lastFrame atomic.Uint64 // number of the last frame that was read
@@ -55,12 +55,12 @@ type recvCall struct {
 }
 
 func (r *recvCall) tryNow() (done bool, err error) {
-	if err := r.c.BeginUse(); err != nil {
+	if err := r.comm.BeginUse(); err != nil {
 		return false, err
 	}
-	defer r.c.EndUse()
-	if r.c.HasFailed() {
-		return false, r.c.Cause()
+	defer r.comm.EndUse()
+	if r.comm.HasFailed() {
+		return false, r.comm.Cause()
 	}
 	for range 2 {
 		if done, err := r.readArrived(); done || err != nil {
@@ -69,9 +69,9 @@ func (r *recvCall) tryNow() (done bool, err error) {
 		if !r.claimed.Load() {
 			break
 		}
-		pipe := &r.c.messages.recvPipes[r.source]
+		pipe := &r.comm.messages.recvPipes[r.source]
 		next := pipe.lastFrame.Load() + 1
-		if !r.c.PollSoon(&pipe.frameAt(next).posted, next) {
+		if !r.comm.PollSoon(&pipe.frameAt(next).posted, next) {
 			break
 		}
 	}
@@ -79,14 +79,14 @@ func (r *recvCall) tryNow() (done bool, err error) {
 }
 
 func (r *recvCall) run() error {
-	if err := r.c.BeginUse(); err != nil {
+	if err := r.comm.BeginUse(); err != nil {
 		return err
 	}
-	defer r.c.EndUse()
+	defer r.comm.EndUse()
 	for {
 		done, err := r.readArrived()
 		if err == nil && !done {
-			if err = r.c.AwaitMessage(r.nextFrame()); err == nil {
+			if err = r.comm.AwaitMessage(r.nextFrame()); err == nil {
 				continue
 			}
 			r.detach()
@@ -103,8 +103,8 @@ func (r *recvCall) run() error {
 // readArrived reads the frames that have arrived, but stops when the message is complete.
 func (r *recvCall) readArrived() (done bool, err error) {
 	if !r.claimed.Load() {
-		for i := range r.c.messages.recvPipes {
-			if err := r.c.messages.recvPipes[i].drain(r); err != nil {
+		for i := range r.comm.messages.recvPipes {
+			if err := r.comm.messages.recvPipes[i].drain(r); err != nil {
 				return false, err
 			}
 		}
@@ -116,7 +116,7 @@ func (r *recvCall) readArrived() (done bool, err error) {
 		r.attach()
 	}
 	if !r.complete.Load() {
-		if err := r.c.messages.recvPipes[r.source].drain(r); err != nil {
+		if err := r.comm.messages.recvPipes[r.source].drain(r); err != nil {
 			return false, err
 		}
 	}
@@ -127,9 +127,9 @@ func (r *recvCall) readArrived() (done bool, err error) {
 }
 
 func (r *recvCall) end() (done bool, err error) {
-	r.c.Counts.Mu.Lock()
-	delete(r.c.messages.unfinished, r)
-	r.c.Counts.Mu.Unlock()
+	r.comm.Counts.Mu.Lock()
+	delete(r.comm.messages.unfinished, r)
+	r.comm.Counts.Mu.Unlock()
 	if r.err == nil && r.plan.Arrived != nil {
 		return true, driver.Guard("Call.Arrived", func() { r.plan.Arrived(r.source) })
 	}
@@ -138,7 +138,7 @@ func (r *recvCall) end() (done bool, err error) {
 
 // attach makes the Recv's buffer the destination of the message.
 func (r *recvCall) attach() {
-	pipe := &r.c.messages.recvPipes[r.source]
+	pipe := &r.comm.messages.recvPipes[r.source]
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	r.attached = true
@@ -161,7 +161,7 @@ func (r *recvCall) detach() {
 	if !r.attached {
 		return
 	}
-	pipe := &r.c.messages.recvPipes[r.source]
+	pipe := &r.comm.messages.recvPipes[r.source]
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	delete(pipe.incoming, messageKey{r.plan.Tag, r.number})
@@ -176,13 +176,13 @@ func (r *recvCall) fits(msg *incomingMessage) bool {
 	received := control.MessageEnd{
 		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes), Type: r.plan.DataType,
 	}
-	r.err = control.CompareEnds(&r.c.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
+	r.err = control.Differ(&r.comm.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
 	return r.err == nil
 }
 
 // nextFrame describes the wait for the next frame.
 func (r *recvCall) nextFrame() shm.MessageWait {
-	c := r.c
+	c := r.comm
 	var w shm.MessageWait
 	if r.claimed.Load() {
 		pipe := &c.messages.recvPipes[r.source]
@@ -196,8 +196,8 @@ func (r *recvCall) nextFrame() shm.MessageWait {
 
 // anyFrame describes the wait of a Recv without a matching message, for ranks that have not left.
 func (r *recvCall) anyFrame() shm.MessageWait {
-	c := r.c
-	present := c.OthersPresent()
+	c := r.comm
+	present := c.Present()
 	sources := present
 	if len(sources) == 0 {
 		sources = c.Others()
@@ -215,12 +215,14 @@ func (r *recvCall) anyFrame() shm.MessageWait {
 	}, sources...)
 }
 
-func (pipe *recvPipe) shared() *sharedPipe { return pipe.c.pipe(pipe.source, pipe.c.cfg.Rank) }
+func (pipe *recvPipe) shared() *sharedPipe {
+	return pipe.comm.pipe(pipe.source, pipe.comm.cfg.Rank)
+}
 
 func (pipe *recvPipe) frameAt(n uint64) *frame { return &pipe.shared().frames[n%pipeFrames] }
 
 func (pipe *recvPipe) arrived() bool {
-	if pipe.source == pipe.c.cfg.Rank {
+	if pipe.source == pipe.comm.cfg.Rank {
 		return false
 	}
 	next := pipe.lastFrame.Load() + 1
@@ -242,7 +244,7 @@ func (pipe *recvPipe) drain(wanted *recvCall) error {
 		}
 		pipe.lastFrame.Store(next)
 		spin.StoreRelease64(&shared.read, next)
-		pipe.c.Wake(pipe.source)
+		pipe.comm.Wake(pipe.source)
 	}
 	return nil
 }
@@ -291,7 +293,7 @@ func (pipe *recvPipe) matchArrival(key messageKey, msg *incomingMessage) {
 		msg.receiver.fits(msg)
 		return
 	}
-	c := pipe.c
+	c := pipe.comm
 	c.Counts.Mu.Lock()
 	claims := c.messages.matcher.Arrive(message.Arrival{
 		Source: pipe.source, Tag: key.tag, Number: key.number,
@@ -327,11 +329,11 @@ func (pipe *recvPipe) finish(key messageKey, msg *incomingMessage) {
 		delete(pipe.incoming, key)
 	}
 	r.complete.Store(true)
-	r.c.Wake(r.c.cfg.Rank)
+	r.comm.Wake(r.comm.cfg.Rank)
 }
 
 func (pipe *recvPipe) errInvalidFrame(h *frameHeader) error {
-	cfg := &pipe.c.cfg
+	cfg := &pipe.comm.cfg
 	return fmt.Errorf("rank %d of the world sent an invalid frame in group %s: offset %d in message "+
 		"%d with tag %d and %d bytes", cfg.Ranks[pipe.source], cfg.Name(), h.offset, h.number, h.tag,
 		h.total)
@@ -340,7 +342,7 @@ func (pipe *recvPipe) errInvalidFrame(h *frameHeader) error {
 // cannotArrive returns an error if the group is strict and no rank can send the message any more.
 // Otherwise, the Recv would keep this rank from the collective that compares message counts.
 func (r *recvCall) cannotArrive() error {
-	c := r.c
+	c := r.comm
 	if !c.cfg.Strict {
 		return nil
 	}
@@ -358,7 +360,7 @@ func (r *recvCall) cannotArrive() error {
 // next collective, only messages that it sent before can match. The source publishes its count of
 // messages before it calls the collective, so mayArrive must read the ticket before the count.
 func (r *recvCall) mayArrive(source int) bool {
-	c := r.c
+	c := r.comm
 	if c.TicketsOf(source) <= r.after {
 		return true
 	}

@@ -46,14 +46,14 @@ func (s *sendCall) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
 // shared requires that the caller has called BeginUse.
 func (s *sendCall) shared() *sharedPipe {
-	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
+	return s.comm.pipe(s.comm.cfg.Rank, s.plan.Root)
 }
 
 func (s *sendCall) tryNow() (done bool, err error) {
-	if err := s.c.BeginUse(); err != nil {
+	if err := s.comm.BeginUse(); err != nil {
 		return false, err
 	}
-	defer s.c.EndUse()
+	defer s.comm.EndUse()
 	return s.advance(s.shared()), nil
 }
 
@@ -85,7 +85,7 @@ func (s *sendCall) step(shared *sharedPipe) bool {
 	}
 	pipe.owners[pipe.lastFrame%pipeFrames] = frameOwner{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, pipe.lastFrame)
-	s.c.Wake(s.plan.Root)
+	s.comm.Wake(s.plan.Root)
 	s.moved += bytes
 	s.begun = true
 	return true
@@ -99,21 +99,21 @@ func (s *sendCall) room(shared *sharedPipe) bool {
 
 // run sends the message. If the receiver does not read it in time, push sends the rest.
 func (s *sendCall) run() error {
-	if err := s.c.BeginUse(); err != nil {
+	if err := s.comm.BeginUse(); err != nil {
 		return err
 	}
-	defer s.c.EndUse()
-	if s.c.HasFailed() {
-		return s.c.Cause()
+	defer s.comm.EndUse()
+	if s.comm.HasFailed() {
+		return s.comm.Cause()
 	}
 	shared := s.shared()
 	for !s.advance(shared) {
-		if !s.expired(shared, 0) && s.c.PollSoon(&shared.read, s.lastFrame()+1-pipeFrames) {
+		if !s.expired(shared, 0) && s.comm.PollSoon(&shared.read, s.lastFrame()+1-pipeFrames) {
 			continue
 		}
 		begin := sys.Monotonic()
 		if err := s.await(shared, func() bool { return s.expired(shared, begin) }); err != nil {
-			return s.c.failWith(err)
+			return s.comm.failWith(err)
 		}
 		if !s.room(shared) {
 			return s.deferRest()
@@ -125,7 +125,7 @@ func (s *sendCall) run() error {
 // expired reports whether a Send should leave the rest of its message to push. begin is the time at
 // which the Send began to wait, or 0.
 func (s *sendCall) expired(shared *sharedPipe, begin uint64) bool {
-	now, timeout := sys.Monotonic(), s.c.cfg.Timeout.Get()
+	now, timeout := sys.Monotonic(), s.comm.cfg.Timeout.Get()
 	if begin != 0 && now-begin > uint64(timeout/4) {
 		return true
 	}
@@ -140,7 +140,7 @@ func (s *sendCall) lastFrame() uint64 {
 
 func (s *sendCall) await(shared *sharedPipe, expired func() bool) error {
 	ready := func() bool { return s.room(shared) || expired() }
-	return s.c.AwaitMessage(s.messageWait(ready, s.plan.Root))
+	return s.comm.AwaitMessage(s.messageWait(ready, s.plan.Root))
 }
 
 const (
@@ -173,7 +173,7 @@ func (s *sendCall) deferRest() error {
 	s.copied = make([]byte, max(1, left))
 	reduce.Copy(unsafe.Pointer(&s.copied[0]), unsafe.Add(s.data, s.moved), int(left), reduce.Hint{})
 	s.data, s.base = unsafe.Pointer(&s.copied[0]), s.moved
-	if err := s.c.BeginUse(); err != nil {
+	if err := s.comm.BeginUse(); err != nil {
 		return err
 	}
 	pipe := s.pipe
@@ -182,12 +182,12 @@ func (s *sendCall) deferRest() error {
 	pipe.backlog = append(pipe.backlog, s)
 	pipe.backlogBytes += left
 	if pipe.backlogSent != nil {
-		s.c.EndUse()
+		s.comm.EndUse()
 		return nil
 	}
 	pipe.backlogSent = make(chan struct{})
 	go func() {
-		defer s.c.EndUse()
+		defer s.comm.EndUse()
 		pipe.push()
 	}()
 	return nil
@@ -219,11 +219,11 @@ func (pipe *sendPipe) push() {
 func (s *sendCall) finish() {
 	shared := s.shared()
 	for !s.advance(shared) {
-		closing := s.c.messages.closing.Load()
+		closing := s.comm.messages.closing.Load()
 		err := s.await(shared, func() bool { return false })
-		late := errors.As(err, new(*driver.TimeoutError)) && !closing && !s.c.HasFailed()
+		late := errors.As(err, new(*driver.TimeoutError)) && !closing && !s.comm.HasFailed()
 		if err != nil && !late {
-			_ = s.c.Fail(err)
+			_ = s.comm.Fail(err)
 			return
 		}
 	}

@@ -95,7 +95,7 @@ func (s *splitExchange) share(ranks, rank int, size int64) int64 {
 func (s *splitExchange) contribute(call *plan) {
 	m := s.mover
 	ranks, me := len(m.stages), m.rank
-	share := s.share(ranks, me, call.size)
+	share := s.share(ranks, me, call.elementSize)
 	dst := unsafe.Add(m.stage(me, m.group.Step()+1), s.partsOffset)
 	for r := range ranks {
 		left := s.unstaged[me*ranks+r]
@@ -103,9 +103,9 @@ func (s *splitExchange) contribute(call *plan) {
 			continue
 		}
 		first := call.Splits.SendOffsets[r] + call.Splits.SendCounts[r] - left
-		reduce.Copy(dst, unsafe.Add(s.source, first*call.size), int(min(left, share)*call.size),
-			reduce.Hint{})
-		dst = unsafe.Add(dst, share*call.size)
+		reduce.Copy(dst, unsafe.Add(s.source, first*call.elementSize),
+			int(min(left, share)*call.elementSize), reduce.Hint{})
+		dst = unsafe.Add(dst, share*call.elementSize)
 	}
 	m.group.Post(call.Digest, nil, 0)
 }
@@ -117,9 +117,9 @@ func (s *splitExchange) finish(call *plan, ticket uint64) error {
 	}
 	first := m.group.Step()
 	// An empty part may have any offset.
-	if own := call.Splits.SendCounts[m.rank] * call.size; own > 0 {
-		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[m.rank]*call.size),
-			unsafe.Add(s.source, call.Splits.SendOffsets[m.rank]*call.size), int(own),
+	if own := call.Splits.SendCounts[m.rank] * call.elementSize; own > 0 {
+		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[m.rank]*call.elementSize),
+			unsafe.Add(s.source, call.Splits.SendOffsets[m.rank]*call.elementSize), int(own),
 			reduce.Hint{Stream: own >= streamBytes})
 	}
 	pulled, err := s.readDirect(call, first)
@@ -190,15 +190,15 @@ func (s *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err er
 			continue
 		}
 		pulled = true
-		bytes := call.Splits.RecvCounts[r] * call.size
+		bytes := call.Splits.RecvCounts[r] * call.elementSize
 		if r == m.rank || bytes == 0 {
 			continue
 		}
-		src, err := s.partInWindow(r, t, uint64(bytes), uint64(call.size))
+		src, err := s.partInWindow(r, t, uint64(bytes), uint64(call.elementSize))
 		if err != nil {
 			return true, err
 		}
-		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.size), src,
+		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.elementSize), src,
 			int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}
 	return pulled, nil
@@ -226,7 +226,7 @@ func (s *splitExchange) unstage(call *plan) (more bool) {
 	m := s.mover
 	ranks, me := len(m.stages), m.rank
 	for src := range ranks {
-		share := s.share(ranks, src, call.size)
+		share := s.share(ranks, src, call.elementSize)
 		part := unsafe.Add(m.stage(src, m.group.Step()), s.partsOffset)
 		for dst := range ranks {
 			left := &s.unstaged[src*ranks+dst]
@@ -236,11 +236,11 @@ func (s *splitExchange) unstage(call *plan) (more bool) {
 			count := min(*left, share)
 			if dst == me {
 				done := call.Splits.RecvCounts[src] - *left
-				reduce.Copy(
-					unsafe.Add(pointer(call.Recv), (call.Splits.RecvOffsets[src]+done)*call.size), part,
-					int(count*call.size), reduce.Hint{})
+				at := (call.Splits.RecvOffsets[src] + done) * call.elementSize
+				reduce.Copy(unsafe.Add(pointer(call.Recv), at), part, int(count*call.elementSize),
+					reduce.Hint{})
 			}
-			part = unsafe.Add(part, share*call.size)
+			part = unsafe.Add(part, share*call.elementSize)
 			*left -= count
 			more = more || *left > 0
 		}

@@ -149,7 +149,7 @@ func (s *stream) launch(p *plan, inline bool) error {
 		s.mu.Unlock()
 		return s.launchLater(p, inline)
 	}
-	queued, err := p.c.attempt(p)
+	queued, err := p.comm.attempt(p)
 	if queued != nil {
 		s.enqueue(queued, inline)
 	}
@@ -189,7 +189,7 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	case p.Operation.PointToPoint():
 		return s.message(p, inline)
 	default:
-		w, err := p.c.issueQueued(p)
+		w, err := p.comm.issueQueued(p)
 		if err != nil {
 			return s.refuse(err)
 		}
