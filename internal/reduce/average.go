@@ -8,39 +8,39 @@ import (
 
 // division describes how a sum becomes an average before rounding. Kernels depend on its layout.
 type division struct {
-	value uint64 // bits of the divisor or factor, from operand
+	value uint64 // bits of the divisor or factor, from operandBits
 	// stoppedAt is the byte offset of the first block that has an infinite or NaN sum. The kernel
 	// sets it and returns before it stores any byte of the block.
 	stoppedAt int
-	mode      finalMode
+	mode      divisionMode
 }
 
-type finalMode uint8
+type divisionMode uint8
 
-// Kernels test these flags. With finalCheck, they stop at a block with an infinite or NaN sum.
+// Kernels test these flags. With stopAtInfinity, they stop at a block with an infinite or NaN sum.
 const (
-	finalNone     finalMode = 0
-	finalMultiply finalMode = 2
-	finalDivide   finalMode = 4
-	finalCheck    finalMode = 8
+	noDivision     divisionMode = 0
+	multiplySum    divisionMode = 2
+	divideSum      divisionMode = 4
+	stopAtInfinity divisionMode = 8
 )
 
 // newDivision returns the division for an average. For a power of two, it multiplies by the
 // reciprocal, which is exact and faster.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
-	f, mode := float64(n), finalDivide
+	f, mode := float64(n), divideSum
 	if n&(n-1) == 0 {
-		f, mode = 1/f, finalMultiply
+		f, mode = 1/f, multiplySum
 	}
 	if t != Float16 || terms.rounded { // sums of float16 in float32 do not overflow
-		mode |= finalCheck
+		mode |= stopAtInfinity
 	}
-	return division{mode: mode, value: operand(t, f)}
+	return division{mode: mode, value: operandBits(t, f)}
 }
 
-// operand returns the bits of f, converted to the type in which elements of type t are combined.
-func operand(t DataType, f float64) uint64 {
+// operandBits returns the bits of f, converted to the type in which elements of type t are combined.
+func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
 	}

@@ -172,7 +172,7 @@ func round(t DataType, narrow []uint16, wide []float32) {
 // within the job.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
-		if j.div.mode != finalNone {
+		if j.div.mode != noDivision {
 			a = mean(&j.terms, a, first+i)
 		}
 		if math.IsNaN(float64(a)) {

@@ -66,7 +66,7 @@ func ScaledSum(
 		panic("reduce: a scaled sum of integers")
 	}
 	j := job{op: opScaledSum, t: t, dsts: dsts, srcs: srcs}
-	j.div.value = operand(t, factor)
+	j.div.value = operandBits(t, factor)
 	j.run(count*t.Size(), hint)
 }
 

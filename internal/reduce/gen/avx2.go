@@ -7,7 +7,7 @@ type avx2 struct{}
 
 func (avx2) name() string          { return "AVX2" }
 func (avx2) bytes() int            { return 32 }
-func (avx2) masks() bool           { return false }
+func (avx2) hasMasks() bool        { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return ymm(i) }
 
@@ -85,24 +85,24 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ access) 
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9)
 		multiply(p, s, k, 8, 9)
-		s.lanes(p, k, ymm(8), 2*unit)
-		s.lanes(p, k, ymm(9), 2*unit+1)
+		s.combineLanes(p, k, ymm(8), 2*unit)
+		s.combineLanes(p, k, ymm(9), 2*unit+1)
 	case needsRegister(k) || k.elem.size == 8 && !k.elem.float && k.op.name != "Sum":
 		p.op("VMOVDQU", address, ymm(8))
 		multiply(p, s, k, 8)
-		s.lanes(p, k, ymm(8), unit)
+		s.combineLanes(p, k, ymm(8), unit)
 	default:
-		s.lanes(p, k, address, unit)
+		s.combineLanes(p, k, address, unit)
 	}
 }
 
-// lanes combines an operand with an accumulator, which is the left operand.
-func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
+// combineLanes combines an operand with an accumulator, which is the left operand.
+func (s avx2) combineLanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, ymm(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// This is like avx512.lanes, but the highest bit of each byte selects the blend.
+		// This is like avx512.combineLanes, but the highest bit of each byte selects the blend.
 		p.op("VPMULLW", operand, ymm(acc), ymm(10))
 		p.op("VPSRLW", "$8", ymm(acc), ymm(acc))
 		p.op("VPAND", operand, ymm(12), operand)
@@ -177,7 +177,7 @@ func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 	p.op("JNE", label)
 }
 
-func (avx2) canonical(p *program, k kernel, units int) {
+func (avx2) replaceNaNs(p *program, k kernel, units int) {
 	const unordered = "$3"
 	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
 	p.op("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
@@ -210,12 +210,12 @@ func (avx2) pack(p *program, k kernel, unit int) {
 	}
 }
 
-func (avx2) store(p *program, k kernel, unit int, address string, how access) {
+func (avx2) store(p *program, k kernel, unit int, address string, mode access) {
 	register, move := ymm(unit), "VMOVDQU"
 	if k.elem.half {
 		register = ymm(2 * unit)
 	}
-	if how == streamed {
+	if mode == accessStreamed {
 		move = "VMOVNTDQ"
 	}
 	p.op(move, register, address)

@@ -7,7 +7,7 @@ type avx512 struct{}
 
 func (avx512) name() string          { return "AVX512" }
 func (avx512) bytes() int            { return 64 }
-func (avx512) masks() bool           { return true }
+func (avx512) hasMasks() bool        { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return zmm(i) }
 
@@ -54,9 +54,9 @@ func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 }
 
 // fetch loads a vector from memory without conversion.
-func (avx512) fetch(p *program, k kernel, address, register string, how access) {
+func (avx512) fetch(p *program, k kernel, address, register string, mode access) {
 	move := fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
-	if how == masked {
+	if mode == accessMasked {
 		p.op(move+".Z", address, "K1", register)
 		return
 	}
@@ -65,16 +65,16 @@ func (avx512) fetch(p *program, k kernel, address, register string, how access) 
 
 // widen loads a vector of 16-bit floats into two registers of float32. For BFloat16, they get the
 // even and the odd elements, because this avoids a shuffle.
-func (s avx512) widen(p *program, k kernel, address string, low, high int, how access) {
-	if how == masked {
-		s.fetch(p, k, address, zmm(11), how)
+func (s avx512) widen(p *program, k kernel, address string, low, high int, mode access) {
+	if mode == accessMasked {
+		s.fetch(p, k, address, zmm(11), mode)
 		address = zmm(11)
 	}
 	switch {
 	case k.elem.name == "BFloat16":
 		p.op("VPANDD", address, zmm(12), zmm(high))
 		p.op("VPSLLD", "$16", address, zmm(low))
-	case how == masked:
+	case mode == accessMasked:
 		p.op("VCVTPH2PS", ymmLow(11), zmm(low))
 		p.op("VEXTRACTI64X4", "$1", zmm(11), ymmLow(11))
 		p.op("VCVTPH2PS", ymmLow(11), zmm(high))
@@ -84,29 +84,29 @@ func (s avx512) widen(p *program, k kernel, address string, low, high int, how a
 	}
 }
 
-func (s avx512) load(p *program, k kernel, unit int, address string, how access) {
+func (s avx512) load(p *program, k kernel, unit int, address string, mode access) {
 	if k.elem.half {
-		s.widen(p, k, address, 2*unit, 2*unit+1, how)
+		s.widen(p, k, address, 2*unit, 2*unit+1, mode)
 		multiply(p, s, k, 2*unit, 2*unit+1)
 		return
 	}
-	s.fetch(p, k, address, zmm(unit), how)
+	s.fetch(p, k, address, zmm(unit), mode)
 	multiply(p, s, k, unit)
 }
 
-func (s avx512) combine(p *program, k kernel, unit int, address string, how access) {
+func (s avx512) combine(p *program, k kernel, unit int, address string, mode access) {
 	switch {
 	case k.elem.half:
-		s.widen(p, k, address, 8, 9, how)
+		s.widen(p, k, address, 8, 9, mode)
 		multiply(p, s, k, 8, 9)
-		s.lanes(p, k, zmm(8), 2*unit)
-		s.lanes(p, k, zmm(9), 2*unit+1)
-	case how == masked || needsRegister(k):
-		s.fetch(p, k, address, zmm(8), how)
+		s.combineLanes(p, k, zmm(8), 2*unit)
+		s.combineLanes(p, k, zmm(9), 2*unit+1)
+	case mode == accessMasked || needsRegister(k):
+		s.fetch(p, k, address, zmm(8), mode)
 		multiply(p, s, k, 8)
-		s.lanes(p, k, zmm(8), unit)
+		s.combineLanes(p, k, zmm(8), unit)
 	default:
-		s.lanes(p, k, address, unit)
+		s.combineLanes(p, k, address, unit)
 	}
 }
 
@@ -116,8 +116,8 @@ func needsRegister(k kernel) bool {
 	return extreme && k.elem.float || k.op.name == "Prod" && k.elem.size == 1 || k.op.scaled
 }
 
-// lanes combines an operand with an accumulator, which is the left operand.
-func (avx512) lanes(p *program, k kernel, operand string, acc int) {
+// combineLanes combines an operand with an accumulator, which is the left operand.
+func (avx512) combineLanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		// Bit 2 of choice makes the instruction order the zeros. If a lane has a NaN, its operands
@@ -156,7 +156,7 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 	p.op("JCC", label)
 }
 
-func (avx512) canonical(p *program, k kernel, units int) {
+func (avx512) replaceNaNs(p *program, k kernel, units int) {
 	const unordered = "$3"
 	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
 	p.op("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
@@ -187,15 +187,15 @@ func (avx512) pack(p *program, k kernel, unit int) {
 	}
 }
 
-func (avx512) store(p *program, k kernel, unit int, address string, how access) {
+func (avx512) store(p *program, k kernel, unit int, address string, mode access) {
 	register, move := zmm(unit), fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
 	if k.elem.half {
 		register = zmm(2 * unit)
 	}
-	switch how {
-	case masked:
+	switch mode {
+	case accessMasked:
 		p.op(move, register, "K1", address)
-	case streamed:
+	case accessStreamed:
 		p.op("VMOVNTDQ", register, address)
 	default:
 		p.op(move, register, address)

@@ -17,7 +17,7 @@ func TestEveryOperationHasKernels(t *testing.T) {
 }
 
 func TestCommittedKernelsAreCurrent(t *testing.T) {
-	for _, set := range []vectors{avx512{}, avx2{}} {
+	for _, set := range []instructionSet{avx512{}, avx2{}} {
 		path := filepath.Join("..", fileName(set))
 		committed, err := os.ReadFile(path)
 		if err != nil {

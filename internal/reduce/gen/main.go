@@ -39,7 +39,7 @@ import (
 )
 
 func main() {
-	for _, set := range []vectors{avx512{}, avx2{}} {
+	for _, set := range []instructionSet{avx512{}, avx2{}} {
 		name := fileName(set)
 		if err := os.WriteFile(name, assemble(set), 0o644); err != nil {
 			fmt.Fprintf(os.Stderr, "writing kernels: %v\n", err)
