@@ -85,24 +85,24 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ access) 
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9)
 		multiply(p, s, k, 8, 9)
-		s.combineLanes(p, k, ymm(8), 2*unit)
-		s.combineLanes(p, k, ymm(9), 2*unit+1)
+		s.lanes(p, k, ymm(8), 2*unit)
+		s.lanes(p, k, ymm(9), 2*unit+1)
 	case needsRegister(k) || k.elem.size == 8 && !k.elem.float && k.op.name != "Sum":
 		p.op("VMOVDQU", address, ymm(8))
 		multiply(p, s, k, 8)
-		s.combineLanes(p, k, ymm(8), unit)
+		s.lanes(p, k, ymm(8), unit)
 	default:
-		s.combineLanes(p, k, address, unit)
+		s.lanes(p, k, address, unit)
 	}
 }
 
-// combineLanes combines an operand with an accumulator, which is the left operand.
-func (s avx2) combineLanes(p *program, k kernel, operand string, acc int) {
+// lanes combines an operand with an accumulator, which is the left operand.
+func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, ymm(acc))
 	case k.op.name == "Prod" && k.elem.size == 1:
-		// This is like avx512.combineLanes, but the highest bit of each byte selects the blend.
+		// This is like avx512.lanes, but the highest bit of each byte selects the blend.
 		p.op("VPMULLW", operand, ymm(acc), ymm(10))
 		p.op("VPSRLW", "$8", ymm(acc), ymm(acc))
 		p.op("VPAND", operand, ymm(12), operand)

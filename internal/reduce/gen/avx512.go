@@ -99,14 +99,14 @@ func (s avx512) combine(p *program, k kernel, unit int, address string, mode acc
 	case k.elem.half:
 		s.widen(p, k, address, 8, 9, mode)
 		multiply(p, s, k, 8, 9)
-		s.combineLanes(p, k, zmm(8), 2*unit)
-		s.combineLanes(p, k, zmm(9), 2*unit+1)
+		s.lanes(p, k, zmm(8), 2*unit)
+		s.lanes(p, k, zmm(9), 2*unit+1)
 	case mode == accessMasked || needsRegister(k):
 		s.fetch(p, k, address, zmm(8), mode)
 		multiply(p, s, k, 8)
-		s.combineLanes(p, k, zmm(8), unit)
+		s.lanes(p, k, zmm(8), unit)
 	default:
-		s.combineLanes(p, k, address, unit)
+		s.lanes(p, k, address, unit)
 	}
 }
 
@@ -116,8 +116,8 @@ func needsRegister(k kernel) bool {
 	return extreme && k.elem.float || k.op.name == "Prod" && k.elem.size == 1 || k.op.scaled
 }
 
-// combineLanes combines an operand with an accumulator, which is the left operand.
-func (avx512) combineLanes(p *program, k kernel, operand string, acc int) {
+// lanes combines an operand with an accumulator, which is the left operand.
+func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		// Bit 2 of choice makes the instruction order the zeros. If a lane has a NaN, its operands

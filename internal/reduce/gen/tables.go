@@ -13,7 +13,7 @@ type element struct {
 type operation struct {
 	name string
 	// integers and floats are names of instructions, without the suffix for the element type, as in
-	// VPADDB and VADDPS. Types without such an instruction need a case in the method combineLanes.
+	// VPADDB and VADDPS. Types without such an instruction need a case in the method lanes.
 	integers, floats string
 	// bitwise operations have one instruction for all integers.
 	bitwise bool
