@@ -18,7 +18,7 @@ type Plan interface {
 type Offer interface {
 	// Refusal returns nil if the call can use the path, and otherwise an error that matches
 	// ErrUnsupported. A path is refused if its result could differ from the bits that the group's
-	// Formula prescribes. All ranks get the same answer, because it depends only on the operation,
+	// Formula prescribes. All ranks get the same answer. The answer depends only on the operation,
 	// type, reduction, count, presence of windows, and alignment of the offsets in the windows. For
 	// PathWindow, Refusal assumes that the call names windows.
 	Refusal(path Path) error
@@ -42,7 +42,8 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is 0 except for PremulSum. It must be the same on all ranks.
+	// Factor must be the same on all ranks. Only PremulSum has a factor; for other reductions, it
+	// is 0.
 	Factor float64
 	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
 	// ranks. Offer.Take sets both.
@@ -52,10 +53,11 @@ type Call struct {
 	// AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. The k-th Send with a tag from one rank
-	// to another matches the k-th Recv with that tag. Each rank counts its calls on all streams.
+	// to another matches the k-th Recv with that tag. A rank counts its calls on all streams
+	// together.
 	Tag int
-	// Count is in elements. It is 0 for AllToAllV, and this rank's count for AllGatherV and
-	// ReduceScatterV.
+	// Count is the number of elements. For AllToAllV it is 0. For AllGatherV and ReduceScatterV it
+	// is the count of this rank.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
@@ -97,7 +99,7 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// elements returns the number of elements of a buffer, or 0 for BySplits.
+// elements returns the number of elements of a buffer. For BySplits, it returns 0.
 func (c *Call) elements(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
@@ -125,8 +127,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes a minimum or maximum of floats. Its result is
-// NaN if any rank's element is. (NCCL ignores a NaN if another rank has a number.)
+// ComparesFloats reports whether the call computes a minimum or maximum of floats. If an element of
+// any rank is NaN, the result is NaN, whereas NCCL ignores a NaN if another rank has a number.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }

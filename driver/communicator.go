@@ -14,7 +14,8 @@ type GroupConfig struct {
 	ID string
 	// Title, if not empty, replaces ID in error texts.
 	Title string
-	// Ranks lists the world ranks of the group in group order. Rank is this rank's index in it.
+	// Ranks lists the world ranks of the group in group order. Rank is the index of this rank in
+	// Ranks.
 	Ranks []int
 	Rank  int
 	// Check makes ranks compare the Digest of every call before they use its result.
@@ -27,7 +28,8 @@ type GroupConfig struct {
 	// Timeout bounds each wait for a peer that has no other deadline. If it is nil, Config.Timeout
 	// applies.
 	Timeout *Limit
-	// Machines holds host names in group order, if known. It is nil if all ranks share a machine.
+	// Machines holds the host names of the ranks in group order. An unknown name is "". Machines is
+	// nil if all ranks share a machine.
 	Machines []string
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
@@ -85,7 +87,8 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	return machines
 }
 
-// Mismatch returns the error for a call that differs from those of other group ranks.
+// Mismatch returns the error for a call that differs between ranks. others lists the group ranks
+// whose calls differ from the call of this rank.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
@@ -103,16 +106,16 @@ const (
 	LaneBackground
 	// LaneCalls is for data that ranks compare for each call, in call order.
 	LaneCalls
-	// LaneFault is for reports about the cause of a failure. An exchange on it makes the
-	// communicator fail, so that all waits on every rank end with ErrFault. It does not wait for
-	// absent ranks.
+	// LaneFault is for reports about the cause of a failure. An exchange on LaneFault makes the
+	// communicator fail, so that all waits on every rank end with ErrFault. The exchange does not
+	// wait for absent ranks.
 	LaneFault
 	Lanes
 )
 
 // Communicator connects the ranks of a group. The ranks must make its collective calls in the same
-// order. It fails at the first fault and never recovers. A failed communicator supports only
-// Decide, Departed, exchanges on LaneFault, and Close.
+// order. A communicator fails at the first fault and never recovers. A failed communicator supports
+// only Decide, Departed, exchanges on LaneFault, and Close.
 type Communicator interface {
 	// Exchange sends payload, of at most MaxPayload bytes, to every rank and returns the payloads
 	// of all ranks, by group rank. There must be only one call at a time on each lane.
@@ -132,7 +135,8 @@ type Communicator interface {
 	// call must be valid, and its windows must contain its buffers.
 	Offer(call Call) Offer
 	// Launch queues a prepared collective. If the collective runs before Launch returns, Launch
-	// returns its error. Otherwise, Stream.Synchronize does (but see AdoptedStream).
+	// returns its error. If the collective runs later, Stream.Synchronize returns its error (but
+	// see AdoptedStream).
 	Launch(stream Stream, plan Plan) error
 	// Launched counts the calls on each path, including replays of graphs.
 	Launched() [Paths]uint64
@@ -140,8 +144,8 @@ type Communicator interface {
 	SetCheck(on bool)
 	// Failed returns a channel that is closed when the communicator fails.
 	Failed() <-chan struct{}
-	// Cause returns the first fault that this rank detected, or nil. It is a Fault with the group's
-	// owner, as are the errors of streams that it makes fail.
+	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
+	// group's owner. If it makes a stream fail, the stream returns the same error.
 	Cause() error
 	// CheckPeers makes the communicator fail if a peer has failed or is lost. It does not wait.
 	CheckPeers()
@@ -156,9 +160,9 @@ type Communicator interface {
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
 	// Decide proposes a cause of at most MaxPayload bytes, and returns the cause on which the ranks
-	// have agreed: the first proposal of any rank. If proposal is nil, Decide returns nil if there
-	// is no decision yet. If the decision cannot be stored or read, Decide returns proposal. It
-	// does not wait for other ranks.
+	// have agreed. The ranks agree on the first proposal of any rank. If proposal is nil and there
+	// is no agreement yet, Decide returns nil. If the agreement cannot be stored or read, Decide
+	// returns proposal. Decide does not wait for other ranks.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more reports. Lost ranks have exited or
 	// disconnected without leaving or aborting the group. Departed does not wait.

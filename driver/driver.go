@@ -19,8 +19,8 @@ type Config struct {
 	Rank, Size int
 	// LocalRank is this rank's number on its machine.
 	LocalRank int
-	// Device-1 is the ordinal of the visible device to open. If Device is 0, LocalRank is the
-	// ordinal.
+	// Device-1 is the ordinal of the visible device to open. If Device is 0, LocalRank selects the
+	// device.
 	Device int
 	Store  Store
 	// Timeout bounds every wait for a peer that has no other deadline. It is positive.
@@ -29,8 +29,8 @@ type Config struct {
 	// Scatter, if not 0, seeds random segment addresses, to find code that relies on the order of
 	// segments in memory. A backend without a window path may ignore it.
 	Scatter uint64
-	// Interrupted, if set, is polled during long waits for peers, possibly with locks held. An
-	// error, which must wrap ErrInterrupted, ends the wait and makes its group fail.
+	// Interrupted, if set, is polled during long waits for peers, possibly while locks are held. An
+	// error, which must wrap ErrInterrupted, ends the wait and makes the group of the wait fail.
 	Interrupted func() error
 }
 
@@ -39,7 +39,7 @@ type Store interface {
 	Set(ctx context.Context, key string, value []byte) error
 	// Get waits until the value has been written.
 	Get(ctx context.Context, key string) ([]byte, error)
-	// Peek does not wait. It reports whether the value has been written.
+	// Peek reports whether the value has been written. It does not wait.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
 	// CompareSet stores desired if the current value is expected, and returns the value after the
 	// call. An unwritten key has an empty value.
@@ -76,11 +76,11 @@ type Device interface {
 type Arena interface {
 	Address() uintptr
 	// Map maps new memory, filled with zeros. The range must be free, and offset and bytes must be
-	// multiples of Granularity. If Config.Scatter is set, Map ignores offset and chooses another.
-	// It returns an OutOfMemoryError if the device has too little memory.
+	// multiples of Granularity. If Config.Scatter is set, Map ignores offset and chooses another
+	// one. Map returns an OutOfMemoryError if the device has too little memory.
 	Map(offset, bytes int64) (Segment, error)
 	// Keep releases the addresses beyond the first bytes, as far as possible. Nothing may be mapped
-	// there. After Keep, the device may be closed before the arena.
+	// at these addresses. After Keep, the device may be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. All segments must be unmapped.
 	Close() error
@@ -90,7 +90,7 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep releases everything but the memory, and ends the peers' access. The memory stays mapped
+	// Keep ends the peers' access and releases everything except the memory, which stays mapped
 	// until Unmap. The segment must have no windows.
 	Keep() error
 	// Unmap releases the memory. No window and no work may use the segment.
@@ -99,8 +99,8 @@ type Segment interface {
 
 // Event marks a point in a stream that other streams and the host can wait for.
 type Event interface {
-	// Done reports whether the last recorded point has been reached. It is true before the first
-	// Record.
+	// Done reports whether the last recorded point has been reached. Before the first Record, Done
+	// returns true.
 	Done() bool
 	// Synchronize waits until the last recorded point has been reached. If the stream had failed by
 	// then, every call returns the stream's error.
@@ -124,8 +124,8 @@ type Stream interface {
 	// Wait delays later work until the point that the event marks now, without a deadline. If the
 	// work before that point has failed, this stream fails with the same error.
 	Wait(Event) error
-	// WaitOnly is like Wait, but earlier failed work does not make this stream fail. It is for work
-	// that reuses the memory of the earlier work, but not its results.
+	// WaitOnly is like Wait, but this stream does not fail if the earlier work has failed. WaitOnly
+	// is for work that reuses the memory of the earlier work, but not its results.
 	WaitOnly(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns this error once, but Close does not.

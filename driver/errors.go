@@ -38,9 +38,9 @@ var (
 
 // TimeoutError reports which ranks did not arrive before the deadline.
 //
-// In all errors, lists of ranks contain world ranks. Members lists the group in group order. It is
-// empty if there is no group. Machines holds the known host names of ranks. It is empty if the
-// group shares a machine. Activity describes what ranks are doing, if known.
+// In all errors, lists of ranks contain world ranks. Members lists the ranks of the group in group
+// order, and is empty if there is no group. Machines holds the known host names of ranks, and is
+// empty if the group shares a machine. Activity describes what ranks are doing, if this is known.
 type TimeoutError struct {
 	// InCall names this rank's call, such as "AllReduce 12 of group world".
 	InCall   string

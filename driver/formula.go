@@ -17,8 +17,8 @@ const (
 	// RankOrder combines the elements from left to right: ((x0 + x1) + x2) + x3. 16-bit floats are
 	// accumulated in float32 and rounded once. Other types are accumulated without conversion.
 	RankOrder
-	// Tree combines neighboring ranks, then neighboring pairs: (x0 + x1) + (x2 + x3). It requires a
-	// power of two of ranks, and accumulates like RankOrder.
+	// Tree combines neighboring ranks, then neighboring pairs: (x0 + x1) + (x2 + x3). The number of
+	// ranks must be a power of two. Elements are accumulated as in RankOrder.
 	Tree
 	// RoundedTree is like Tree, but rounds every partial sum of 16-bit floats to 16 bits.
 	RoundedTree

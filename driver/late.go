@@ -13,9 +13,9 @@ type LateWarning struct {
 	// InCall names this rank's call, such as "AllReduce 12 of group world".
 	InCall string
 	Waited time.Duration
-	// Ranks lists the late world ranks, and Members all world ranks of the group in group order.
-	// Machines holds the known host names of Ranks, and is empty if the group shares a machine.
-	// Activity describes what Ranks are doing, if known.
+	// Ranks lists the world ranks that are late. Members lists all world ranks of the group in
+	// group order. Machines holds the known host names of the late ranks, and is empty if the group
+	// shares a machine. Activity describes what the late ranks are doing, if this is known.
 	Ranks    []int
 	Machines map[int]string
 	Activity map[int]string

@@ -37,8 +37,8 @@ type MessageError struct {
 	Fault MessageFault
 	// Group is the group's ID.
 	Group string
-	// Number is the sequence number, from 1, of the collective that detected the mismatch, or 0 if
-	// none did.
+	// Number is the sequence number, from 1, of the collective that detected the mismatch. It is 0
+	// if no collective detected the mismatch.
 	Number uint64
 	Ends   []MessageEnds
 }

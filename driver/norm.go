@@ -33,8 +33,8 @@ type Norm struct {
 	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values.
 	// QuantStatic reads one scale; QuantPerRow and QuantPerGroup write all scales.
 	Quantized, Scales uintptr
-	// ScaleStrides holds the distance in elements between the scales of neighboring rows, and
-	// between those of neighboring groups in a row.
+	// ScaleStrides holds two distances in elements: between the scales of neighboring rows, and
+	// between the scales of neighboring groups in a row.
 	ScaleStrides [2]int64
 }
 

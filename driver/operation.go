@@ -46,8 +46,8 @@ const (
 type traits struct {
 	name       string
 	send, recv Extent
-	// rooted is set if Call.Root is the root of the operation, and pair if it is the peer of a
-	// message.
+	// rooted is set if Call.Root is the root of the operation. pair is set if Call.Root is the peer
+	// of a message.
 	reduces, rooted, pair bool
 	// windows is set if the call registers its buffers.
 	windows bool
@@ -150,7 +150,7 @@ func (o Operation) Together() bool { return o.traits().together }
 // Numbered reports whether symmem.h and Python have a number for the operation.
 func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 
-// Note restricts the use of the operation's number in symmem.h. It may be "".
+// Note restricts the use of the operation's number in symmem.h. The note may be empty.
 func (o Operation) Note() string { return o.traits().note }
 
 // HasSplits reports whether a call of the operation needs Splits.

@@ -28,7 +28,7 @@ import "context"
 
 // Availability is implemented by a Backend that may not work on this machine.
 type Availability interface {
-	// Available returns the reason if the backend does not work. It opens no device.
+	// Available returns an error with the reason if the backend does not work. It opens no device.
 	Available() error
 }
 
@@ -52,7 +52,8 @@ type Versioned interface {
 
 // Native is implemented by a Stream or Communicator that wraps an object of another library.
 type Native interface {
-	// Handle returns the CUstream or ncclComm_t, or 0 if there is none or it has been closed.
+	// Handle returns the CUstream or ncclComm_t. It returns 0 if there is no handle or the object
+	// has been closed.
 	Handle() uintptr
 }
 
@@ -85,7 +86,7 @@ type InlineLauncher interface {
 }
 
 // LazyWindows is implemented by a Communicator whose Register does not create the library's
-// windows, which takes milliseconds. The direct path needs none.
+// windows. Creating a window takes milliseconds, and the direct path needs no windows.
 type LazyWindows interface {
 	// UseWindows creates the library's windows over all segments, including those registered later,
 	// so that calls can use the window path. It is collective. A second call does nothing. While a
@@ -120,7 +121,7 @@ type MessageCounts interface {
 
 // Remarker is implemented by an Offer that can describe its call.
 type Remarker interface {
-	// Remark describes the call on a path for which Refusal returns nil. It may be "".
+	// Remark describes the call on a path for which Refusal returns nil. The remark may be empty.
 	Remark(path Path) string
 }
 
@@ -141,7 +142,7 @@ type Inspector interface {
 type Inspection struct {
 	// Waits describes this rank's waits, oldest first. Waits of a few milliseconds may be missing.
 	Waits []LateWarning
-	// Activity describes what the other ranks are doing, if known, by world rank.
+	// Activity describes what each other rank is doing, by world rank, if this is known.
 	Activity map[int]string
 }
 

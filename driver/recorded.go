@@ -4,8 +4,8 @@ import "fmt"
 
 // Recorded is a call's position in a capture. The zero value means that the call was not captured.
 type Recorded struct {
-	// Capture numbers the captures that contain calls of the group, and Call numbers the group's
-	// calls in it. Both start at 1 and are the same on all ranks.
+	// Capture numbers the captures that contain calls of the group. Call numbers the group's calls
+	// in this capture. Both start at 1 and are the same on all ranks.
 	Capture, Call uint64
 }
 

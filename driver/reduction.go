@@ -148,8 +148,8 @@ func (op ReduceOp) Everywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
 }
 
-// ComparesUnsigned reports whether t is an unsigned type whose result differs from that of the
-// signed type, as it does for comparisons and divisions.
+// ComparesUnsigned reports whether t is an unsigned type for which the reduction must not treat
+// elements as signed. This is the case for comparisons and divisions.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }

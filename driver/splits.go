@@ -20,7 +20,8 @@ func (s *Splits) list(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets fills in missing offsets, in a copy, so that parts are contiguous and in group order.
+// WithOffsets returns s with missing offsets filled in, so that parts are contiguous and in group
+// order. It does not change s.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
 		(s.RecvCounts == nil || s.RecvOffsets != nil) {
@@ -36,7 +37,8 @@ func (s *Splits) WithOffsets() *Splits {
 	return &full
 }
 
-// contiguous returns the offsets of contiguous parts. They may overflow if counts are invalid.
+// contiguous returns the offsets of contiguous parts. The offsets may overflow if counts are
+// invalid.
 func contiguous(counts []int64) (offsets []int64) {
 	end := int64(0)
 	for _, n := range counts {

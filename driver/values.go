@@ -27,8 +27,9 @@ type Named interface {
 	// group rank. The n-th Gather of a name matches the n-th Gather of this name on other ranks.
 	// There must be only one call at a time.
 	//
-	// The context's deadline or, without one, the device's timeout bounds the wait. Errors are
-	// those of Exchange on LaneControl, and every error makes the communicator fail.
+	// The context's deadline bounds the wait. If there is none, the device's timeout bounds the
+	// wait. Gather returns the same errors as Exchange on LaneControl, and every error makes the
+	// communicator fail.
 	Gather(ctx context.Context, own Words, all []Words) error
 }
 

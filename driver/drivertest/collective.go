@@ -73,7 +73,7 @@ func (fx *fixture) tryVariants(tr trial) {
 }
 
 // supports reports whether to try the call on the trial's path. The first path must support every
-// call, except for reductions that the harness does not list.
+// call except for reductions that the harness does not list.
 func (fx *fixture) supports(tr *trial) bool {
 	if tr.unregistered && tr.path != driver.PathDirect {
 		return false

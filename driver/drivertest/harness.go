@@ -20,8 +20,8 @@ const (
 	Splits Part = "splits"
 	// Scatter covers Config.Scatter.
 	Scatter Part = "scatter"
-	// Failures requires a failed stream to skip its work, and events to carry the error. It is
-	// missing if kernels that are queued on a GPU cannot be stopped.
+	// Failures requires a failed stream to skip its work, and events to carry the error. A backend
+	// cannot do this if queued kernels on a GPU cannot be stopped.
 	Failures Part = "failures"
 	// Anytime requires Close and Abort to return even while other groups connect and wait. Ranks
 	// that share a CUDA context cannot guarantee this. To free memory, the context waits until all

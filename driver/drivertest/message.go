@@ -156,8 +156,8 @@ func firstMessageError(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// expectUntouched checks that a rank has received nothing. The stream of the message may have
-// failed, so it reads the buffer on a new one.
+// expectUntouched checks that a rank has received nothing. It reads the buffer on a new stream,
+// because the stream of the message may have failed.
 func (fx *fixture) expectUntouched(number int) {
 	r := *fx.ranks[number]
 	r.stream = fx.ranks[number].newStream()

@@ -116,7 +116,7 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// block queues a gate on a stream. It opens at the latest when the world is closed.
+// block queues a gate on a stream. The gate opens at the latest when the world is closed.
 func (r *rank) block(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })

@@ -10,7 +10,8 @@ import (
 )
 
 // period is the number of elements after which inputs repeat, because drawing more numbers would
-// take long. It is prime, so that data that is misplaced by a round number of bytes differs.
+// take long. The period is prime, so that data that is misplaced by a round number of bytes differs
+// from the expected data.
 const period = 65521
 
 // inputCache caches the results of input.

@@ -73,8 +73,8 @@ func testNoWindow(t *testing.T, h Harness) {
 	}
 }
 
-// testSizesDiffer registers segments of different sizes, and then of the same size under the same
-// key.
+// testSizesDiffer registers segments of different sizes under one key, and then segments of the
+// same size under this key.
 func testSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {

@@ -31,8 +31,8 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// Factor returns the factor that Reduce uses, or 0. Its products with small integers are exact in
-// every type.
+// Factor returns the factor that Reduce uses, or 0 if the reduction has no factor. Products of the
+// factor and small integers are exact in every type.
 func Factor(op driver.ReduceOp) float64 {
 	if op.Scales() {
 		return 0.75

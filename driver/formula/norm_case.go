@@ -14,7 +14,7 @@ import (
 type NormCase struct {
 	driver.Norm
 	DataType driver.DataType
-	// InPlace is set if the output replaces the input, as it always does if OnlyQuantized is set.
+	// InPlace is set if the output replaces the input. It is always set if OnlyQuantized is set.
 	InPlace bool
 	// Inputs holds the rows of each rank. OldResidual and Weights are the same on all ranks.
 	Inputs               [][]uint16
@@ -24,7 +24,8 @@ type NormCase struct {
 	Want NormRow
 }
 
-// UnwrittenScale is the value of all scales before a call, and of the gaps between them afterwards.
+// UnwrittenScale is the value of all scales before a call. The gaps between the scales must still
+// have this value after the call.
 const UnwrittenScale = -1
 
 // DrawNorm draws a case for a group without a formula.

@@ -19,12 +19,12 @@
 //
 // Ranks trust each other to map and write each other's segments. All segments of a window have the
 // same key and size, and files of at least that size. Message frames and the tables of splits are
-// read once and checked before use, so that invalid contents are never used to compute an address.
+// read once and checked before they are used to compute an address.
 //
 // # Lock order
 //
-// A goroutine acquires locks in the following order, and those of control/shm last. Builds with the
-// tag invariants panic on a violation.
+// A goroutine acquires locks in the following order. It acquires locks of control/shm last. Builds
+// with the tag invariants panic on a violation.
 //
 //	graph.mu
 //	stream.mu

@@ -48,7 +48,7 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// refuse returns the error of a launch after the communicator has failed. It also makes the stream
+// refuse returns the error of a launch after the communicator has failed, and makes the stream
 // fail. If this rank has closed the group, however, the stream stays usable.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
@@ -63,7 +63,7 @@ type pendingCall struct {
 	ticket  uint64
 	check   bool   // whether the group compared calls at the time of issue
 	posted  bool   // whether the first step was posted
-	balance uint64 // of this rank's messages at the call, or 0 if not compared
+	balance uint64 // of messages sent and received by this rank, or 0
 	begin   int64  // result of Meter.Begin if posted is set
 }
 

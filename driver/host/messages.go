@@ -99,8 +99,8 @@ func assign(claims []message.Claim[*recvCall]) {
 }
 
 // errUnmatched returns an error if a message has no Recv, a Recv has no message, or a peer left
-// before it had read its messages. This rank must have left the group, so that peers that send to
-// it afterwards notice that.
+// before it had read its messages. This rank must have left the group before the call, so that
+// peers that send to this rank later report their messages.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {

@@ -41,8 +41,8 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.ownStage = m.stages[m.rank]
 }
 
-// stage returns a rank's staging buffer for a step. It computes the address, because Go's nil check
-// of a struct pointer would load a cache line that a peer is about to write.
+// stage returns a rank's staging buffer for a step. Reading the address from a struct would be
+// slower, because Go's nil check would load a cache line that a peer is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
@@ -236,8 +236,9 @@ func (m *mover) pull(call *plan, r int, srcOffset, dstOffset, bytes, total int64
 	}
 }
 
-// reduceSlice reduces this rank's slice of all buffers, and stores the result on all ranks or, if
-// receivers is 1, on the root. The call may be in place, because no other rank accesses this slice.
+// reduceSlice reduces this rank's slice of all buffers. It stores the result on the root if
+// receivers is 1, and otherwise on all ranks. The call may be in place, because no other rank
+// accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
 	first, count := m.slice(call)
 	if count == 0 {

@@ -87,7 +87,7 @@ func (n *normalizer) sumSquares() float32 {
 	for first := 0; first < len(n.row); first += driver.NormUnit {
 		sum := &sums[first/driver.NormUnit%normThreads]
 		for _, v := range n.row[first : first+driver.NormUnit] {
-			// The square has at most 22 bits, so the result is rounded like that of a fused multiply-add.
+			// The square has at most 22 bits, so this rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
@@ -139,7 +139,7 @@ func scaleOf(part []float32) float32 {
 	return largest / driver.MaxE4M3
 }
 
-// canonicalNaN is the NaN in all float32 results, and halfNaN in both 16-bit types.
+// canonicalNaN is the NaN in all float32 results. halfNaN is its value in both 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
 const halfNaN = 0x7fff

@@ -229,7 +229,8 @@ func (pipe *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&pipe.frameAt(next).posted) == next
 }
 
-// drain reads the frames that have arrived, or only those until wanted, if set, is complete.
+// drain reads the frames that have arrived. If wanted is set, drain stops when that Recv is
+// complete.
 func (pipe *recvPipe) drain(wanted *recvCall) error {
 	if !pipe.arrived() {
 		return nil

@@ -41,7 +41,8 @@ type frame struct {
 	_      [lineStride / 2]byte
 }
 
-// frameHeader identifies a frame's message, and the data's position in it in bytes.
+// frameHeader identifies a frame's message. offset is the position, in bytes, of the frame's data
+// in the message.
 type frameHeader struct {
 	tag, number, total uint64
 	offset             uint64

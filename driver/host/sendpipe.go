@@ -97,7 +97,7 @@ func (s *sendCall) room(shared *sharedPipe) bool {
 	return s.pipe.lastFrame-spin.LoadAcquire64(&shared.read) < pipeFrames
 }
 
-// run sends the message. If the receiver does not read it in time, push sends the rest.
+// run sends the message. If the receiver does not read the message in time, push sends the rest.
 func (s *sendCall) run() error {
 	if err := s.comm.BeginUse(); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (s *sendCall) run() error {
 }
 
 // expired reports whether a Send should leave the rest of its message to push. begin is the time at
-// which the Send began to wait, or 0.
+// which the Send began to wait. It is 0 if the Send has not waited yet.
 func (s *sendCall) expired(shared *sharedPipe, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.comm.cfg.Timeout.Get()
 	if begin != 0 && now-begin > uint64(timeout/4) {
@@ -155,7 +155,7 @@ const (
 	backlogUnit = 64 << 20
 )
 
-// waitEnd returns the time at which a Send stops waiting. It waits for only a fraction of the
+// waitEnd returns the time at which a Send stops waiting. A Send waits for only a fraction of the
 // timeout, because other ranks may be waiting for this rank's stream.
 func (pipe *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
 	pipe.mu.Lock()

@@ -6,9 +6,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// tuning holds the input sizes, in bytes per rank, at which the algorithm changes. They depend only
-// on the numbers of ranks and processors, so all ranks choose the same algorithm. The times below
-// were measured on 2 processors (Xeon, 2.3 GHz).
+// tuning holds the input sizes, in bytes per rank, at which the algorithm changes. The sizes depend
+// only on the numbers of ranks and processors, so all ranks choose the same algorithm. The times
+// below were measured on 2 processors (Xeon, 2.3 GHz).
 type tuning struct {
 	// maxEager is the largest input that is staged even though its buffers are in windows, which
 	// saves a barrier. If every rank has its own processor, this is faster only for inputs that fit

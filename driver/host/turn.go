@@ -42,8 +42,8 @@ const turnSlice = time.Millisecond
 
 func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
 
-// awaitUntil waits for a ticket's turn, or until done is closed, and reports whether it is the
-// turn.
+// awaitUntil waits for a ticket's turn or until done is closed. It reports whether the ticket's
+// turn has come.
 func (t *turns) awaitUntil(ticket uint64, done <-chan struct{}) bool {
 	t.waiters.Add(1)
 	defer t.waiters.Add(-1)

@@ -85,8 +85,8 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// handoffKey returns the key under which processes exchange a segment. It is the same for all
-// groups, because they map the same memory.
+// handoffKey returns the key under which processes exchange a segment. The key does not depend on
+// the group, because all groups map the same memory.
 func (reg *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }

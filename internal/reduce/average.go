@@ -39,7 +39,8 @@ func newDivision(t DataType, terms *terms) division {
 	return division{mode: mode, value: operandBits(t, f)}
 }
 
-// operandBits returns the bits of f, converted to the type in which elements of type t are combined.
+// operandBits returns the bits of f, converted to the type in which elements of type t are
+// combined.
 func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)

@@ -100,5 +100,5 @@ func reducePadded[
 // kernel returns an index into the tables of kernels.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores. The other flags of a kernel are those of divisionMode.
+// flagStream requests streamed stores. A kernel's other flags are a divisionMode.
 const flagStream = 1

@@ -18,10 +18,10 @@ const (
 
 // Hint describes the use of the destinations. It never changes a result.
 type Hint struct {
-	// Stream requests stores that bypass the caches, which are faster for destinations that do not
-	// fit into the cache and are not read soon. It has an effect only if the destinations have at
-	// least 128 bytes, are aligned to their elements, and have the same address modulo 64. It has
-	// no effect on averages of integers.
+	// Stream requests stores that bypass the caches. Such stores are faster for destinations that
+	// do not fit into the cache and are not read soon. Stream has an effect only if the
+	// destinations have at least 128 bytes, are aligned to their elements, and have the same
+	// address modulo 64. Averages of integers ignore Stream.
 	Stream bool
 }
 

@@ -2,8 +2,8 @@ package reduce
 
 import "unsafe"
 
-// Tree combines each half of the sources recursively, and then the two results. For integers, Min
-// and Max, the functions Reduce and Average give the same results faster.
+// Tree combines each half of the sources recursively, and then combines the two results. For
+// integers, Min and Max, the functions Reduce and Average give the same results faster.
 type Tree struct {
 	Op Op
 	T  DataType

@@ -11,8 +11,8 @@ func (avx2) hasMasks() bool        { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return ymm(i) }
 
-// ymm returns the name of vector register i, as numbered in main.go, and xmm that of its lower
-// half.
+// ymm returns the name of vector register i, as numbered in main.go. xmm returns the name of its
+// lower half.
 func ymm(i int) string { return fmt.Sprintf("Y%d", i) }
 func xmm(i int) string { return fmt.Sprintf("X%d", i) }
 

@@ -11,8 +11,8 @@ func (avx512) hasMasks() bool        { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return zmm(i) }
 
-// zmm returns the name of vector register i, as numbered in main.go, and ymmLow that of its lower
-// half.
+// zmm returns the name of vector register i, as numbered in main.go. ymmLow returns the name of its
+// lower half.
 func zmm(i int) string    { return fmt.Sprintf("Z%d", 16+i) }
 func ymmLow(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 

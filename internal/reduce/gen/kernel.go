@@ -93,7 +93,7 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// mayDivide reports whether the kernel can divide or multiply after the accumulation, for averages.
+// mayDivide reports whether the kernel can divide or multiply at the end, as averages require.
 func (k kernel) mayDivide() bool { return k.elem.float && k.op.name == "Sum" }
 
 func (k kernel) units() int {
@@ -128,8 +128,8 @@ func assemble(set instructionSet) []byte {
 }
 
 // entry writes the function that Go calls, which jumps to a kernel. If the thread has unusual
-// arithmetic settings, it changes them during the kernel. It saves them in the stack space of
-// arguments that it has already read.
+// arithmetic settings, the function changes the settings for the kernel and restores them
+// afterwards. It saves the settings in the stack space of arguments that it has already read.
 func entry(p *program, set instructionSet) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n", set.name())
