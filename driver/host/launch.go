@@ -63,7 +63,7 @@ type pendingCall struct {
 	ticket  uint64
 	check   bool   // whether the group compared calls at the time of issue
 	posted  bool   // whether the first step was posted
-	balance uint64 // of messages sent and received by this rank, or 0
+	balance uint64 // weights of this rank's Sends minus Recvs; 0 if not compared
 	begin   int64  // result of Meter.Begin if posted is set
 }
 
