@@ -71,7 +71,7 @@ func (r *recvCall) tryNow() (done bool, err error) {
 		}
 		pipe := &r.comm.messages.recvPipes[r.source]
 		next := pipe.lastFrame.Load() + 1
-		if !r.comm.PollSoon(&pipe.frameAt(next).posted, next) {
+		if !r.comm.PollBriefly(&pipe.frameAt(next).posted, next) {
 			break
 		}
 	}
@@ -170,13 +170,13 @@ func (r *recvCall) detach() {
 // fits reports whether the Recv matches a message, and otherwise sets r.err.
 func (r *recvCall) fits(msg *incomingMessage) bool {
 	h := &msg.header
-	sent := control.End{
+	sent := control.MessageEnd{
 		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
 	}
 	received := control.MessageEnd{
 		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes), Type: r.plan.DataType,
 	}
-	r.err = control.Differ(&r.comm.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
+	r.err = control.CompareEnds(&r.comm.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
 	return r.err == nil
 }
 
@@ -197,7 +197,7 @@ func (r *recvCall) nextFrame() shm.MessageWait {
 // anyFrame describes the wait of a Recv without a matching message, for ranks that have not left.
 func (r *recvCall) anyFrame() shm.MessageWait {
 	c := r.comm
-	present := c.Present()
+	present := c.OthersPresent()
 	sources := present
 	if len(sources) == 0 {
 		sources = c.Others()

@@ -108,7 +108,7 @@ func (s *sendCall) run() error {
 	}
 	shared := s.shared()
 	for !s.advance(shared) {
-		if !s.expired(shared, 0) && s.comm.PollSoon(&shared.read, s.lastFrame()+1-pipeFrames) {
+		if !s.expired(shared, 0) && s.comm.PollBriefly(&shared.read, s.lastFrame()+1-pipeFrames) {
 			continue
 		}
 		begin := sys.Monotonic()

@@ -96,7 +96,7 @@ func (w *window) Resume(ctx context.Context) error {
 		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
 	}
 	defer reg.group.EndUse()
-	ctx, cancel := control.Bounded(ctx, reg.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
 	if err := reg.commit(ctx, "resuming a pool", w.protect(true)); err != nil {
 		return reg.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))

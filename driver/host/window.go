@@ -51,7 +51,7 @@ func (reg *registry) Register(
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
 	defer reg.group.EndUse()
-	ctx, cancel := control.Bounded(ctx, reg.cfg.Timeout.Get())
+	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
 	own.export(reg.handoffKey(key))
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key, own.Bytes(), nil)
