@@ -105,9 +105,9 @@ func (c Class) String() string {
 type SegmentInfo struct {
 	Address uint64
 	Bytes   int64
-	// Old is set if the segment was mapped before the trace began. Such segments are numbered in
+	// Initial is set if the segment was mapped before the trace began. Such segments are numbered in
 	// the order of their first use in the trace.
-	Old bool
+	Initial bool
 }
 
 // OlderBlock describes a block that was allocated before the trace began.

@@ -237,7 +237,7 @@ func (s *sequence) segment(r *trace.Record) int32 {
 		n = int32(len(s.Segments))
 		s.segments[r.Segment] = n
 		s.Segments = append(s.Segments, history.SegmentInfo{
-			Bytes: r.Size, Old: r.Kind != event.KindSegment,
+			Bytes: r.Size, Initial: r.Kind != event.KindSegment,
 		})
 	}
 	return n

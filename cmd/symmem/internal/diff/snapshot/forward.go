@@ -149,7 +149,7 @@ func (p *pool) number(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
 		p.sequence.Segments = append(p.sequence.Segments, history.SegmentInfo{
-			Address: s.address, Bytes: s.bytes, Old: s.old,
+			Address: s.address, Bytes: s.bytes, Initial: s.old,
 		})
 	}
 	return s.number
@@ -208,7 +208,7 @@ func (f *forward) finish() {
 	for _, id := range f.order {
 		s := f.pools[id].sequence
 		for _, segment := range s.Segments {
-			s.Partial = s.Partial || segment.Old
+			s.Partial = s.Partial || segment.Initial
 		}
 		if f.expandable {
 			s.NoPlaces = "the file has expandable segments"
