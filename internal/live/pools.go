@@ -236,7 +236,7 @@ func (b *trackBuilder) segment(e Placement, old bool) int32 {
 	if !ok {
 		at = int32(len(b.track.Segments))
 		b.segments[e[2]] = at
-		b.track.Segments = append(b.track.Segments, page.Segment{Old: old})
+		b.track.Segments = append(b.track.Segments, page.Segment{Initial: old})
 	}
 	end := e[4]
 	if kind := event.Kind(e[0]); kind != event.KindSegment && kind != event.KindTrim {

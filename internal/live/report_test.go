@@ -84,7 +84,7 @@ func TestReportOfOlderBlocks(t *testing.T) {
 	report := newReport(machineOf(p))
 	track := report.Sequences[0].Tracks[0]
 	if track.Len() != len(p.Recent)+2 || len(track.Segments) != 1 ||
-		track.Segments[0] != (page.Segment{Bytes: 1 << 20, Old: true}) {
+		track.Segments[0] != (page.Segment{Bytes: 1 << 20, Initial: true}) {
 		t.Errorf("track has %d events and segments %+v; want %d events, of which two are older blocks",
 			track.Len(), track.Segments, len(p.Recent)+2)
 	}

@@ -81,8 +81,8 @@ type Variant struct {
 // Segment describes a segment of a track.
 type Segment struct {
 	Bytes int64 `json:"bytes"`
-	// Old is set if the segment was mapped before the track begins.
-	Old bool `json:"old,omitempty"`
+	// Initial is set if the segment was mapped before the track begins.
+	Initial bool `json:"old,omitempty"`
 }
 
 // State is the state of a window on a rank.

@@ -185,7 +185,7 @@ func (b *builder) track(m *diff.Member) *page.Track {
 func segments(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
-		all[i] = page.Segment{Bytes: segment.Bytes, Old: segment.Initial}
+		all[i] = page.Segment{Bytes: segment.Bytes, Initial: segment.Initial}
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
