@@ -157,7 +157,7 @@ const progressStep = 1 << 14
 
 func (b *builder) track(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
-	for _, o := range m.Sequence.Older {
+	for _, o := range m.Sequence.InitialBlocks {
 		t.Add(&page.Event{
 			Kind: page.Older, Size: o.Size, Offset: o.Offset, Segment: o.Segment, Block: -1, Stack: -1,
 		})
@@ -194,7 +194,7 @@ func segments(s *history.Sequence) []page.Segment {
 			*bytes = max(*bytes, e.Offset+max(e.Size, e.Bytes))
 		}
 	}
-	for _, o := range s.Older {
+	for _, o := range s.InitialBlocks {
 		if int(o.Segment) < len(all) {
 			all[o.Segment].Bytes = max(all[o.Segment].Bytes, o.Offset+o.Size)
 		}

@@ -123,8 +123,8 @@ type Sequence struct {
 	ID       string
 	Events   []Event
 	Segments []SegmentInfo
-	// Older lists the blocks in the file that were already live when the trace began.
-	Older []OlderBlock
+	// InitialBlocks lists the blocks in the file that were already live when the trace began.
+	InitialBlocks []OlderBlock
 	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool
 	// NoPlaces is the reason why the places of blocks cannot be compared, or empty if they can.

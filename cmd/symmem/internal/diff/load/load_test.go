@@ -205,16 +205,16 @@ func TestOlderBlocks(t *testing.T) {
 	for last, want := range map[int]bool{0: false, 900: true} {
 		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: last})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
-		if got := len(s.Older) > 0; got != want {
+		if got := len(s.InitialBlocks) > 0; got != want {
 			t.Errorf("Last = %d: got %d older blocks; want any = %v", last,
-				len(s.Older), want)
+				len(s.InitialBlocks), want)
 		}
 		type place struct {
 			segment int32
 			offset  int64
 		}
 		older := map[place]bool{}
-		for _, b := range s.Older {
+		for _, b := range s.InitialBlocks {
 			older[place{b.Segment, b.Offset}] = true
 		}
 		for _, e := range s.Events {

@@ -60,7 +60,7 @@ func (c *converter) finish(l *trace.Log) {
 		if l.Missing > 0 {
 			s.Partial, s.First = true, s.number
 		} else {
-			s.Older = nil // the trace is complete
+			s.InitialBlocks = nil // the trace is complete
 		}
 	}
 	if l.Torn > 0 {
@@ -211,7 +211,7 @@ func (c *converter) placement(r *trace.Record) {
 		if n, ok := s.live[at]; ok {
 			e.Block = n
 		} else if r.Kind != event.KindReturn && e.Segment >= 0 {
-			s.Older = append(s.Older, history.OlderBlock{
+			s.InitialBlocks = append(s.InitialBlocks, history.OlderBlock{
 				Segment: e.Segment, Offset: e.Offset, Size: e.Size,
 			})
 		}
