@@ -104,7 +104,7 @@ func TestFaults(t *testing.T) {
 func TestOlderBlocks(t *testing.T) {
 	r := &history.Rank{Sequences: []*history.Sequence{{
 		Class: history.SymmemPool, Segments: []history.SegmentInfo{{Bytes: 1}},
-		InitialBlocks: []history.OlderBlock{{Offset: 64, Size: 36}},
+		InitialBlocks: []history.InitialBlock{{Offset: 64, Size: 36}},
 		Events: []history.Event{
 			{Action: history.Alloc, Size: 8, Stack: -1},
 			{Action: history.Free, Offset: 64, Block: -1, Stack: -1},

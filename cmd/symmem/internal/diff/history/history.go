@@ -110,8 +110,8 @@ type SegmentInfo struct {
 	Initial bool
 }
 
-// OlderBlock describes a block that was allocated before the trace began.
-type OlderBlock struct {
+// InitialBlock describes a block that was allocated before the trace began.
+type InitialBlock struct {
 	Segment      int32 // as Event.Segment
 	Offset, Size int64
 }
@@ -124,7 +124,7 @@ type Sequence struct {
 	Events   []Event
 	Segments []SegmentInfo
 	// InitialBlocks lists the blocks in the file that were already live when the trace began.
-	InitialBlocks []OlderBlock
+	InitialBlocks []InitialBlock
 	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool
 	// NoPlaces is the reason why the places of blocks cannot be compared, or empty if they can.

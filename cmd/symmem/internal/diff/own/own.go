@@ -211,7 +211,7 @@ func (c *converter) placement(r *trace.Record) {
 		if n, ok := s.live[at]; ok {
 			e.Block = n
 		} else if r.Kind != event.KindReturn && e.Segment >= 0 {
-			s.InitialBlocks = append(s.InitialBlocks, history.OlderBlock{
+			s.InitialBlocks = append(s.InitialBlocks, history.InitialBlock{
 				Segment: e.Segment, Offset: e.Offset, Size: e.Size,
 			})
 		}

@@ -61,7 +61,7 @@ func newForward(rank *history.Rank, b *backward) *forward {
 func (f *forward) addOlder() {
 	for _, b := range f.older {
 		if p := f.pools[b.segment.pool]; p != nil {
-			p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.OlderBlock{
+			p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.InitialBlock{
 				Segment: p.number(b.segment), Offset: int64(b.address - b.segment.address), Size: b.size,
 			})
 		}
