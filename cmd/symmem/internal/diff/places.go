@@ -47,7 +47,7 @@ func (v *view) places(n int) []place {
 // same on all members.
 func (c *comparison) comparePlaces(n int) {
 	for _, v := range c.views {
-		if reason := v.sequence.NoPlaces; reason != "" {
+		if reason := v.sequence.NoPlacesReason; reason != "" {
 			if c.match.class != history.Calls {
 				c.result.Notes = append(c.result.Notes, "places were not compared: "+reason)
 			}

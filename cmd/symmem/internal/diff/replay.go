@@ -110,8 +110,8 @@ func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
 		switch {
-		case s.NoPlaces != "":
-			return "PyTorch's rule was not replayed: " + s.NoPlaces
+		case s.NoPlacesReason != "":
+			return "PyTorch's rule was not replayed: " + s.NoPlacesReason
 		case s.NoReplay != "":
 			return fmt.Sprintf("PyTorch's rule was not replayed: rank %d uses %s",
 				c.numbers[i], s.NoReplay)

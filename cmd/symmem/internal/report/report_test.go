@@ -16,7 +16,7 @@ import (
 // has a size.
 func group(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
-	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlaces: "calls have none"}
+	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
 	for i, text := range calls {
 		at := slices.Index(r.Texts, text)
 		if at < 0 {

@@ -113,7 +113,7 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	id := history.Clean(strings.Join(words, " "))
 	g := r.groups[id]
 	if g == nil {
-		g = &history.Sequence{Class: history.Calls, ID: id, Partial: true, NoPlaces: "calls have none"}
+		g = &history.Sequence{Class: history.Calls, ID: id, Partial: true, NoPlacesReason: "calls have none"}
 		r.groups[id] = g
 		r.rank.Sequences = append(r.rank.Sequences, g)
 	}

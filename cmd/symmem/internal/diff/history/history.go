@@ -127,8 +127,8 @@ type Sequence struct {
 	InitialBlocks []InitialBlock
 	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool
-	// NoPlaces is the reason why the places of blocks cannot be compared, or empty if they can.
-	NoPlaces string
+	// NoPlacesReason is the reason why the places of blocks cannot be compared, or empty if they can.
+	NoPlacesReason string
 	// NoReplay names the allocator setting that makes it impossible to replay PyTorch's placement
 	// rule, or is empty.
 	NoReplay string

@@ -162,7 +162,7 @@ func (c *converter) call(r *trace.Record) {
 		text = r.String()
 	}
 	s := c.sequence(source{history.Calls, 0, r.Group}, r.Number)
-	s.NoPlaces = "calls have none"
+	s.NoPlacesReason = "calls have none"
 	s.Events = append(s.Events, history.Event{
 		Number: int64(r.Number), Bytes: r.Bytes, Time: r.Time.UnixMicro(), Segment: -1,
 		Block: c.text(text), Stack: c.stack(r.Site), Action: history.Call,

@@ -211,7 +211,7 @@ func (f *forward) finish() {
 			s.Partial = s.Partial || segment.Initial
 		}
 		if f.expandable {
-			s.NoPlaces = "the file has expandable segments"
+			s.NoPlacesReason = "the file has expandable segments"
 		}
 		if s.Class == history.UnknownPool {
 			f.rank.Note("of %d events the pool is unknown: they are in segments that were freed",
