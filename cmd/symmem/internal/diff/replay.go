@@ -112,9 +112,9 @@ func (c *comparison) replayPyTorch() string {
 		switch {
 		case s.NoPlacesReason != "":
 			return "PyTorch's rule was not replayed: " + s.NoPlacesReason
-		case s.NoReplay != "":
+		case s.UnsupportedSetting != "":
 			return fmt.Sprintf("PyTorch's rule was not replayed: rank %d uses %s",
-				c.numbers[i], s.NoReplay)
+				c.numbers[i], s.UnsupportedSetting)
 		case s.Partial:
 			return "PyTorch's rule was not replayed: the pool is older than the trace"
 		}

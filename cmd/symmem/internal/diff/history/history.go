@@ -129,9 +129,9 @@ type Sequence struct {
 	Partial bool
 	// NoPlacesReason is the reason why the places of blocks cannot be compared, or empty if they can.
 	NoPlacesReason string
-	// NoReplay names the allocator setting that makes it impossible to replay PyTorch's placement
+	// UnsupportedSetting names the allocator setting that makes it impossible to replay PyTorch's placement
 	// rule, or is empty.
-	NoReplay string
+	UnsupportedSetting string
 	// First is the number of the sequence's first call within its group.
 	First int64
 }

@@ -47,7 +47,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	f.run(trace[begin:])
 	if setting != "" {
 		for _, s := range r.rank.Sequences {
-			s.NoReplay = setting
+			s.UnsupportedSetting = setting
 		}
 	}
 	return nil
