@@ -159,10 +159,10 @@ func replayAddresses(s *history.Sequence) *history.Event {
 func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
 	case history.Free, history.Call:
-	case history.Segment:
+	case history.MapSegment:
 		r.pending = &s.Segments[e.Segment]
 		return true
-	case history.SegmentFree:
+	case history.UnmapSegment:
 		if !r.trimmed {
 			r.core.Trim(0)
 		}

@@ -148,7 +148,7 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 
 var kinds = map[history.Action]page.Kind{
 	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeDone: page.FreeDone,
-	history.Segment: page.SegmentAdd, history.SegmentFree: page.SegmentRemove,
+	history.MapSegment: page.SegmentAdd, history.UnmapSegment: page.SegmentRemove,
 	history.Call: page.Call,
 }
 

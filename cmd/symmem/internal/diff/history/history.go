@@ -19,17 +19,17 @@ const (
 	Free
 	// FreeDone completes a Free: from then on, the block can be reused.
 	FreeDone
-	// Segment maps a segment.
-	Segment
-	// SegmentFree unmaps a segment.
-	SegmentFree
+	// MapSegment maps a segment.
+	MapSegment
+	// UnmapSegment unmaps a segment.
+	UnmapSegment
 	// Call submits a collective.
 	Call
 )
 
 var actionNames = [...]string{
-	Alloc: "alloc", Free: "free", FreeDone: "free completed", Segment: "segment",
-	SegmentFree: "segment freed", Call: "call",
+	Alloc: "alloc", Free: "free", FreeDone: "free completed", MapSegment: "segment",
+	UnmapSegment: "segment freed", Call: "call",
 }
 
 // String returns the name of the action.
@@ -221,7 +221,7 @@ func (r *Rank) Text(e *Event) string {
 	if e.Action == Call {
 		return Clean(r.Texts[e.Block])
 	}
-	if e.Action == Segment || e.Action == SegmentFree {
+	if e.Action == MapSegment || e.Action == UnmapSegment {
 		return fmt.Sprintf("%v of %d B", e.Action, e.Size)
 	}
 	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)

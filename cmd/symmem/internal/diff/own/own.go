@@ -199,9 +199,9 @@ func (c *converter) placement(r *trace.Record) {
 	at := [2]int64{int64(r.Segment), r.Offset}
 	switch r.Kind {
 	case event.KindSegment:
-		e.Action, e.Size = history.Segment, r.Size
+		e.Action, e.Size = history.MapSegment, r.Size
 	case event.KindTrim:
-		e.Action, e.Size = history.SegmentFree, r.Size
+		e.Action, e.Size = history.UnmapSegment, r.Size
 	case event.KindAlloc:
 		e.Action, e.Block = history.Alloc, s.blocks
 		s.live[at] = s.blocks

@@ -131,7 +131,7 @@ func (f *forward) event(e *raw) {
 	case actionSegmentFree:
 		if s := f.segments.remove(e.address); s != nil {
 			p := f.pool(s.pool)
-			f.write(p, e, history.SegmentFree, p.number(s), 0, -1)
+			f.write(p, e, history.UnmapSegment, p.number(s), 0, -1)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (f *forward) mapSegment(e *raw) {
 	f.segments.remove(e.address)
 	f.segments.add(s)
 	p := f.pool(s.pool)
-	f.write(p, e, history.Segment, p.number(s), 0, -1)
+	f.write(p, e, history.MapSegment, p.number(s), 0, -1)
 }
 
 // number returns the number of a segment. It assigns the number if the segment has none yet.
