@@ -170,10 +170,10 @@ func (m *match) starts(members []int) []int {
 	if m.class == history.Calls {
 		first := int64(0)
 		for _, r := range members {
-			first = max(first, m.sequences[r].First)
+			first = max(first, m.sequences[r].FirstCall)
 		}
 		for i, r := range members {
-			skips[i] = int(min(first-m.sequences[r].First, int64(len(m.sequences[r].Events))))
+			skips[i] = int(min(first-m.sequences[r].FirstCall, int64(len(m.sequences[r].Events))))
 		}
 		return skips
 	}

@@ -55,7 +55,7 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	first := len(group.Events) == 0
 	sequence, ok := d.Get(v, r.key(d, "collective_seq_id")).Int()
 	if first && ok {
-		group.First = sequence
+		group.FirstCall = sequence
 	}
 	text := r.describe(d, v)
 	id, known := r.texts[text]

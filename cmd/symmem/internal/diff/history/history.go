@@ -1,6 +1,5 @@
-// Package history describes what the allocators and communicators of one rank did, independently
-// of the format of the file that recorded it. The packages that read files produce a Rank for
-// each file, and package diff compares the Ranks.
+// Package history describes what the allocators and communicators of one rank did, whatever the
+// format of the file that recorded it.
 package history
 
 import (
@@ -11,20 +10,15 @@ import (
 // Action classifies an event.
 type Action uint8
 
+// Alloc and the constants after it are the actions. A segment is a range of memory in which blocks
+// are placed.
 const (
-	// Alloc allocates a block.
-	Alloc Action = iota + 1
-	// Free requests that a block be freed. The block is not reused while another stream may still
-	// be using it.
-	Free
-	// FreeDone completes a Free: from then on, the block can be reused.
-	FreeDone
-	// MapSegment maps a segment.
+	Alloc    Action = iota + 1
+	Free            // request to free a block, which another stream may still be using
+	FreeDone        // the block can be reused
 	MapSegment
-	// UnmapSegment unmaps a segment.
 	UnmapSegment
-	// Call submits a collective.
-	Call
+	Call // submission of a collective
 )
 
 var actionNames = [...]string{
@@ -40,56 +34,38 @@ func (a Action) String() string {
 	return fmt.Sprintf("action %d", uint8(a))
 }
 
-// IsRequest reports whether the action was requested by the program. Ranks must make the same
-// requests.
+// IsRequest reports whether the program requested the action. All ranks must make the same requests.
 func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
-	// Number is the index of the event in the file's trace, from 0.
-	Number int64
-	// Size is the number of bytes that the program requested. For a segment event, it is the size
-	// of the segment in bytes.
-	Size int64
-	// Bytes is the number of bytes that a block occupies or that a call transfers, or 0 if the file
-	// does not contain that number.
-	Bytes int64
-	// Offset is the offset within the segment, in bytes.
-	Offset int64
-	// Time is the time of the event in microseconds since 1970 (UTC), or 0 if the file does not
-	// contain it.
-	Time int64
-	// Segment is an index in Sequence.Segments, or -1 if the segment cannot be determined from the
-	// file.
+	Number int64 // in the file's trace, from 0
+	Size   int64 // bytes that the program requested, or the size of the segment
+	Bytes  int64 // bytes that a block occupies or that a call transfers; 0 if unknown
+	Offset int64 // in bytes, within the segment
+	Time   int64 // microseconds since 1970 (UTC); 0 if unknown
+	// Segment is an index in Sequence.Segments, or -1 if the segment is unknown.
 	Segment int32
-	// Stream is the number of the stream. The default stream is 0, and the others are counted from
-	// 1.
-	Stream int32
-	// Block is the number of the block, counting the Allocs of the sequence from 0. It is -1 if the
-	// block was allocated before the trace began. For a Call, it is an index in Rank.Texts.
-	Block int32
-	// Stack is an index in Rank.Stacks, or -1 if the file has no stack for the event.
-	Stack  int32
+	Stream  int32 // 0 for the default stream; the others are counted from 1
+	// Block counts the sequence's Allocs from 0. It is -1 if the block was allocated before the
+	// trace began. For a Call, it is an index in Rank.Texts.
+	Block  int32
+	Stack  int32 // index in Rank.Stacks, or -1 if there is none
 	Action Action
 }
 
-// Class states what kind of pool or group the events of a Sequence belong to. Only sequences of
-// the same class are compared.
+// Class states to what kind of pool or group a Sequence belongs. Only sequences of the same class
+// are compared.
 type Class uint8
 
+// DefaultPool and the constants after it are the classes.
 const (
-	// DefaultPool is PyTorch's pool for all memory that belongs to no other pool.
-	DefaultPool Class = iota
-	// MemPool is a torch.cuda.MemPool.
-	MemPool
-	// GraphPool is a private pool of CUDA graphs.
-	GraphPool
-	// UnknownPool holds the events whose pool cannot be determined from the file.
-	UnknownPool
-	// SymmemPool is a pool of symmem.
-	SymmemPool
-	// Calls holds the collectives of a group.
-	Calls
+	DefaultPool Class = iota // PyTorch's pool for memory that belongs to no other pool
+	MemPool                  // a torch.cuda.MemPool
+	GraphPool                // a private pool of CUDA graphs
+	UnknownPool              // the events whose pool is unknown
+	SymmemPool               // a pool of symmem
+	Calls                    // the collectives of a group
 )
 
 // String returns the name of the class, as shown in reports.
@@ -105,58 +81,53 @@ func (c Class) String() string {
 type SegmentInfo struct {
 	Address uint64
 	Bytes   int64
-	// Initial is set if the segment was mapped before the trace began. Such segments are numbered in
-	// the order of their first use in the trace.
-	Initial bool
+	Initial bool // whether the segment was mapped before the trace began
 }
 
 // InitialBlock describes a block that was allocated before the trace began.
 type InitialBlock struct {
-	Segment      int32 // as Event.Segment
+	Segment      int32 // index in Sequence.Segments
 	Offset, Size int64
 }
 
 // Sequence lists the events of a pool or a group, in order.
 type Sequence struct {
 	Class Class
-	// ID identifies the sequence within its class. It may differ between ranks.
-	ID       string
-	Events   []Event
-	Segments []SegmentInfo
-	// InitialBlocks lists the blocks in the file that were already live when the trace began.
+	// ID identifies the sequence within its class. The ID may differ between ranks.
+	ID            string
+	Events        []Event
+	Segments      []SegmentInfo
 	InitialBlocks []InitialBlock
 	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool
-	// NoPlacesReason is the reason why the places of blocks cannot be compared, or empty if they can.
+	// NoPlacesReason states why the places of blocks cannot be compared. It is empty if they can.
 	NoPlacesReason string
-	// UnsupportedSetting names the allocator setting that makes it impossible to replay PyTorch's placement
-	// rule, or is empty.
+	// UnsupportedSetting names an allocator setting with which PyTorch's placement rule cannot be
+	// replayed. It is empty if there is none.
 	UnsupportedSetting string
-	// First is the number of the sequence's first call within its group.
-	First int64
+	// FirstCall is the number, within the group, of the sequence's first call.
+	FirstCall int64
 }
 
 // Fault describes the failure of a group.
 type Fault struct {
 	Group, Text string
-	Time        int64 // as Event.Time
+	Time        int64 // microseconds since 1970 (UTC); 0 if unknown
 }
 
 // Pending describes a call that had not completed when the file was written.
 type Pending struct {
 	Group, Text, State string
-	Time               int64 // as Event.Time
+	Time               int64 // microseconds since 1970 (UTC); 0 if unknown
 }
 
 // Window describes the registration of a segment with a group.
 type Window struct {
-	// Pool is the ID of the pool's sequence, and Segment is the segment's ordinal in the pool.
-	Pool    string
-	Segment int32
-	Bytes   int64
-	Group   string
-	// Deregistered is set if the segment was deregistered later.
-	Deregistered bool
+	Pool         string // ID of the pool's sequence
+	Segment      int32  // number of the segment in the pool
+	Bytes        int64
+	Group        string
+	Deregistered bool // whether the registration has ended
 }
 
 // Frame describes a line of a call stack.
@@ -172,11 +143,9 @@ func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, 
 type Rank struct {
 	File   string
 	Number int
-	// World is the number of the rank's world in its process, counted from 1 and taken from the
-	// name of the trace file. Ranks of different worlds are not compared.
-	World int
-	// Format names the format of the file. If World is above 1, Format also names the world. Ranks
-	// whose formats differ are not compared.
+	World  int // number of the rank's world (communicating ranks) in its process, from 1
+	// Format names the format of the file and, if World is above 1, the world. Ranks whose formats
+	// differ are not compared.
 	Format    string
 	Sequences []*Sequence
 	Frames    []Frame
@@ -185,13 +154,13 @@ type Rank struct {
 	Faults    []Fault
 	Pending   []Pending
 	Windows   []Window
-	// Notes lists what cannot be determined from the file. Use Note to add to it.
+	// Notes lists what cannot be determined from the file. Use Note to add a line.
 	Notes []string
 
-	noted map[string]bool // set of the Notes added by Note
+	noted map[string]bool // the Notes that Note has added
 }
 
-// Note adds a note, unless the same note was added before.
+// Note adds a line to Notes, unless it has already added the same line.
 func (r *Rank) Note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if r.noted[text] {
@@ -227,8 +196,8 @@ func (r *Rank) Text(e *Event) string {
 	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
 }
 
-// Clean replaces control characters and other characters that could garble a terminal with
-// question marks.
+// Clean replaces characters that could garble a terminal, such as control characters, with question
+// marks.
 func Clean(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c >= 0x7f && c < 0xa0 || c >= 0x200b && c <= 0x202e || c == 0xfffd {

@@ -58,7 +58,7 @@ func (c *converter) finish(l *trace.Log) {
 	}
 	for _, s := range c.sequences {
 		if l.Missing > 0 {
-			s.Partial, s.First = true, s.number
+			s.Partial, s.FirstCall = true, s.number
 		} else {
 			s.InitialBlocks = nil // the trace is complete
 		}
