@@ -61,7 +61,7 @@ func TestPaths(t *testing.T) {
 // segments that only some ranks have registered.
 func TestPending(t *testing.T) {
 	a, b, c := group(0, "A", "B", "C"), group(1, "A", "B", "C"), group(2, "A")
-	b.Pending = []history.Pending{{Group: "world", Text: "C", State: "scheduled", Time: 5}}
+	b.Pending = []history.PendingCall{{Group: "world", Text: "C", State: "scheduled", Time: 5}}
 	for _, r := range []*history.Rank{a, b, c} {
 		r.Windows = []history.Window{{Pool: "1 of group world", Bytes: 64, Group: "world"}}
 	}

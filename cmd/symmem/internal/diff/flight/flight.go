@@ -84,7 +84,7 @@ func (r *Reader) addPending(group *history.Sequence, text string, created int64)
 	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
 		return
 	}
-	r.rank.Pending = append(r.rank.Pending, history.Pending{
+	r.rank.Pending = append(r.rank.Pending, history.PendingCall{
 		Group: group.ID, Text: text, State: state, Time: created,
 	})
 }

@@ -115,8 +115,8 @@ type Fault struct {
 	Time        int64 // microseconds since 1970 (UTC); 0 if unknown
 }
 
-// Pending describes a call that had not completed when the file was written.
-type Pending struct {
+// PendingCall describes a call that had not completed when the file was written.
+type PendingCall struct {
 	Group, Text, State string
 	Time               int64 // microseconds since 1970 (UTC); 0 if unknown
 }
@@ -152,7 +152,7 @@ type Rank struct {
 	Stacks    [][]int32 // indexes of Frames, innermost first
 	Texts     []string
 	Faults    []Fault
-	Pending   []Pending
+	Pending   []PendingCall
 	Windows   []Window
 	// Notes lists what cannot be determined from the file. Use Note to add a line.
 	Notes []string
