@@ -1,6 +1,10 @@
 package diff
 
-import "symmem/cmd/symmem/internal/diff/history"
+import (
+	"strings"
+
+	"symmem/cmd/symmem/internal/diff/history"
+)
 
 // Kinds of differences.
 const (
@@ -15,51 +19,51 @@ const (
 )
 
 const (
-	// lookahead is the number of following requests with which an explanation of a difference is
-	// tested.
+	// lookahead is the number of later requests on which an explanation of a difference is tested.
 	lookahead = 64
 	// maxEdits is the number of differences after which an aligner stops.
 	maxEdits = 1000
 )
 
+// edit describes a difference. The positions are indexes of requests.
 type edit struct {
 	kind             string
-	reference, other int // indexes of the requests
+	refPos, otherPos int
 }
 
-// aligner compares the requests of one rank (other) with those of another (reference). It finds
-// a list of edits that turns the requests of reference into those of other.
+// aligner compares the requests of a rank (other) with those of a second one (reference). It finds
+// the edits that turn the requests of reference into those of other.
 type aligner struct {
 	reference, other *view
-	pair             []int32 // for each block of other, its counterpart in reference, or unpaired
-	hasPair          []bool  // for each block of reference, whether it has a counterpart
-	i, j             int
+	partner          []int32 // block of reference that corresponds to each block of other
+	hasPartner       []bool  // whether a block of reference corresponds to a block of other
+	refPos, otherPos int     // position of the comparison
 	edits            []edit
 }
 
-const unpaired = -2
+const noPartner = -2
 
 func newAligner(reference, other *view) *aligner {
 	a := &aligner{reference: reference, other: other}
-	a.pair = make([]int32, len(other.keys)+1)
-	for i := range a.pair {
-		a.pair[i] = unpaired
+	a.partner = make([]int32, len(other.keys)+1)
+	for i := range a.partner {
+		a.partner[i] = noPartner
 	}
-	a.hasPair = make([]bool, len(reference.keys)+1)
+	a.hasPartner = make([]bool, len(reference.keys)+1)
 	return a
 }
 
 // run aligns all requests and returns the differences. It stops after maxEdits differences.
 func (a *aligner) run() []edit {
-	for a.i < len(a.reference.keys) || a.j < len(a.other.keys) {
+	for a.refPos < len(a.reference.keys) || a.otherPos < len(a.other.keys) {
 		switch {
-		case a.matches(a.i, a.j, a.i, a.j):
-			a.pairBlocks(a.i, a.j)
-			a.i, a.j = a.i+1, a.j+1
-		case a.freesExtra(a.j):
-			a.j++
-		case a.freesMissing(a.i):
-			a.i++
+		case a.matches(a.refPos, a.otherPos, a.refPos, a.otherPos):
+			a.pairBlocks(a.refPos, a.otherPos)
+			a.refPos, a.otherPos = a.refPos+1, a.otherPos+1
+		case a.freesExtra(a.otherPos):
+			a.otherPos++
+		case a.freesMissing(a.refPos):
+			a.refPos++
 		case len(a.edits) == maxEdits:
 			return a.edits
 		default:
@@ -69,40 +73,39 @@ func (a *aligner) run() []edit {
 	return a.edits
 }
 
-// matches reports whether request ri of reference and request dj of other are the same. If they
-// free blocks that were allocated before requests i and j, the blocks must be paired. If the blocks
-// were allocated later, the block of ri must come as many allocations after i as the block of dj
-// comes after j.
-func (a *aligner) matches(ri, dj, i, j int) bool {
-	if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
+// matches reports whether request ref of reference and request other of other are the same. Two
+// frees match if their blocks are partners. If both blocks were allocated after the base positions,
+// they must be equally many allocations after them instead.
+func (a *aligner) matches(ref, other, refBase, otherBase int) bool {
+	if ref >= len(a.reference.keys) || other >= len(a.other.keys) {
 		return false
 	}
-	r, d := a.reference.keys[ri], a.other.keys[dj]
-	if r.action == history.Free && d.action == history.Free && r.block >= 0 &&
-		d.block >= 0 && d.block < allocsBefore(a.other, j) {
-		return a.pair[d.block] == r.block // paired blocks, and therefore their frees, may differ in size
+	r, o := a.reference.keys[ref], a.other.keys[other]
+	if r.action == history.Free && o.action == history.Free && r.block >= 0 &&
+		o.block >= 0 && o.block < allocsBefore(a.other, otherBase) {
+		return a.partner[o.block] == r.block // the sizes of partners may differ
 	}
-	if r.action != d.action || r.size != d.size || r.stream != d.stream {
+	if r.action != o.action || r.size != o.size || r.stream != o.stream {
 		return false
 	}
 	if r.action == history.Free {
-		return a.sameBlock(r.block, d.block, i, j)
+		return a.sameBlock(r.block, o.block, refBase, otherBase)
 	}
-	return r.block == d.block
+	return r.block == o.block
 }
 
-func (a *aligner) sameBlock(r, d int32, i, j int) bool {
-	if r < 0 || d < 0 {
-		return r == d
+func (a *aligner) sameBlock(refBlock, otherBlock int32, refBase, otherBase int) bool {
+	if refBlock < 0 || otherBlock < 0 {
+		return refBlock == otherBlock
 	}
-	baseR, baseD := allocsBefore(a.reference, i), allocsBefore(a.other, j)
-	if d < baseD {
-		return a.pair[d] == r
+	refFirst, otherFirst := allocsBefore(a.reference, refBase), allocsBefore(a.other, otherBase)
+	if otherBlock < otherFirst {
+		return a.partner[otherBlock] == refBlock
 	}
-	return r >= baseR && r-baseR == d-baseD
+	return refBlock >= refFirst && refBlock-refFirst == otherBlock-otherFirst
 }
 
-// allocsBefore returns the number of allocations before a request.
+// allocsBefore returns the number of allocations before request i.
 func allocsBefore(v *view, i int) int32 {
 	if i < len(v.blocks) {
 		return v.blocks[i]
@@ -117,30 +120,34 @@ func allocsBefore(v *view, i int) int32 {
 	return 0
 }
 
-func (a *aligner) pairBlocks(ri, dj int) {
-	if ri < len(a.reference.keys) && dj < len(a.other.keys) &&
-		a.reference.keys[ri].action == history.Alloc && a.other.keys[dj].action == history.Alloc {
-		a.pair[a.other.blocks[dj]] = a.reference.blocks[ri]
-		a.hasPair[a.reference.blocks[ri]] = true
+func (a *aligner) bothAllocate(ref, other int) bool {
+	return ref < len(a.reference.keys) && other < len(a.other.keys) &&
+		a.reference.keys[ref].action == history.Alloc && a.other.keys[other].action == history.Alloc
+}
+
+// pairBlocks makes the blocks of two requests partners if both requests are allocations.
+func (a *aligner) pairBlocks(ref, other int) {
+	if a.bothAllocate(ref, other) {
+		a.partner[a.other.blocks[other]] = a.reference.blocks[ref]
+		a.hasPartner[a.reference.blocks[ref]] = true
 	}
 }
 
 // unpairBlocks undoes a call to pairBlocks.
-func (a *aligner) unpairBlocks(ri, dj int) {
-	if ri < len(a.reference.keys) && dj < len(a.other.keys) &&
-		a.reference.keys[ri].action == history.Alloc && a.other.keys[dj].action == history.Alloc {
-		a.pair[a.other.blocks[dj]] = unpaired
-		a.hasPair[a.reference.blocks[ri]] = false
+func (a *aligner) unpairBlocks(ref, other int) {
+	if a.bothAllocate(ref, other) {
+		a.partner[a.other.blocks[other]] = noPartner
+		a.hasPartner[a.reference.blocks[ref]] = false
 	}
 }
 
-// freesExtra reports whether request j of other frees a block that reference does not have.
-func (a *aligner) freesExtra(j int) bool {
-	if j >= len(a.other.keys) {
+// freesExtra reports whether request i of other frees a block that reference does not have.
+func (a *aligner) freesExtra(i int) bool {
+	if i >= len(a.other.keys) {
 		return false
 	}
-	k := a.other.keys[j]
-	return k.action == history.Free && k.block >= 0 && a.pair[k.block] == unpaired
+	k := a.other.keys[i]
+	return k.action == history.Free && k.block >= 0 && a.partner[k.block] == noPartner
 }
 
 // freesMissing reports whether request i of reference frees a block that other does not have.
@@ -149,16 +156,14 @@ func (a *aligner) freesMissing(i int) bool {
 		return false
 	}
 	k := a.reference.keys[i]
-	return k.action == history.Free && k.block >= 0 && !a.hasPair[k.block]
+	return k.action == history.Free && k.block >= 0 && !a.hasPartner[k.block]
 }
 
-// hypothesis is a possible explanation of a difference. If it is true, pairs lists which
-// requests at the difference correspond to each other, and the comparison continues at request i
-// of the reference and request j of the other rank.
+// hypothesis is a possible explanation of a difference.
 type hypothesis struct {
-	kind  string
-	i, j  int
-	pairs [][2]int
+	kind               string
+	refNext, otherNext int      // where the comparison continues
+	pairs              [][2]int // requests of reference and other that correspond to each other
 }
 
 // step records the best explanation of the difference at the current position and moves past it.
@@ -169,11 +174,11 @@ func (a *aligner) step() {
 			best, bestScore = h, score
 		}
 	}
-	a.edits = append(a.edits, edit{best.kind, a.i, a.j})
+	a.edits = append(a.edits, edit{best.kind, a.refPos, a.otherPos})
 	for _, p := range best.pairs {
 		a.pairBlocks(p[0], p[1])
 	}
-	a.i, a.j = best.i, best.j
+	a.refPos, a.otherPos = best.refNext, best.otherNext
 }
 
 // score returns how many of the requests after the difference agree if the hypothesis is true.
@@ -181,21 +186,21 @@ func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
 		a.pairBlocks(p[0], p[1])
 	}
-	n, ri, dj := 0, h.i, h.j
-	for n < lookahead {
-		if ri >= len(a.reference.keys) && dj >= len(a.other.keys) {
-			n = lookahead // the hypothesis explains all remaining requests
+	agree, ref, other := 0, h.refNext, h.otherNext
+	for agree < lookahead {
+		if ref >= len(a.reference.keys) && other >= len(a.other.keys) {
+			agree = lookahead // the hypothesis explains all remaining requests
 			break
 		}
 		switch {
-		case a.matches(ri, dj, h.i, h.j):
-			n, ri, dj = n+1, ri+1, dj+1
+		case a.matches(ref, other, h.refNext, h.otherNext):
+			agree, ref, other = agree+1, ref+1, other+1
 			continue
-		case a.freesAfter(a.other, dj, h.j) && a.freesExtra(dj):
-			dj++
+		case freesOlder(a.other, other, h.otherNext) && a.freesExtra(other):
+			other++
 			continue
-		case a.freesAfter(a.reference, ri, h.i) && a.freesMissing(ri):
-			ri++
+		case freesOlder(a.reference, ref, h.refNext) && a.freesMissing(ref):
+			ref++
 			continue
 		}
 		break
@@ -203,109 +208,111 @@ func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
 		a.unpairBlocks(p[0], p[1])
 	}
-	return n
+	return agree
 }
 
-// freesAfter reports whether request i of a view frees a block that was allocated before request
-// at.
-func (a *aligner) freesAfter(v *view, i, at int) bool {
-	return i < len(v.keys) && v.keys[i].action == history.Free && v.keys[i].block < allocsBefore(v, at)
+// freesOlder reports whether request i frees a block that was allocated before request base.
+func freesOlder(v *view, i, base int) bool {
+	return i < len(v.keys) && v.keys[i].action == history.Free &&
+		v.keys[i].block < allocsBefore(v, base)
 }
 
-// hypotheses lists possible explanations of the difference at the current position, the
-// preferred ones first.
+// hypotheses lists possible explanations of the difference at the current position. Of equally
+// good ones, the first is preferred.
 func (a *aligner) hypotheses() []hypothesis {
-	i, j := a.i, a.j
-	if i >= len(a.reference.keys) {
-		return []hypothesis{{kind: KindExtra, i: i, j: j + 1}}
+	ref, other := a.refPos, a.otherPos
+	extra := hypothesis{kind: KindExtra, refNext: ref, otherNext: other + 1}
+	missing := hypothesis{kind: KindMissing, refNext: ref + 1, otherNext: other}
+	if ref >= len(a.reference.keys) {
+		return []hypothesis{extra}
 	}
-	if j >= len(a.other.keys) {
-		return []hypothesis{{kind: KindMissing, i: i + 1, j: j}}
+	if other >= len(a.other.keys) {
+		return []hypothesis{missing}
 	}
-	all := []hypothesis{{kind: a.substitution(i, j), i: i + 1, j: j + 1, pairs: [][2]int{{i, j}}}}
-	all = append(all, a.orders()...)
-	return append(all,
-		hypothesis{kind: KindExtra, i: i, j: j + 1}, hypothesis{kind: KindMissing, i: i + 1, j: j})
+	all := []hypothesis{{
+		kind: a.substitution(ref, other), refNext: ref + 1, otherNext: other + 1,
+		pairs: [][2]int{{ref, other}},
+	}}
+	return append(append(all, a.reorderings()...), extra, missing)
 }
 
 // substitution names the difference between two requests at the same position.
-func (a *aligner) substitution(i, j int) string {
-	r, d := a.reference.keys[i], a.other.keys[j]
+func (a *aligner) substitution(ref, other int) string {
+	r, o := a.reference.keys[ref], a.other.keys[other]
 	switch {
-	case r.action == history.Call && d.action == history.Call:
-		return callDifference(a.reference.rank.Texts[a.reference.event(i).Block],
-			a.other.rank.Texts[a.other.event(j).Block])
-	case r.action != d.action:
+	case r.action == history.Call && o.action == history.Call:
+		return callDifference(a.reference.rank.Texts[a.reference.event(ref).Block],
+			a.other.rank.Texts[a.other.event(other).Block])
+	case r.action != o.action:
 		return KindCall
-	case r.size != d.size && r.action == history.Free && r.block != d.block:
+	case r.size != o.size && r.action == history.Free && r.block != o.block:
 		return KindOrder
-	case r.size != d.size:
+	case r.size != o.size:
 		return KindSize
-	case r.stream != d.stream:
+	case r.stream != o.stream:
 		return KindStream
 	}
 	return KindOrder
 }
 
-func callDifference(r, d string) string {
-	if firstWord(r) == firstWord(d) {
+func callDifference(a, b string) string {
+	if firstWord(a) == firstWord(b) {
 		return KindSize
 	}
 	return KindCall
 }
 
 func firstWord(s string) string {
-	for i := range len(s) {
-		if s[i] == ' ' {
-			return s[:i]
-		}
-	}
-	return s
+	word, _, _ := strings.Cut(s, " ")
+	return word
 }
 
-// orders lists the explanations in which only the order of requests differs: two requests are
-// swapped, or one of them comes earlier or later.
-func (a *aligner) orders() []hypothesis {
+// reordering is a way in which the order of requests may differ.
+type reordering int
+
+const (
+	swapped      reordering = iota // the first and the last request are swapped
+	movedForward                   // the last request of reference comes first in other
+	movedBack                      // the first request of reference comes last in other
+)
+
+// reorderings lists the hypotheses in which only the order of requests differs, for the smallest
+// number of requests that any of them explains.
+func (a *aligner) reorderings() []hypothesis {
 	var all []hypothesis
-	for n := 1; n <= lookahead; n++ {
-		ri, dj := a.i+n, a.j+n
-		if ri >= len(a.reference.keys) || dj >= len(a.other.keys) {
+	for n := 1; n <= lookahead && len(all) == 0; n++ {
+		if a.refPos+n >= len(a.reference.keys) || a.otherPos+n >= len(a.other.keys) {
 			break
 		}
-		for _, shape := range [][2]int{{0, 0}, {0, 1}, {1, 0}} {
-			if h, ok := a.order(n, shape); ok {
+		for _, kind := range []reordering{swapped, movedForward, movedBack} {
+			if h, ok := a.reorder(n, kind); ok {
 				all = append(all, h)
 			}
-		}
-		if len(all) > 0 {
-			break
 		}
 	}
 	return all
 }
 
-// order returns a hypothesis about the order of the next n+1 requests, and whether it is true.
-// shape selects the hypothesis. {0,0} means that the first and the last request are swapped,
-// {0,1} that the last request of reference comes first in other, and {1,0} that the first
-// request of reference comes last in other.
-func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
-	i, j := a.i, a.j
+// reorder returns the hypothesis that the order of the next n+1 requests differs in the given way,
+// and whether it is true.
+func (a *aligner) reorder(n int, kind reordering) (hypothesis, bool) {
+	ref, other := a.refPos, a.otherPos
 	var pairs [][2]int
-	switch {
-	case shape[1] == 1:
-		pairs = append(pairs, [2]int{i + n, j})
+	switch kind {
+	case movedForward:
+		pairs = append(pairs, [2]int{ref + n, other})
 		for k := range n {
-			pairs = append(pairs, [2]int{i + k, j + k + 1})
+			pairs = append(pairs, [2]int{ref + k, other + k + 1})
 		}
-	case shape[0] == 1:
-		pairs = append(pairs, [2]int{i, j + n})
+	case movedBack:
+		pairs = append(pairs, [2]int{ref, other + n})
 		for k := range n {
-			pairs = append(pairs, [2]int{i + k + 1, j + k})
+			pairs = append(pairs, [2]int{ref + k + 1, other + k})
 		}
-	default:
-		pairs = append(pairs, [2]int{i, j + n}, [2]int{i + n, j})
+	case swapped:
+		pairs = append(pairs, [2]int{ref, other + n}, [2]int{ref + n, other})
 		for k := 1; k < n; k++ {
-			pairs = append(pairs, [2]int{i + k, j + k})
+			pairs = append(pairs, [2]int{ref + k, other + k})
 		}
 	}
 	for _, p := range pairs {
@@ -313,10 +320,11 @@ func (a *aligner) order(n int, shape [2]int) (hypothesis, bool) {
 	}
 	ok := true
 	for _, p := range pairs {
-		ok = ok && a.matches(p[0], p[1], i+n+1, j+n+1)
+		ok = ok && a.matches(p[0], p[1], ref+n+1, other+n+1)
 	}
 	for _, p := range pairs {
 		a.unpairBlocks(p[0], p[1])
 	}
-	return hypothesis{kind: KindOrder, i: i + n + 1, j: j + n + 1, pairs: pairs}, ok
+	h := hypothesis{kind: KindOrder, refNext: ref + n + 1, otherNext: other + n + 1, pairs: pairs}
+	return h, ok
 }

@@ -23,8 +23,8 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 		r.Ranks = append(r.Ranks, info)
 	}
 	r.Agree = true
-	for _, same := range byFormat(ranks) {
-		r.compare(same, o)
+	for _, comparable := range splitByFormat(ranks) {
+		r.compare(comparable, o)
 	}
 	indexes := map[*history.Rank]int{}
 	for i, rank := range ranks {
@@ -38,8 +38,8 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 	return r
 }
 
-// byFormat splits a list of ranks, which is sorted by format, into one list per format.
-func byFormat(ranks []*history.Rank) [][]*history.Rank {
+// splitByFormat returns a list of ranks for each format. ranks must be sorted by format.
+func splitByFormat(ranks []*history.Rank) [][]*history.Rank {
 	var all [][]*history.Rank
 	for i, rank := range ranks {
 		if i == 0 || rank.Format != ranks[i-1].Format {
@@ -69,11 +69,12 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 	}
 }
 
+// comparison compares a pool or group on its members, the ranks that should have it.
 type comparison struct {
 	match   *match
-	members []int // indexes of ranks
-	views   []*view
-	numbers []int // rank numbers of the members
+	members []int   // indexes of ranks
+	views   []*view // by member
+	numbers []int   // rank numbers, by member
 	result  Sequence
 }
 
@@ -81,7 +82,7 @@ func newComparison(ranks []*history.Rank, m *match) *comparison {
 	c := &comparison{match: m, members: m.members(ranks)}
 	c.result = Sequence{Title: m.title, Class: m.class, Notes: []string{}}
 	known := texts{}
-	skips := m.starts(c.members)
+	skips := m.skips(c.members)
 	for i, r := range c.members {
 		c.views = append(c.views, newView(ranks[r], m.sequences[r], skips[i], known))
 		c.numbers = append(c.numbers, ranks[r].Number)
@@ -93,7 +94,7 @@ func newComparison(ranks []*history.Rank, m *match) *comparison {
 	for i, n := range skips {
 		if n > 0 {
 			c.result.Notes = append(c.result.Notes, fmt.Sprintf(
-				"rank %d has %s before the beginning of the others, which are left out",
+				"rank %d has %s from before the other traces began, which were not compared",
 				c.numbers[i], ranklist.Plural(n, "request")))
 		}
 	}
@@ -117,30 +118,30 @@ func (c *comparison) run() {
 	c.replay()
 }
 
-// group lists the indexes of members that have the same event.
-type group []int
+// subset lists the members that have the same event.
+type subset []int
 
-// groupsAt splits the members into groups that have the same event, with the largest group
-// first. same reports whether members i and j have the same event.
-func (c *comparison) groupsAt(same func(i, j int) bool) []group {
-	var groups []group
+// split splits the members into subsets, with the largest one first. same reports whether members i
+// and j belong to the same subset.
+func (c *comparison) split(same func(i, j int) bool) []subset {
+	var subsets []subset
 next:
 	for i := range c.views {
-		for g := range groups {
-			if same(groups[g][0], i) {
-				groups[g] = append(groups[g], i)
+		for s := range subsets {
+			if same(subsets[s][0], i) {
+				subsets[s] = append(subsets[s], i)
 				continue next
 			}
 		}
-		groups = append(groups, group{i})
+		subsets = append(subsets, subset{i})
 	}
-	sort.SliceStable(groups, func(i, j int) bool { return len(groups[i]) > len(groups[j]) })
-	return groups
+	sort.SliceStable(subsets, func(i, j int) bool { return len(subsets[i]) > len(subsets[j]) })
+	return subsets
 }
 
-func (c *comparison) ranks(g group) []int {
+func (c *comparison) ranks(s subset) []int {
 	var all []int
-	for _, i := range g {
+	for _, i := range s {
 		all = append(all, c.numbers[i])
 	}
 	return all
@@ -148,20 +149,20 @@ func (c *comparison) ranks(g group) []int {
 
 // blamed returns the ranks that deviate from the majority, or an empty list if there is no
 // majority.
-func (c *comparison) blamed(groups []group) []int {
+func (c *comparison) blamed(subsets []subset) []int {
 	blamed := []int{}
-	if 2*len(groups[0]) <= len(c.views) || len(c.views) < 3 {
+	if 2*len(subsets[0]) <= len(c.views) || len(c.views) < 3 {
 		return blamed
 	}
-	for _, g := range groups[1:] {
-		blamed = append(blamed, c.ranks(g)...)
+	for _, s := range subsets[1:] {
+		blamed = append(blamed, c.ranks(s)...)
 	}
 	slices.Sort(blamed)
 	return blamed
 }
 
 func (c *comparison) requestDifference(at int) *Difference {
-	groups := c.groupsAt(func(i, j int) bool {
+	subsets := c.split(func(i, j int) bool {
 		a, b := c.views[i], c.views[j]
 		if at >= len(a.keys) || at >= len(b.keys) {
 			return at >= len(a.keys) && at >= len(b.keys)
@@ -169,15 +170,16 @@ func (c *comparison) requestDifference(at int) *Difference {
 		return a.keys[at] == b.keys[at]
 	})
 	d := &Difference{
-		Index: at, Blamed: c.blamed(groups), Before: c.before(groups[0][0], at), Explanation: []string{},
+		Index: at, Blamed: c.blamed(subsets), Before: c.before(subsets[0][0], at),
+		Explanation: []string{},
 	}
-	reference := groups[0][0]
-	for n, g := range groups {
-		v := c.variant(g, at)
+	reference := subsets[0][0]
+	for n, s := range subsets {
+		v := c.variant(s, at)
 		if n > 0 {
-			edits := editsFrom(c.views[reference], c.views[g[0]], at)
+			edits := findEdits(c.views[reference], c.views[s[0]], at)
 			v.Kind = edits[0].kind
-			d.Explanation = append(d.Explanation, c.explain(g, reference, edits))
+			d.Explanation = append(d.Explanation, c.explain(s, reference, edits))
 		}
 		d.Variants = append(d.Variants, v)
 	}
@@ -185,11 +187,10 @@ func (c *comparison) requestDifference(at int) *Difference {
 	return d
 }
 
-// editsFrom returns the differences between two views that first differ at request at. An aligner
-// ignores some differences between frees: those in the sizes of frees of the same block, and those
-// between frees of unknown blocks. If the aligner finds no other differences, editsFrom returns a
-// single one that describes request at.
-func editsFrom(reference, other *view, at int) []edit {
+// findEdits returns the differences between two views that first differ at request at. An aligner
+// ignores some differences between frees. If it finds no others, findEdits returns a single edit,
+// which describes request at.
+func findEdits(reference, other *view, at int) []edit {
 	a := newAligner(reference, other)
 	edits := a.run()
 	if len(edits) > 0 {
@@ -205,10 +206,10 @@ func editsFrom(reference, other *view, at int) []edit {
 	return []edit{{kind, at, at}}
 }
 
-// variant describes request at on the members of a group.
-func (c *comparison) variant(g group, at int) Variant {
-	v := c.views[g[0]]
-	variant := Variant{Ranks: c.ranks(g), Number: -1, Text: "nothing: the trace ends here"}
+// variant describes request at on the members of a subset.
+func (c *comparison) variant(s subset, at int) Variant {
+	v := c.views[s[0]]
+	variant := Variant{Ranks: c.ranks(s), Number: -1, Text: "nothing: the trace ends here"}
 	if e := v.event(at); e != nil {
 		variant.Number, variant.Text = e.Number, requestText(v.rank, v.keys[at], e)
 		variant.Stack = v.rank.Stack(e)
@@ -241,38 +242,33 @@ func (c *comparison) before(member, at int) []string {
 }
 
 // explain states whether the first difference explains the rest or, if not, where the next one is.
-func (c *comparison) explain(g group, reference int, edits []edit) string {
-	v := c.views[g[0]]
-	who := fmt.Sprintf("%s against rank %d", ranklist.Ranks(c.ranks(g)), c.numbers[reference])
+func (c *comparison) explain(s subset, reference int, edits []edit) string {
+	v := c.views[s[0]]
+	compared := fmt.Sprintf("%s against rank %d", ranklist.Ranks(c.ranks(s)), c.numbers[reference])
 	first := edits[0]
 	switch {
 	case len(edits) == 1:
-		rest := max(len(v.keys)-first.other-1, 0)
-		return fmt.Sprintf("%s: this one difference (%s) explains the rest; %s after it.",
-			who, first.kind, countEqual(rest))
+		rest := "no request follows"
+		if n := len(v.keys) - first.otherPos - 1; n > 0 {
+			rest = ranklist.Plural(n, "request") + " agree after it"
+		}
+		return fmt.Sprintf("%s: this one difference (%s) explains the rest; %s.",
+			compared, first.kind, rest)
 	case len(edits) >= maxEdits:
-		return fmt.Sprintf("%s: more than %d differences follow.", who, maxEdits)
+		return fmt.Sprintf("%s: at least %d differences in all.", compared, maxEdits)
 	}
 	next := edits[1]
 	return fmt.Sprintf("%s: %s in all; the next (%s) is request %d, after %s that agree.",
-		who, ranklist.Plural(len(edits), "difference"), next.kind, next.other,
-		ranklist.Plural(max(next.other-first.other-1, 0), "request"))
+		compared, ranklist.Plural(len(edits), "difference"), next.kind, next.otherPos,
+		ranklist.Plural(max(next.otherPos-first.otherPos-1, 0), "request"))
 }
 
-func countEqual(n int) string {
-	if n == 0 {
-		return "nothing follows"
-	}
-	return ranklist.Plural(n, "request") + " agree"
-}
-
-// findOtherPools finds requests that some ranks made in the wrong pool, and changes the kind of
-// their differences to KindPool. On these ranks, such a request is missing in one pool and extra
-// in another.
+// findOtherPools finds requests that some ranks made in another pool, and changes the kind of their
+// differences to KindPool. Such a request is missing in one pool and extra in another.
 func findOtherPools(all []*comparison) {
 	for _, a := range all {
 		for _, b := range all {
-			if a != b && samePoolMove(a, b) {
+			if a != b && requestMoved(a, b) {
 				a.result.Requests.Kind, b.result.Requests.Kind = KindPool, KindPool
 				a.result.Requests.Variants[1].Kind = KindPool
 				b.result.Requests.Variants[1].Kind = KindPool
@@ -281,9 +277,9 @@ func findOtherPools(all []*comparison) {
 	}
 }
 
-// samePoolMove reports whether a request that is missing on some ranks in a is extra on the same
+// requestMoved reports whether a request that is missing on some ranks in a is extra on the same
 // ranks in b.
-func samePoolMove(a, b *comparison) bool {
+func requestMoved(a, b *comparison) bool {
 	da, db := a.result.Requests, b.result.Requests
 	if da == nil || db == nil || da.Kind != KindMissing || db.Kind != KindExtra {
 		return false
@@ -292,13 +288,11 @@ func samePoolMove(a, b *comparison) bool {
 	if !slices.Equal(va.Ranks, vb.Ranks) {
 		return false
 	}
-	lacking := a.views[index(a.numbers, da.Variants[0].Ranks[0])]
-	having := b.views[index(b.numbers, vb.Ranks[0])]
-	if da.Index >= len(lacking.keys) || db.Index >= len(having.keys) {
+	expected := a.views[slices.Index(a.numbers, da.Variants[0].Ranks[0])]
+	found := b.views[slices.Index(b.numbers, vb.Ranks[0])]
+	if da.Index >= len(expected.keys) || db.Index >= len(found.keys) {
 		return false
 	}
-	x, y := lacking.keys[da.Index], having.keys[db.Index]
-	return x.action == y.action && x.size == y.size
+	e, f := expected.keys[da.Index], found.keys[db.Index]
+	return e.action == f.action && e.size == f.size
 }
-
-func index(all []int, n int) int { return slices.Index(all, n) }

@@ -16,17 +16,16 @@ type Options struct {
 	AllPools bool
 }
 
-// match holds the sequences of a pool or group on all ranks. The sequence of a rank that does
-// not have the pool or group is nil.
+// match holds the sequences of a pool or group on all ranks.
 type match struct {
 	class     history.Class
 	id        string // empty if the sequences were matched by order
 	title     string
-	sequences []*history.Sequence
+	sequences []*history.Sequence // by index of the rank; nil if the rank does not have it
 }
 
-// matchSequences finds out which sequences of different ranks belong to the same pool or group.
-// notes lists what is not compared.
+// matchSequences matches the sequences of ranks that belong to the same pool or group. notes lists
+// what is not compared.
 func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes []string) {
 	present := map[history.Class]bool{}
 	for _, r := range ranks {
@@ -41,8 +40,8 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 			notes = append(notes, "events whose pool is unknown were not compared")
 		case !o.AllPools && present[history.MemPool] &&
 			(class == history.DefaultPool || class == history.GraphPool):
-			notes = append(notes, fmt.Sprintf("the %v was not compared, because there are MemPools; "+
-				"--all-pools compares it", class))
+			notes = append(notes, fmt.Sprintf("the %v was not compared, because there are MemPools: "+
+				"use --all-pools to compare it too", class))
 		default:
 			matches = append(matches, matchClass(ranks, class)...)
 		}
@@ -50,9 +49,8 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 	return matches, notes
 }
 
-// matchClass matches the sequences of a class by id if all ranks have the same ids, and
-// otherwise by the order of their first events. Groups and symmem's pools are always matched by
-// id, because their ids are the same on all ranks.
+// matchClass matches the sequences of a class by ID if all ranks have the same IDs, and otherwise
+// by the order of their first events. It always matches groups and symmem's pools by ID.
 func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	ids, order := map[string]int{}, []string{}
 	sameIDs := true
@@ -134,8 +132,8 @@ func title(class history.Class, id string) string {
 	return class.String() + " " + history.Clean(id)
 }
 
-// members returns the ranks that have the sequence or should have it. Each of PyTorch's pools
-// should exist on all ranks, and each symmem pool of a group on all ranks of that group.
+// members returns the ranks that have the sequence or should have it. PyTorch's pools should exist
+// on all ranks, and symmem's pools on all ranks of their group.
 func (m *match) members(ranks []*history.Rank) []int {
 	_, group, _ := strings.Cut(m.id, groupSeparator)
 	var all []int
@@ -152,7 +150,7 @@ func (m *match) members(ranks []*history.Rank) []int {
 	return all
 }
 
-// groupSeparator separates the number of a symmem pool from its group in the id of a sequence.
+// groupSeparator separates the number of a symmem pool from its group in a sequence's ID.
 const groupSeparator = " of group "
 
 // inGroup reports whether a rank has events of a group or of the group's pools.
@@ -163,9 +161,9 @@ func inGroup(r *history.Rank, group string) bool {
 	})
 }
 
-// starts returns, for each member, the number of requests to skip before the beginning of the
-// comparison, which is the first request that the traces of all members contain.
-func (m *match) starts(members []int) []int {
+// skips returns the number of requests to skip on each member. The comparison begins at the first
+// request that the traces of all members contain.
+func (m *match) skips(members []int) []int {
 	skips := make([]int, len(members))
 	if m.class == history.Calls {
 		first := int64(0)
@@ -185,8 +183,7 @@ func (m *match) starts(members []int) []int {
 	return skips
 }
 
-// alignNumbers sets skips for a symmem pool, whose events are numbered from the creation of the
-// pool.
+// alignNumbers sets skips for a symmem pool, whose events have the same numbers on all ranks.
 func (m *match) alignNumbers(members []int, skips []int) {
 	begin := int64(0)
 	for _, r := range members {
@@ -206,10 +203,10 @@ func (m *match) alignNumbers(members []int, skips []int) {
 	}
 }
 
-// alignPartial sets skips for pools whose events have no common numbering. It looks for the
-// first requests of the shortest trace in the other traces.
+// alignPartial sets skips for a pool whose events have no common numbers. It looks for the first
+// requests of the shortest trace in the other traces.
 func (m *match) alignPartial(members []int, skips []int) {
-	loose := make([][]key, len(members))
+	keys := make([][]key, len(members))
 	partial := false
 	for i, r := range members {
 		s := m.sequences[r]
@@ -217,26 +214,25 @@ func (m *match) alignPartial(members []int, skips []int) {
 			return
 		}
 		partial = partial || s.Partial
-		loose[i] = looseKeys(s)
+		keys[i] = simpleKeys(s)
 	}
 	if !partial {
 		return
 	}
-	// If all traces end at the same request, the shortest one begins last.
-	last := 0
-	for i := range loose {
-		if len(loose[i]) < len(loose[last]) {
-			last = i
+	shortest := 0 // begins last if all traces end at the same request
+	for i := range keys {
+		if len(keys[i]) < len(keys[shortest]) {
+			shortest = i
 		}
 	}
-	for i := range loose {
-		skips[i] = shiftOf(loose[i], loose[last])
+	for i := range keys {
+		skips[i] = findBeginning(keys[i], keys[shortest])
 	}
 }
 
-// looseKeys returns a key for each request, which contains only what can be compared before the
-// beginnings of the traces are aligned.
-func looseKeys(s *history.Sequence) []key {
+// simpleKeys returns a key for each request. The keys omit the numbers of blocks and streams, which
+// depend on where the trace begins.
+func simpleKeys(s *history.Sequence) []key {
 	var all []key
 	for i := range s.Events {
 		if e := &s.Events[i]; e.Action.IsRequest() {
@@ -246,17 +242,16 @@ func looseKeys(s *history.Sequence) []key {
 	return all
 }
 
-// beginning is the number of requests that must match for shiftOf to recognize the beginning of
-// a trace.
-const beginning = 32
+// beginningLength is the number of requests by which findBeginning recognizes a trace.
+const beginningLength = 32
 
-// shiftOf returns the number of requests in long before the first match of the beginning of
-// short, or 0 if there is no match.
-func shiftOf(long, short []key) int {
-	window := short[:min(beginning, len(short))]
-	for shift := 0; shift+len(window) <= len(long); shift++ {
-		if slices.Equal(long[shift:shift+len(window)], window) {
-			return shift
+// findBeginning returns the index in long at which the first requests of short occur, or 0 if they
+// do not occur.
+func findBeginning(long, short []key) int {
+	beginning := short[:min(beginningLength, len(short))]
+	for at := 0; at+len(beginning) <= len(long); at++ {
+		if slices.Equal(long[at:at+len(beginning)], beginning) {
+			return at
 		}
 	}
 	return 0

@@ -12,28 +12,27 @@ type place struct {
 	offset  int64
 }
 
-// places returns the places of the first n requests of a view. Segments are numbered in the
-// order of their first use since the beginning of the comparison. The place of a free has the
+// places returns the places of the first n requests of a view. It numbers segments in the order of
+// their first use, so that the numbers can be compared. Requests other than allocations have the
 // segment -1.
 func (v *view) places(n int) []place {
 	numbers := map[int32]int32{}
 	all := make([]place, 0, n)
-	at := 0
-	begin := 0
+	request, begin := 0, 0
 	if len(v.events) > 0 && v.sequence.Partial {
 		begin = int(v.events[0])
 	}
-	for i := begin; i < len(v.sequence.Events) && at < n; i++ {
+	for i := begin; i < len(v.sequence.Events) && request < n; i++ {
 		e := &v.sequence.Events[i]
 		if e.Segment >= 0 {
 			if _, ok := numbers[e.Segment]; !ok {
 				numbers[e.Segment] = int32(len(numbers))
 			}
 		}
-		if int32(i) != v.events[at] {
+		if int32(i) != v.events[request] {
 			continue
 		}
-		at++
+		request++
 		p := place{segment: -1}
 		if e.Action == history.Alloc && e.Segment >= 0 {
 			p = place{numbers[e.Segment], e.Offset}
@@ -43,8 +42,8 @@ func (v *view) places(n int) []place {
 	return all
 }
 
-// comparePlaces looks for a difference in the places of the first n requests, which must be the
-// same on all members.
+// comparePlaces looks for a difference in the places of the first n requests. All members must have
+// these requests.
 func (c *comparison) comparePlaces(n int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlacesReason; reason != "" {
@@ -71,24 +70,24 @@ func (c *comparison) comparePlaces(n int) {
 }
 
 func (c *comparison) placeDifference(at int, all [][]place) *Difference {
-	groups := c.groupsAt(func(i, j int) bool { return all[i][at] == all[j][at] })
+	subsets := c.split(func(i, j int) bool { return all[i][at] == all[j][at] })
 	d := &Difference{
-		Kind: KindPlace, Index: at, Blamed: c.blamed(groups), Before: []string{}, Explanation: []string{},
+		Kind: KindPlace, Index: at, Blamed: c.blamed(subsets), Before: []string{}, Explanation: []string{},
 	}
-	v := c.views[groups[0][0]]
+	v := c.views[subsets[0][0]]
 	for i := max(0, at-5); i < at; i++ {
 		d.Before = append(d.Before, fmt.Sprintf("%d: %s%s", i, requestText(v.rank, v.keys[i], v.event(i)),
-			placeText(all[groups[0][0]][i])))
+			placeText(all[subsets[0][0]][i])))
 	}
-	for n, g := range groups {
-		variant := c.variant(g, at)
-		variant.Text += placeText(all[g[0]][at])
+	for n, s := range subsets {
+		variant := c.variant(s, at)
+		variant.Text += placeText(all[s[0]][at])
 		if n > 0 {
 			variant.Kind = KindPlace
 		}
 		d.Variants = append(d.Variants, variant)
 	}
-	d.Explanation = append(d.Explanation, c.whyPlace(groups, at))
+	d.Explanation = append(d.Explanation, c.explainPlaces(subsets, at))
 	return d
 }
 
@@ -99,26 +98,25 @@ func placeText(p place) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// whyPlace explains a difference in places: either different frees had completed by then, or the
-// addresses of segments have decided.
-func (c *comparison) whyPlace(groups []group, at int) string {
-	reference := c.views[groups[0][0]].completions(at)
-	for _, g := range groups[1:] {
-		other := c.views[g[0]].completions(at)
+// explainPlaces explains why request at was placed differently although the requests agree.
+func (c *comparison) explainPlaces(subsets []subset, at int) string {
+	const timing = "Another stream used the blocks (record_stream), so it depends on timing when " +
+		"they become free."
+	reference := c.views[subsets[0][0]].completions(at)
+	for _, s := range subsets[1:] {
+		other := c.views[s[0]].completions(at)
 		for i := range min(len(reference), len(other)) {
 			if reference[i] != other[i] {
-				return fmt.Sprintf("The requests agree, but frees of %s completed at other points: "+
-					"another stream used the blocks (record_stream), so the time decides.",
-					ranklist.Ranks(c.ranks(g)))
+				return fmt.Sprintf("The requests agree, but frees completed at other points on %s. %s",
+					ranklist.Ranks(c.ranks(s)), timing)
 			}
 		}
 		if len(reference) != len(other) {
-			return "The requests agree, but another number of frees had completed: another stream " +
-				"used the blocks (record_stream), so the time decides."
+			return "The requests agree, but different numbers of frees had completed. " + timing
 		}
 	}
-	return "The requests and the completed frees agree, so the addresses of segments, which differ " +
-		"between ranks, have decided."
+	return "The requests and the completed frees agree. The allocator chose between equally " +
+		"suitable blocks by the addresses of segments, which differ between ranks."
 }
 
 // completion describes a free by its block and by the number of requests before it completed.
@@ -127,7 +125,7 @@ type completion struct {
 	after int
 }
 
-// completions returns the frees that completed before the request with the index at.
+// completions returns the frees that completed before request at.
 func (v *view) completions(at int) []completion {
 	var all []completion
 	n := 0
@@ -139,7 +137,7 @@ func (v *view) completions(at int) []completion {
 			n++
 		}
 		if e := &v.sequence.Events[i]; e.Action == history.FreeDone && n > 0 {
-			all = append(all, completion{max(e.Block-v.skipped, -1), n})
+			all = append(all, completion{max(e.Block-v.skippedBlocks, -1), n})
 		}
 	}
 	return all

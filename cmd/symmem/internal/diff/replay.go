@@ -22,14 +22,14 @@ func (c *comparison) replay() {
 	c.result.Replay = r
 }
 
-// replaySymmem places the requests of all ranks by symmem's rule (the oldest of several suitable
-// blocks) and compares the places. It sets r.SymmemFirst and returns a text about the result.
+// replaySymmem places the requests of all ranks by symmem's rule, which takes the oldest of several
+// equally suitable blocks. It sets r.SymmemFirst and describes the result.
 func (c *comparison) replaySymmem(r *Replay) string {
 	var reference []place
 	first := -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
-			continue // the rule gives the same requests the same places
+			continue // the same requests get the same places
 		}
 		got, err := placeByCreation(v)
 		if err != nil {
@@ -49,17 +49,17 @@ func (c *comparison) replaySymmem(r *Replay) string {
 	all := fmt.Sprintf("all %d ranks", len(c.views))
 	switch {
 	case first < 0 && c.result.Requests == nil:
-		return "placed by creation, as symmem does, " + all + " agree to the end"
+		return "by symmem's rule (the oldest block first), " + all + " agree to the end"
 	case first < 0:
-		return "placed by creation, as symmem does, " + all +
+		return "by symmem's rule (the oldest block first), " + all +
 			" agree as far as they have the same requests"
 	}
-	return fmt.Sprintf("placed by creation, as symmem does, %s agree up to request %d; their "+
+	return fmt.Sprintf("by symmem's rule (the oldest block first), %s agree up to request %d; their "+
 		"requests differ from request %d on", all, first, c.result.Equal)
 }
 
-// maxReplay limits the size of a replayed request, in bytes.
-const maxReplay = 1 << 40
+// maxReplaySize limits the size of a replayed request, in bytes.
+const maxReplaySize = 1 << 40
 
 // placeByCreation places the requests of a view by symmem's rule. It ignores blocks that were
 // allocated before the trace began.
@@ -73,7 +73,7 @@ func placeByCreation(v *view) ([]place, error) {
 	for _, k := range v.keys {
 		p := place{segment: -1}
 		switch {
-		case k.action == history.Alloc && k.size > maxReplay:
+		case k.action == history.Alloc && k.size > maxReplaySize:
 			return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
 		case k.action == history.Alloc:
 			block, err := allocate(core, max(k.size, 1), alloc.Stream(k.stream))
@@ -104,8 +104,8 @@ func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, e
 	}
 }
 
-// replayPyTorch places the requests of each rank by PyTorch's rule, with the segment addresses
-// from the rank's file, and compares the places with those in the file.
+// replayPyTorch places the requests of each rank by PyTorch's rule, with the addresses of segments
+// in the rank's file. It compares the places with those in the file and describes the result.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
@@ -121,26 +121,26 @@ func (c *comparison) replayPyTorch() string {
 	}
 	for i, v := range c.views {
 		if at := replayAddresses(v.sequence); at != nil {
-			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of "+
-				"rank %d before event %d but not there: another rule or setting was in force",
+			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places on "+
+				"rank %d up to event %d, but not that event: another rule or setting applied",
 				c.numbers[i], at.Number)
 		}
 	}
-	return fmt.Sprintf("PyTorch's rule (best fit, then lowest address), with the addresses of the "+
-		"file, gives the traced place of every block on %s", ranklist.Ranks(c.numbers))
+	return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of all "+
+		"blocks on %s", ranklist.Ranks(c.numbers))
 }
 
-// addressReplay replays a sequence by PyTorch's rule, in which the lowest address decides
-// between blocks of the same size.
+// addressReplay replays a sequence by PyTorch's rule, which takes the lowest address among blocks
+// of the same size.
 type addressReplay struct {
 	core    *alloc.Core
-	pending *history.SegmentInfo // mapped in the trace but not yet added to core
+	mapped  *history.SegmentInfo // segment that was mapped but not yet added to core, or nil
 	handles []alloc.Handle
 	trimmed bool // whether core was trimmed since the last allocation
 }
 
-// replayAddresses replays a sequence by PyTorch's rule. It returns the first event that the rule
-// does not explain, or nil if the rule explains all of them.
+// replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
+// nil if the rule explains all events.
 func replayAddresses(s *history.Sequence) *history.Event {
 	core, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
 	if err != nil {
@@ -160,7 +160,7 @@ func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
 	case history.Free, history.Call:
 	case history.MapSegment:
-		r.pending = &s.Segments[e.Segment]
+		r.mapped = &s.Segments[e.Segment]
 		return true
 	case history.UnmapSegment:
 		if !r.trimmed {
@@ -182,20 +182,20 @@ func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
 }
 
 func (r *addressReplay) alloc(e *history.Event) bool {
-	if e.Size > maxReplay {
+	if e.Size > maxReplaySize {
 		return false
 	}
 	block, growth, err := r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
 	if err == nil && growth.Bytes > 0 {
-		if r.pending == nil || r.pending.Bytes != growth.Bytes {
+		if r.mapped == nil || r.mapped.Bytes != growth.Bytes {
 			return false
 		}
-		if _, err = r.core.AddSegment(growth, r.pending.Address); err == nil {
-			r.pending = nil
+		if _, err = r.core.AddSegment(growth, r.mapped.Address); err == nil {
+			r.mapped = nil
 			block, growth, err = r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
 		}
 	}
-	if err != nil || growth.Bytes > 0 || r.pending != nil {
+	if err != nil || growth.Bytes > 0 || r.mapped != nil {
 		return false
 	}
 	r.handles = append(r.handles, block.Handle)

@@ -39,25 +39,23 @@ type Sequence struct {
 	// Equal is the number of requests before the first one that differs between ranks.
 	Equal int `json:"equal"`
 	// Requests and Places describe the first difference, if there is one.
-	Requests *Difference `json:"requests,omitempty"`
-	Places   *Difference `json:"places,omitempty"`
-	Replay   *Replay     `json:"replay,omitempty"`
-	Notes    []string    `json:"notes"`
-	// Class is the class of the pool or group. Members describes the history of each rank that was
-	// compared, in the same order as Ranks.
-	Class   history.Class `json:"-"`
-	Members []Member      `json:"-"`
+	Requests *Difference   `json:"requests,omitempty"`
+	Places   *Difference   `json:"places,omitempty"`
+	Replay   *Replay       `json:"replay,omitempty"`
+	Notes    []string      `json:"notes"`
+	Class    history.Class `json:"-"`
+	// Members describes the compared history of each of the Ranks.
+	Members []Member `json:"-"`
 }
 
 // Member describes what was compared on one rank.
 type Member struct {
 	// Rank is the index of the rank in Report.Ranks.
-	Rank int
-	// History is the rank's history. Sequence is the pool or group in it, or nil if the rank has
-	// none.
-	History  *history.Rank
+	Rank    int
+	History *history.Rank
+	// Sequence is the pool or group in History, or nil if the rank does not have the pool or group.
 	Sequence *history.Sequence
-	// Skipped is the number of requests of the rank that precede the beginning of the comparison.
+	// Skipped is the number of the rank's requests that precede the comparison.
 	Skipped int
 }
 
@@ -65,8 +63,7 @@ type Member struct {
 type Difference struct {
 	// Kind is one of the Kind constants.
 	Kind string `json:"kind"`
-	// Index is the number of the request in the pool or group, where the first request that was
-	// compared is 0.
+	// Index is the number of the request, counted from the first request that was compared.
 	Index    int       `json:"index"`
 	Variants []Variant `json:"variants"`
 	// Blamed lists the ranks that deviate from the majority. It is empty if there is no majority.
@@ -81,23 +78,19 @@ type Difference struct {
 type Variant struct {
 	Ranks []int  `json:"ranks"`
 	Text  string `json:"text"`
-	// Number is the number of the event in the file of Ranks[0], or -1 if that file ends before the
-	// event.
+	// Number is the number of the event in the file of Ranks[0], or -1 if that file ends earlier.
 	Number int64    `json:"number"`
 	Stack  []string `json:"stack"`
-	// Kind names the difference between this variant and the majority's variant. If there is no
-	// majority, it names the difference from the first variant. It is empty for the variant with
-	// which the others are compared.
+	// Kind names the difference from the first variant, which is the majority's if there is one. It
+	// is empty for the first variant.
 	Kind string `json:"kind,omitempty"`
 }
 
-// Replay describes where the ranks would have placed the requests by symmem's rule and by
-// PyTorch's.
+// Replay describes, in words, where the requests would be placed by symmem's rule and by PyTorch's.
 type Replay struct {
-	// Symmem and PyTorch are texts that describe the results of the two rules.
 	Symmem  string `json:"symmem"`
 	PyTorch string `json:"pytorch"`
-	// SymmemFirst is the index of the first request that symmem would have placed differently on
-	// two ranks, or -1 if there is none.
+	// SymmemFirst is the index of the first request that symmem would place differently on two
+	// ranks, or -1 if there is none.
 	SymmemFirst int `json:"symmem_first"`
 }

@@ -9,8 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines limits the number of lines that the text shows for each stack, and the number of
-// notes.
+// maxLines limits the lines of each stack, and the number of notes.
 const maxLines = 12
 
 // WriteText writes the report as text.
@@ -31,7 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	t.line("\n%s", verdict)
 	if err := t.Flush(); err != nil {
-		return fmt.Errorf("writing the text: %w", err)
+		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
 }
@@ -44,7 +43,7 @@ func (t *textWriter) sequence(s *Sequence) {
 	t.line("\n%s, %s:", s.Title, ranklist.Ranks(s.Ranks))
 	switch {
 	case len(s.Ranks) < 2:
-		t.line("  only one rank has it; nothing to compare")
+		t.line("  only one rank has it, so there is nothing to compare")
 	case s.Requests == nil:
 		t.line("  requests agree: %d", s.Equal)
 	}

@@ -10,14 +10,15 @@ type key struct {
 	action history.Action
 }
 
-// view lists the requests of a rank's sequence that are compared.
+// view lists the requests of a sequence that are compared. events, keys and blocks have an element
+// for each of them.
 type view struct {
-	rank     *history.Rank
-	sequence *history.Sequence
-	events   []int32 // indexes in sequence.Events
-	keys     []key
-	blocks   []int32 // number of allocations before each request
-	skipped  int32   // number of allocations before the comparison
+	rank          *history.Rank
+	sequence      *history.Sequence
+	events        []int32 // indexes in sequence.Events
+	keys          []key
+	blocks        []int32 // number of earlier allocations
+	skippedBlocks int32   // number of allocations in the requests that were skipped
 }
 
 // texts numbers the texts of calls, so that the same text has the same number on all ranks.
@@ -48,13 +49,13 @@ func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) 
 		if skip > 0 {
 			skip--
 			if e.Action == history.Alloc {
-				v.skipped++
+				v.skippedBlocks++
 			}
 			continue
 		}
 		k := key{size: e.Size, stream: e.Stream, action: e.Action}
 		if e.Action == history.Free {
-			k.block = max(e.Block-v.skipped, -1)
+			k.block = max(e.Block-v.skippedBlocks, -1)
 		}
 		if e.Action == history.Call {
 			k.block = t.number(rank.Texts[e.Block])
@@ -69,7 +70,7 @@ func newView(rank *history.Rank, sequence *history.Sequence, skip int, t texts) 
 	return v
 }
 
-// event returns the event of request i, or nil if there are fewer requests.
+// event returns the event of request i, or nil if there is no such request.
 func (v *view) event(i int) *history.Event {
 	if i >= len(v.events) {
 		return nil
@@ -77,11 +78,11 @@ func (v *view) event(i int) *history.Event {
 	return &v.sequence.Events[v.events[i]]
 }
 
-// commonPrefix returns the number of requests before the first one that differs between v and o.
-func (v *view) commonPrefix(o *view) int {
-	n := min(len(v.keys), len(o.keys))
+// commonPrefix returns the number of requests before the first one that differs between two views.
+func (v *view) commonPrefix(other *view) int {
+	n := min(len(v.keys), len(other.keys))
 	for i := range n {
-		if v.keys[i] != o.keys[i] {
+		if v.keys[i] != other.keys[i] {
 			return i
 		}
 	}

@@ -75,7 +75,7 @@ func TestRecordedFiles(t *testing.T) {
 			if d := s.Places; d != nil {
 				got = fmt.Sprintf("place %d: %s on %v", d.Index, d.Kind, d.Blamed)
 			}
-			if s.Replay != nil && !strings.Contains(s.Replay.PyTorch, "gives the traced place") {
+			if s.Replay != nil && !strings.Contains(s.Replay.PyTorch, "explains the places of all") {
 				t.Errorf("%s: %s; want PyTorch's rule to explain all places", name, s.Replay.PyTorch)
 			}
 		}

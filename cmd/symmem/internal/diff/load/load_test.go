@@ -168,7 +168,7 @@ func TestPlacesByAddress(t *testing.T) {
 		if s.Requests != nil {
 			t.Fatalf("Compare found a difference at request %d; want none", s.Requests.Index)
 		}
-		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "gives the traced place") {
+		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "explains the places of all") {
 			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
 				s.Replay)
 		}
