@@ -1,6 +1,5 @@
-// Package flight reads dumps of PyTorch's Flight Recorder, which list the collectives that a
-// rank called in each of its groups. How a dump is read depends on the keys it contains, not on
-// the version it states.
+// Package flight reads dumps of PyTorch's Flight Recorder, which list the collectives that a rank
+// called in each of its groups. It goes by the keys of a dump rather than by the stated version.
 package flight
 
 import (
@@ -12,39 +11,37 @@ import (
 	"symmem/cmd/symmem/internal/diff/snapshot"
 )
 
-// Streamed selects the lists of a dump whose elements plain.Decode passes to Reader.Element.
+// Streamed selects the lists whose elements plain.Decode passes to Reader.Element.
 var Streamed = []plain.Stream{{Key: "entries", Levels: 1}}
 
 // Reader collects the entries of one dump.
 type Reader struct {
-	rank     *history.Rank
-	stacks   *snapshot.Stacks
-	keys     map[string]plain.Value
-	texts    map[string]int32
-	groups   map[string]*history.Sequence
-	messages int
-	state    map[string]string // state of the last call, by group
-	count    int64
-	seen     bool
+	rank       *history.Rank
+	stacks     *snapshot.Stacks
+	keys       map[string]plain.Value
+	texts      map[string]int32 // index in rank.Texts
+	groups     map[string]*history.Sequence
+	messages   int               // number of sends and receives
+	lastStates map[string]string // state of the last call, by group
+	count      int64             // number of entries
 }
 
 // NewReader returns a Reader that fills in rank.
 func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, texts: map[string]int32{},
-		groups: map[string]*history.Sequence{}, state: map[string]string{},
+		groups: map[string]*history.Sequence{}, lastStates: map[string]string{},
 	}
 }
 
 // Seen reports whether the dump contained any entries.
-func (r *Reader) Seen() bool { return r.seen }
+func (r *Reader) Seen() bool { return r.count > 0 }
 
 // Element adds an entry of the dump to the rank's history.
 func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) {
 		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
 	}
-	r.seen = true
 	number := r.count
 	r.count++
 	if d.Get(v, r.key(d, "is_p2p")).Bool() {
@@ -64,23 +61,23 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 		r.texts[text] = id
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
-	created, _ := d.Get(v, r.key(d, "time_created_ns")).About()
-	created /= 1000 // in microseconds; About clears the low 4 bits, which do not matter here
+	created, _ := d.Get(v, r.key(d, "time_created_ns")).RoundedInt()
+	created /= 1000 // in microseconds
 	group.Events = append(group.Events, history.Event{
 		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
 	})
-	r.state[group.ID], _ = d.Text(d.Get(v, r.key(d, "state")))
+	r.lastStates[group.ID], _ = d.Text(d.Get(v, r.key(d, "state")))
 	r.addPending(group, text, created)
 	return nil
 }
 
-// maxPending limits how many pending calls of a dump are kept.
+// maxPending limits the number of pending calls that are kept.
 const maxPending = 1000
 
-// addPending adds the group's latest call to the rank's pending calls, unless it has completed.
+// addPending adds the group's last call to the rank's pending calls, unless it has completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
-	state := r.state[group.ID]
+	state := r.lastStates[group.ID]
 	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
 		return
 	}
@@ -113,18 +110,21 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	id := history.Clean(strings.Join(words, " "))
 	g := r.groups[id]
 	if g == nil {
-		g = &history.Sequence{Class: history.Calls, ID: id, Partial: true, NoPlacesReason: "calls have none"}
+		g = &history.Sequence{
+			Class: history.Calls, ID: id, Partial: true, NoPlacesReason: "calls have no places",
+		}
 		r.groups[id] = g
 		r.rank.Sequences = append(r.rank.Sequences, g)
 	}
 	return g
 }
 
-// uneven lists prefixes, and the suffix "_v", of operations whose sizes may differ between ranks.
-var uneven = []string{"gather", "scatter", "all_to_all", "_v"}
+// unevenOperations lists the operations whose sizes may differ between ranks, by their prefixes and
+// by the suffix "_v".
+var unevenOperations = []string{"gather", "scatter", "all_to_all", "_v"}
 
-// describe returns the name of the operation followed by its types and sizes, which must be the
-// same on all ranks. It omits the sizes of operations that allow them to differ.
+// describe returns what must be the same on all ranks: the name of the operation, its data types
+// and, except in unevenOperations, its sizes.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	name, _ := d.Text(d.Get(v, r.key(d, "profiling_name")))
 	_, operation, found := strings.Cut(name, ":")
@@ -145,7 +145,7 @@ func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 }
 
 func sizesDiffer(operation string) bool {
-	for _, word := range uneven {
+	for _, word := range unevenOperations {
 		if operation == word || strings.HasSuffix(operation, word) && word == "_v" ||
 			strings.HasPrefix(operation, word) {
 			return true
@@ -154,8 +154,8 @@ func sizesDiffer(operation string) bool {
 	return false
 }
 
-// maxText limits the length of a description, in bytes. Without this limit, a small file could
-// produce a huge text, because a pickle may refer to the same list many times.
+// maxText limits the length of a description, in bytes. A pickle may refer to the same list many
+// times, so a small file could otherwise produce a huge text.
 const maxText = 1 << 20
 
 // appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.
@@ -186,15 +186,14 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	b.WriteByte(']')
 }
 
-// Finish sets the format of the rank's file, and adds notes about sends and receives that were
-// left out and about groups whose last call has not completed.
+// Finish sets the rank's format and adds notes about the dump.
 func (r *Reader) Finish() {
 	r.rank.Format = "Flight Recorder dump"
 	if r.messages > 0 {
-		r.rank.Note("%d sends and receives are left out: they differ between ranks by nature", r.messages)
+		r.rank.Note("%d sends and receives are left out: they need not agree between ranks", r.messages)
 	}
 	for _, g := range r.rank.Sequences {
-		if state := r.state[g.ID]; state != "" && state != "completed" {
+		if state := r.lastStates[g.ID]; state != "" && state != "completed" {
 			r.rank.Note("the last call of group %s is %s, not completed", g.ID, history.Clean(state))
 		}
 	}

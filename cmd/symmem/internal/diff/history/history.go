@@ -34,7 +34,8 @@ func (a Action) String() string {
 	return fmt.Sprintf("action %d", uint8(a))
 }
 
-// IsRequest reports whether the program requested the action. All ranks must make the same requests.
+// IsRequest reports whether the program requested the action. All ranks must make the same
+// requests.
 func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.

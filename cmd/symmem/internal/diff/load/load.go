@@ -1,5 +1,5 @@
-// Package load reads the files that ranks have written: traces of symmem, and memory snapshots
-// and Flight Recorder dumps of PyTorch. It recognizes the format of a file by its contents.
+// Package load reads the files that ranks have written: traces of symmem, and memory snapshots and
+// Flight Recorder dumps of PyTorch. It recognizes their formats by their contents.
 package load
 
 import (
@@ -29,10 +29,10 @@ import (
 
 // Options configures Files.
 type Options struct {
-	// Device selects the device whose events are read from snapshots. If it is negative, each
+	// Device selects the device whose events are read from snapshots. If Device is negative, each
 	// snapshot must have events on one device only.
 	Device int
-	// Ranks gives, by path, the ranks of files whose names do not contain them.
+	// Ranks contains the ranks of files by path. They take precedence over ranks in file names.
 	Ranks map[string]int
 	// Progress, if set, is called with the number of bytes read so far and the total. Calls may be
 	// concurrent.
@@ -43,7 +43,8 @@ type Options struct {
 type Source struct {
 	Path string
 	Rank int // -1 if neither the file's name nor the caller states it
-	// World is the number of the trace's world in its process, counted from 1.
+	// World is the number of the rank's world in its process, counted from 1. (A world is a set of
+	// ranks that communicate.)
 	World int
 	size  int64
 }
@@ -51,8 +52,7 @@ type Source struct {
 // lastNumber finds the last integer in a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// laterWorld finds the number of the world in the name of a trace. The trace of a process's
-// first world has no such number in its name.
+// laterWorld finds the number of the world in the name of a trace. World 1 is not in the name.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
 
 func worldOf(path string) int {
@@ -64,9 +64,9 @@ func worldOf(path string) int {
 	return 1
 }
 
-// Find lists the files in paths. If a path is a directory, Find lists the files in it, except
-// for replaced traces (.old) and reports (.html). It takes the rank of a file from ranks or else
-// from the last integer in the file's name without the extension.
+// Find lists the files in paths. In directories, it omits replaced traces (.old) and reports
+// (.html). It takes the rank of a file from ranks or else from the last integer in the file's name
+// without the extension.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	for _, path := range paths {
@@ -142,7 +142,7 @@ func numericExtension(base string) string {
 	return extension
 }
 
-// Files reads all sources concurrently, and returns their histories sorted by format and rank.
+// Files reads all sources concurrently. It returns their histories, sorted by format and rank.
 func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	limitMemory()
 	var done atomic.Int64
@@ -170,24 +170,23 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return ranks, checkRanks(ranks)
+	return ranks, sortRanks(ranks)
 }
 
-// softLimit is the number of bytes of memory above which the garbage collector runs more often.
-const softLimit = 5 << 29
+// memoryLimit is the number of bytes of memory above which the garbage collector runs more often.
+const memoryLimit = 5 << 29
 
-// limitMemory makes the garbage collector try to keep the memory of the process below softLimit,
-// unless GOMEMLIMIT is set. Without a limit, the garbage from reading a large file could double the
-// memory used.
+// limitMemory sets memoryLimit, unless GOMEMLIMIT is set. Without a limit, the garbage from reading
+// a large file could double the memory used.
 func limitMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
-		debug.SetMemoryLimit(softLimit)
+		debug.SetMemoryLimit(memoryLimit)
 	}
 }
 
-// checkRanks sorts histories by format and rank. It returns an error if two of them have the
-// same format and rank.
-func checkRanks(ranks []*history.Rank) error {
+// sortRanks sorts histories by format and rank. It returns an error if two of them have the same
+// format and rank.
+func sortRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {
 			return strings.Compare(a.Format, b.Format)
@@ -274,6 +273,6 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	case isMemory && !calls.Seen():
 		return rank, memory.Finish(d, top, device)
 	}
-	return nil, fmt.Errorf("%w: it is neither one of symmem's traces nor one of PyTorch's memory "+
-		"snapshots or Flight Recorder dumps", plain.ErrFormat)
+	return nil, fmt.Errorf("%w: it is not a trace of symmem, a memory snapshot of PyTorch or a "+
+		"Flight Recorder dump", plain.ErrFormat)
 }

@@ -26,12 +26,12 @@ func Read(r io.Reader) (*history.Rank, error) {
 }
 
 type converter struct {
-	rank      *history.Rank
-	sequences map[source]*sequence
-	texts     map[string]int32
-	stacks    map[string]int32
-	private   int
-	messages  int
+	rank        *history.Rank
+	sequences   map[source]*sequence
+	texts       map[string]int32 // index in rank.Texts
+	stacks      map[string]int32 // index in rank.Stacks, by call site
+	localEvents int              // number of events of pools without a domain
+	messages    int              // number of sends and receives
 }
 
 // source identifies a pool or a group.
@@ -46,21 +46,21 @@ type sequence struct {
 	*history.Sequence
 	number   int64              // number of the first event in the trace
 	live     map[[2]int64]int32 // block number by segment and offset
-	segments map[int32]int32    // index in Segments, by the segment's ordinal
-	blocks   int32
+	segments map[int32]int32    // index in Segments, by segment number in the trace
+	blocks   int32              // number of blocks allocated so far
 }
 
-// finish adds information to the history that is known only at the end of the trace.
+// finish adds to the history what is known only at the end of the trace.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {
-		c.rank.Note("the beginning is missing: newer records have replaced %d", l.Missing)
+		c.rank.Note("the beginning is missing: newer records have replaced %d records", l.Missing)
 	}
 	for _, s := range c.sequences {
 		if l.Missing > 0 {
 			s.Partial, s.FirstCall = true, s.number
 		} else {
-			s.InitialBlocks = nil // the trace is complete
+			s.InitialBlocks = nil // the trace is complete, so there are none
 		}
 	}
 	if l.Torn > 0 {
@@ -69,12 +69,12 @@ func (c *converter) finish(l *trace.Log) {
 	if l.LostTexts > 0 {
 		c.rank.Note("there was no room for all texts, which are shown as ?")
 	}
-	if c.private > 0 {
+	if c.localEvents > 0 {
 		c.rank.Note("%d events of pools without a domain are left out: ranks need not agree on them",
-			c.private)
+			c.localEvents)
 	}
 	if c.messages > 0 {
-		c.rank.Note("%d sends and receives are left out: they differ between ranks by nature", c.messages)
+		c.rank.Note("%d sends and receives are left out: they need not agree between ranks", c.messages)
 	}
 }
 
@@ -93,14 +93,14 @@ func (c *converter) record(r *trace.Record) {
 		c.window(r)
 	case !r.Kind.InHistory():
 	case r.Group == "":
-		c.private++
+		c.localEvents++
 	default:
 		c.placement(r)
 	}
 }
 
-// sequence returns the sequence of a source. If the source has no sequence yet, it creates one
-// whose first event has the given number.
+// sequence returns the sequence of a source. If there is none, it creates one whose first event has
+// the given number.
 func (c *converter) sequence(src source, number uint64) *sequence {
 	s := c.sequences[src]
 	if s == nil {
@@ -157,12 +157,12 @@ func (c *converter) call(r *trace.Record) {
 		c.messages++
 		return
 	case r.Kind != event.KindCollective && r.Operation != "Agree" && r.Kind != event.KindStep:
-		text = r.Operation + " of a value " + r.Name // omit the value, which may differ between ranks
+		text = r.Operation + " of a value " + r.Name // the value may differ between ranks
 	case r.Kind != event.KindCollective:
 		text = r.String()
 	}
 	s := c.sequence(source{history.Calls, 0, r.Group}, r.Number)
-	s.NoPlacesReason = "calls have none"
+	s.NoPlacesReason = "calls have no places"
 	s.Events = append(s.Events, history.Event{
 		Number: int64(r.Number), Bytes: r.Bytes, Time: r.Time.UnixMicro(), Segment: -1,
 		Block: c.text(text), Stack: c.stack(r.Site), Action: history.Call,

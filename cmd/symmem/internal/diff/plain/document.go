@@ -3,10 +3,8 @@
 // error.
 //
 // PyTorch's files may contain gigabytes, nearly all of it in a few lists. Decode passes the
-// elements of these lists to the caller one at a time and then drops them. A Value is a number that
-// refers to a table in the Document rather than a pointer, so that the garbage collector has little
-// work even with large files. This package does not use any of Go's pickle libraries, because they
-// load the whole file into memory and resolve classes.
+// elements of these lists to the caller one at a time and then drops them. Go's pickle libraries
+// would load the whole file into memory.
 package plain
 
 import (
@@ -22,11 +20,12 @@ func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Value refers to a value in a Document. The zero Value is None.
+// Value refers to a value in a Document. The zero Value is None. Value is not a pointer, so that
+// the garbage collector has little work with large files.
 type Value uint64
 
-// tag identifies the type of a Value and is stored in its low bits. The meaning of the other bits
-// depends on the type.
+// tag identifies the type of a Value. It is stored in the low bits of the Value. The meaning of the
+// other bits depends on the type.
 type tag uint64
 
 const (
@@ -83,9 +82,9 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// About is like Int, but it also accepts integers of 61 to 64 bits, and returns them with the
-// low four bits set to zero.
-func (v Value) About() (int64, bool) {
+// RoundedInt is like Int, but it also accepts integers of 61 to 64 bits. Their low four bits are
+// set to zero.
+func (v Value) RoundedInt() (int64, bool) {
 	if v.tag() == tagWide {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
 	}
@@ -103,31 +102,29 @@ const (
 	dict
 )
 
-// object holds a list, a tuple or a dict.
+// object holds a list, a tuple or a dict. A streamed list is one of Options.Streamed.
 type object struct {
 	items []Value // for a dict: keys and values in turn
 	label int32   // argument of SetLabel + 1; for a streamed list of lists: number of inner lists
 	kind  kind
 	depth int8 // for a streamed list: levels of lists; otherwise 0
 	key   int8 // for a streamed list: index in Options.Streamed
-	freed bool // whether the contents have been passed on or replaced by the label
+	freed bool // whether the items have been dropped
 }
 
 // Document holds the tables to which Values refer. It is not safe for concurrent use.
 type Document struct {
 	strings []string
-	interns map[string]uint32
-	objects [][]object // chunks
-	spare   [][]Value  // memory of freed objects
-	held    int64      // estimate of the memory in use, in bytes
+	indexes map[string]uint32 // in strings
+	objects [][]object        // chunks of 1<<chunkBits objects
+	spare   [][]Value         // slices for reuse
+	memory  int64             // estimate of the memory in use, in bytes
 }
 
 const (
 	chunkBits = 10
-	// maxHeld bounds the memory that a Document uses, in bytes.
-	maxHeld = 5 << 29
-	// maxSpare bounds the number of freed slices kept for reuse.
-	maxSpare = 4096
+	maxMemory = 5 << 29 // limit of Document.memory
+	maxSpare  = 4096    // limit of the length of Document.spare
 )
 
 func (d *Document) object(v Value) *object {
@@ -135,11 +132,10 @@ func (d *Document) object(v Value) *object {
 	return &d.objects[i>>chunkBits][i&(1<<chunkBits-1)]
 }
 
-// hold adds bytes to the estimate of the memory in use. It returns an error if the estimate
-// exceeds maxHeld.
-func (d *Document) hold(bytes int) error {
-	if d.held += int64(bytes); d.held > maxHeld {
-		return malformed("its contents need more than %d MiB of memory", maxHeld>>20)
+// addMemory adds bytes to d.memory, and returns an error if the sum exceeds maxMemory.
+func (d *Document) addMemory(bytes int) error {
+	if d.memory += int64(bytes); d.memory > maxMemory {
+		return malformed("its contents need more than %d MiB of memory", maxMemory>>20)
 	}
 	return nil
 }
@@ -152,16 +148,16 @@ func (d *Document) newObject(k kind) Value {
 	}
 	last := &d.objects[n-1]
 	*last = append(*last, object{kind: k})
-	d.held += 40
+	d.memory += 40
 	return makeValue(tagObject, uint64(n-1)<<chunkBits|uint64(len(*last)-1))
 }
 
-// free drops the contents of an object.
+// free drops the items of an object.
 func (d *Document) free(o *object) {
 	if cap(o.items) > 0 && len(d.spare) < maxSpare {
 		d.spare = append(d.spare, o.items[:0])
 	}
-	d.held -= int64(8 * len(o.items))
+	d.memory -= int64(8 * len(o.items))
 	o.items, o.freed = nil, true
 }
 
@@ -171,30 +167,30 @@ func (d *Document) extend(o *object, items []Value) error {
 		o.items, d.spare = d.spare[n], d.spare[:n]
 	}
 	o.items = append(o.items, items...)
-	return d.hold(8 * len(items))
+	return d.addMemory(8 * len(items))
 }
 
-// String returns the Value of a string, which is the same for every occurrence of the string.
+// String returns the Value of a string. Equal strings have the same Value.
 func (d *Document) String(s string) Value {
 	v, _ := d.intern([]byte(s))
 	return v
 }
 
 func (d *Document) intern(s []byte) (Value, error) {
-	if i, ok := d.interns[string(s)]; ok {
+	if i, ok := d.indexes[string(s)]; ok {
 		return makeValue(tagString, uint64(i)), nil
 	}
 	if len(d.strings) == math.MaxUint32 {
 		return 0, malformed("it has too many strings")
 	}
-	if d.interns == nil {
-		d.interns = map[string]uint32{}
+	if d.indexes == nil {
+		d.indexes = map[string]uint32{}
 	}
 	text := string(s)
 	i := uint32(len(d.strings))
-	d.interns[text] = i
+	d.indexes[text] = i
 	d.strings = append(d.strings, text)
-	return makeValue(tagString, uint64(i)), d.hold(len(text) + 72)
+	return makeValue(tagString, uint64(i)), d.addMemory(len(text) + 72)
 }
 
 // Text returns the string that v represents, and reports whether v is a string.
@@ -248,9 +244,8 @@ func (d *Document) Label(v Value) (int32, bool) {
 	return o.label - 1, o.label > 0 && o.depth == 0
 }
 
-// SetLabel replaces the contents of an object with a number chosen by the caller. Because files
-// refer to the same stack frame or list of frames many times, callers convert each of them once
-// and look up the label at later references.
+// SetLabel drops the items of an object and assigns a number to it. Files refer to the same stack
+// frame many times: a caller can convert the frame once and look up its label later.
 func (d *Document) SetLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)

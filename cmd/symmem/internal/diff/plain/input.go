@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// input reads from a file. Its methods return an error if they reach the end of the file.
+// input reads from a file. Its methods return an error at the end of the file.
 type input struct {
 	r       *bufio.Reader
 	scratch []byte
@@ -24,8 +24,7 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// convertEOF converts the end of the file to an error that wraps ErrFormat. Other errors are
-// returned unchanged.
+// convertEOF converts io.EOF to an error that wraps ErrFormat. It returns other errors unchanged.
 func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return malformed("it is cut off after %d bytes", in.offset)
@@ -45,11 +44,11 @@ func (in *input) byte() (byte, error) {
 // maxString bounds the length of a string, in bytes.
 const maxString = 64 << 20
 
-// bytes reads n bytes, which are valid until the next read. Because n comes from the file and
-// may be wrong, bytes allocates large results in steps, as it reads them.
+// bytes reads n bytes, which are valid until the next read. n comes from the file and may be wrong.
+// Therefore, bytes allocates memory for large results only as it reads them.
 func (in *input) bytes(n uint64) ([]byte, error) {
 	if n > maxString {
-		return nil, malformed("byte %d begins a string of %d bytes, more than %d",
+		return nil, malformed("the string at byte %d has %d bytes, more than %d",
 			in.offset, n, maxString)
 	}
 	if n <= uint64(in.r.Size()) {

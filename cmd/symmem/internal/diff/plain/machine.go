@@ -6,9 +6,9 @@ import "io"
 type Options struct {
 	// Streamed describes the lists whose elements are passed to Element.
 	Streamed []Stream
-	// Element is called with each element of the streamed lists. key is an index in Streamed. In a
-	// list of lists, list is the index of the inner list; otherwise, list is 0. The element is
-	// valid until Element returns.
+	// Element is called with each element of the streamed lists. key is an index in Streamed. list
+	// is the index of the inner list in a list of lists, and 0 otherwise. The element is valid
+	// until Element returns.
 	Element func(d *Document, key, list int, element Value) error
 }
 
@@ -20,8 +20,8 @@ type Stream struct {
 	Levels int
 }
 
-// Decode reads a pickle of protocol 2 to 5, or JSON, and returns the top-level value, in which
-// streamed lists are empty. Errors about the contents wrap ErrFormat.
+// Decode reads a pickle of protocol 2 to 5, or JSON, and returns the top-level value. In that
+// value, streamed lists are empty. Errors about the contents wrap ErrFormat.
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
@@ -112,8 +112,8 @@ func (m *machine) top(k kind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list. It marks the list as streamed if the list is one of
-// Options.Streamed or an inner list of one.
+// pushList pushes an empty list. The list is streamed if it is one of Options.Streamed or in one of
+// them.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(list)
 	o := m.doc.object(v)
@@ -131,7 +131,7 @@ func (m *machine) pushList() error {
 	return m.push(v)
 }
 
-// outerList returns the streamed list of lists to which the next list pushed will belong, or nil.
+// outerList returns the streamed list of lists to which the next list will belong, or nil.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
 	for _, at := range []int{n - 1, m.base() - 1} {
@@ -145,8 +145,8 @@ func (m *machine) outerList() *object {
 	return nil
 }
 
-// topLevelKey returns the key of the next value pushed if that value will be in the top-level
-// dict. It returns "" if the next value will be the top-level value itself.
+// topLevelKey returns the key of the next value if that value will be in the top-level dict, or ""
+// if it will be the top-level value.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
 	switch {
@@ -160,12 +160,12 @@ func (m *machine) topLevelKey() (string, bool) {
 	return "", false
 }
 
-// pushDict pushes an empty dict. If the dict begins a new element of a streamed list, pushDict
-// first passes the preceding elements, which are complete, to the caller.
+// pushDict pushes an empty dict. If the dict is a new element of a streamed list, pushDict first
+// passes the preceding elements to the caller, because they are complete.
 func (m *machine) pushDict() error {
 	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
 		if o := m.doc.object(m.stack[at-1]); o.depth == 1 {
-			if err := m.emit(o, m.stack[at:]); err != nil {
+			if err := m.deliver(o, m.stack[at:]); err != nil {
 				return err
 			}
 			m.stack = m.stack[:at]
@@ -174,8 +174,8 @@ func (m *machine) pushDict() error {
 	return m.push(m.doc.newObject(dict))
 }
 
-// emit passes elements of a streamed list to the caller and drops them.
-func (m *machine) emit(o *object, elements []Value) error {
+// deliver passes elements of a streamed list to the caller and drops them.
+func (m *machine) deliver(o *object, elements []Value) error {
 	at := max(int(o.label)-1, 0)
 	for _, v := range elements {
 		if v.tag() == tagObject && m.doc.object(v).freed {
@@ -193,7 +193,7 @@ func (m *machine) emit(o *object, elements []Value) error {
 
 func (m *machine) appendTo(o *object, values []Value) error {
 	if o.depth == 1 {
-		return m.emit(o, values)
+		return m.deliver(o, values)
 	}
 	if o.depth > 1 {
 		return nil // the elements are lists that have already been streamed

@@ -52,9 +52,9 @@ const (
 	opByteArray8      = 0x96
 )
 
-// calls names the operations that refer to code or to objects outside the file. Reading one of
+// forbidden names the operations that refer to code or to objects outside the file. Reading one of
 // them is an error.
-var calls = map[byte]string{
+var forbidden = map[byte]string{
 	'c': "GLOBAL", 0x93: "STACK_GLOBAL", 'R': "REDUCE", 'b': "BUILD", 'i': "INST", 'o': "OBJ",
 	0x81: "NEWOBJ", 0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 'P': "PERSID",
 	'Q': "BINPERSID", 0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
@@ -104,16 +104,16 @@ func (p *pickle) execute(op byte) error {
 	case opBinPut, opLongBinPut, opBinGet, opLongBinGet:
 		return p.memoOperation(op)
 	case opAppend, opSetItem, opTuple, opList, opDict, opPop, opPopMark, opDup:
-		return p.rare(op)
+		return p.rareOperation(op)
 	}
-	return p.scalar(op)
+	return p.scalarOperation(op)
 }
 
-// rare executes those operations on containers that seldom occur in pickles.
-func (p *pickle) rare(op byte) error {
+// rareOperation executes operations on containers that are rare in pickles.
+func (p *pickle) rareOperation(op byte) error {
 	switch op {
 	case opAppend, opSetItem:
-		return p.single(op)
+		return p.addOne(op)
 	case opPop:
 		_, err := p.pop()
 		return err
@@ -146,8 +146,8 @@ func (p *pickle) rare(op byte) error {
 	return p.push(v)
 }
 
-// single appends one element to a list, or adds one key and its value to a dict.
-func (p *pickle) single(op byte) error {
+// addOne appends one element to a list, or adds one key and its value to a dict.
+func (p *pickle) addOne(op byte) error {
 	n := 1
 	if op == opSetItem {
 		n = 2
@@ -200,27 +200,27 @@ func (p *pickle) memoOperation(op byte) error {
 	return p.push(p.memo[at])
 }
 
-// memoGap limits the gaps between the memo numbers of stored values, because a large number
-// would allocate much memory. Real picklers leave no gaps.
-const memoGap = 1 << 16
+// maxMemoGap limits the gaps between the numbers under which a pickle stores values. A large number
+// would otherwise allocate much memory. Real picklers leave no gaps.
+const maxMemoGap = 1 << 16
 
 func (p *pickle) put(at uint64) error {
 	if len(p.stack) <= p.base() {
 		return malformed("it stores a value that it does not have")
 	}
-	if at > uint64(len(p.memo))+memoGap {
+	if at > uint64(len(p.memo))+maxMemoGap {
 		return malformed("it stores a value under number %d after only %d others", at, len(p.memo))
 	}
 	for uint64(len(p.memo)) <= at {
 		p.memo = append(p.memo, 0)
-		p.doc.held += 8
+		p.doc.memory += 8
 	}
 	p.memo[at] = p.stack[len(p.stack)-1]
 	return nil
 }
 
-// scalar executes an operation that does not concern containers. Most of these push a value.
-func (p *pickle) scalar(op byte) error {
+// scalarOperation executes an operation that does not concern containers.
+func (p *pickle) scalarOperation(op byte) error {
 	switch op {
 	case opNone:
 		return p.push(0)
@@ -261,7 +261,7 @@ func (p *pickle) pushInt(op byte) error {
 	return p.push(intValue(int64(n)))
 }
 
-// pushLong reads an integer of any length, whose least significant byte comes first.
+// pushLong reads a little-endian integer of any length.
 func (p *pickle) pushLong(op byte) error {
 	size := 1
 	if op == opLong4 {
@@ -287,20 +287,21 @@ func (p *pickle) pushLong(op byte) error {
 	return p.push(intValue(int64(binary.LittleEndian.Uint64(word[:])<<shift) >> shift))
 }
 
-// texts maps each operation that pushes a string or bytes to the size of its length field.
-var texts = map[byte]int{
+// lengthSizes contains the size of the length field of each operation that pushes a string or
+// bytes.
+var lengthSizes = map[byte]int{
 	opShortBinUnicode: 1, opBinUnicode: 4, opBinUnicode8: 8, opShortBinString: 1, opBinString: 4,
 	opShortBinBytes: 1, opBinBytes: 4, opBinBytes8: 8, opByteArray8: 8,
 }
 
 func (p *pickle) pushText(op byte) error {
-	size, ok := texts[op]
+	size, ok := lengthSizes[op]
 	if !ok {
-		if name := calls[op]; name != "" {
-			return malformed("byte %d is %s: it refers to code, and only plain data is read",
+		if name := forbidden[op]; name != "" {
+			return malformed("byte %d is the operation %s, which refers to code; only plain data is read",
 				p.offset-1, name)
 		}
-		return malformed("byte %d, 0x%02x, is no operation on plain data", p.offset-1, op)
+		return malformed("byte %d (0x%02x) is not an operation on plain data", p.offset-1, op)
 	}
 	n, err := p.number(size)
 	if err != nil {
