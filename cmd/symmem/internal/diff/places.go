@@ -72,7 +72,8 @@ func (c *comparison) comparePlaces(n int) {
 func (c *comparison) placeDifference(at int, all [][]place) *Difference {
 	subsets := c.split(func(i, j int) bool { return all[i][at] == all[j][at] })
 	d := &Difference{
-		Kind: KindPlace, Index: at, Blamed: c.blamed(subsets), Before: []string{}, Explanation: []string{},
+		Kind: KindPlace, Index: at, Blamed: c.blamed(subsets), Before: []string{},
+		Explanation: []string{},
 	}
 	v := c.views[subsets[0][0]]
 	for i := max(0, at-5); i < at; i++ {

@@ -11,8 +11,8 @@ import (
 // Dict represents a Python dict as a list of its keys and values, in order.
 type Dict []Pair
 
-// Pair holds a key of a Dict and its value. The value is nil or of type int, int64, float64,
-// bool, string, Dict, List or Tuple.
+// Pair holds a key and a value. The value is nil or an int, int64, float64, bool, string, Dict,
+// List or Tuple.
 type Pair struct {
 	Key   string
 	Value any
@@ -42,9 +42,8 @@ func (d Dict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value. With protocols 3 to 5, it works like Python's pickler, which extends
-// lists and dicts in batches of 1,000 items. With protocol 2, it works like PyTorch's C++ pickler,
-// which writes each list or dict in one batch.
+// Pickle encodes a value. Protocols 3 to 5 extend lists and dicts in batches of 1,000 items, like
+// Python's pickler. Protocol 2 writes each list or dict in one batch, like PyTorch's C++ pickler.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, strings: map[string]int{}}
 	p.write(0x80, byte(protocol))
@@ -56,12 +55,13 @@ func Pickle(v any, protocol int) []byte {
 type pickler struct {
 	out      []byte
 	protocol int
-	strings  map[string]int
-	stored   int
+	strings  map[string]int // memo numbers of strings
+	stored   int            // number of values in the memo
 }
 
 func (p *pickler) write(b ...byte) { p.out = append(p.out, b...) }
 
+// store adds the last value to the memo, from which later operations can read it.
 func (p *pickler) store() {
 	switch {
 	case p.protocol >= 4:
@@ -99,7 +99,7 @@ func (p *pickler) value(v any) {
 	case Dict:
 		p.dict(v)
 	default:
-		panic(fmt.Sprintf("value of type %T", v))
+		panic(fmt.Sprintf("cannot pickle a value of type %T", v))
 	}
 }
 
@@ -146,7 +146,7 @@ func (p *pickler) tuple(v Tuple) {
 	p.store()
 }
 
-// batch returns the maximum number of items that one instruction adds to a list or dict.
+// batch returns the maximum number of items that one operation adds to a list or dict.
 func (p *pickler) batch() int {
 	if p.protocol == 2 {
 		return math.MaxInt

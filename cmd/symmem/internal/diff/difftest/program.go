@@ -1,6 +1,6 @@
 // Package difftest generates input files for testing the diff command. It draws random programs of
-// allocations and frees, executes them under PyTorch's placement rule, and encodes memory snapshots
-// and Flight Recorder dumps with the keys and values of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
+// allocations and frees, and executes them under PyTorch's placement rule. It encodes the results
+// as memory snapshots and Flight Recorder dumps of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
 // c10/cuda/CUDACachingAllocator.cpp and torch/csrc/distributed/c10d/FlightRecorder.hpp).
 package difftest
 
@@ -9,8 +9,7 @@ import (
 	"slices"
 )
 
-// Request describes one step of a program, which allocates a tensor or, if Free is set, frees
-// it.
+// Request allocates a tensor or, if Free is set, frees it.
 type Request struct {
 	Tensor int
 	Size   int64
@@ -19,8 +18,8 @@ type Request struct {
 	Free   bool
 }
 
-// Program lists requests. A tensor is freed by a request with the same size, stream and pool as
-// the request that allocated it.
+// Program lists requests. The request that frees a tensor has the same size, stream and pool as the
+// one that allocated it.
 type Program []Request
 
 // Random returns a random program that uses the given number of pools and streams.
@@ -45,8 +44,8 @@ func Random(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns one of four common sizes half of the time, so that programs often have
-// several free blocks of the same size.
+// randomSize returns one of four common sizes half of the time, so that there are often several
+// free blocks of the same size.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
 		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
@@ -54,69 +53,71 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(6<<20)
 }
 
-// Kinds lists the kinds of differences that Plant creates. It does not list "other place",
-// because that difference is caused by addresses rather than by the program.
+// Kinds lists the kinds of differences that Plant creates. "other place" is not among them, because
+// addresses cause that difference rather than the program.
 var Kinds = []string{
 	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
 }
 
-// Plant returns a copy of a program with a difference of the given kind at a random request. It
-// returns nil if the request that it drew cannot differ in this way. If an allocation is added,
-// removed or changed, so is the free of its tensor.
+// Plant returns a copy of a program with a difference of the given kind at a random request, or nil
+// if that request cannot differ in this way. It adds, removes or changes a tensor's allocation
+// together with its free.
 func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	at := rng.IntN(len(p))
-	q := slices.Clone(p)
-	r := q[at]
+	planted := slices.Clone(p)
+	r := planted[at]
 	if r.Free != (kind == "other call") && kind != "other order" {
 		return nil
 	}
 	switch kind {
 	case "other size":
-		return change(q, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
+		return change(planted, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
 	case "other stream":
-		return change(q, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
+		return change(planted, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
 	case "other pool":
-		return change(q, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
+		return change(planted, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
 	case "missing":
-		return slices.DeleteFunc(q, func(o Request) bool { return o.Tensor == r.Tensor })
+		return slices.DeleteFunc(planted, func(o Request) bool { return o.Tensor == r.Tensor })
 	case "extra":
-		return plantExtra(rng, q, at)
+		return plantExtra(rng, planted, at)
 	case "other order":
-		if at+1 >= len(q) || q[at].Tensor == q[at+1].Tensor {
+		if at+1 >= len(planted) || planted[at].Tensor == planted[at+1].Tensor {
 			return nil
 		}
-		q[at], q[at+1] = q[at+1], q[at]
-		return q
+		planted[at], planted[at+1] = planted[at+1], planted[at]
+		return planted
 	}
 	// For "other call", replace a free with an allocation.
-	q[at] = Request{Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool}
-	return q
+	planted[at] = Request{
+		Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool,
+	}
+	return planted
 }
 
-func change(p Program, tensor int, f func(*Request)) Program {
+func change(p Program, tensor int, apply func(*Request)) Program {
 	for i := range p {
 		if p[i].Tensor == tensor {
-			f(&p[i])
+			apply(&p[i])
 		}
 	}
 	return p
 }
 
-func plantExtra(rng *rand.Rand, q Program, at int) Program {
+func plantExtra(rng *rand.Rand, p Program, at int) Program {
 	extra := Request{
-		Tensor: len(q) + 1, Size: randomSize(rng), Stream: q[at].Stream, Pool: q[at].Pool,
+		Tensor: len(p) + 1, Size: randomSize(rng), Stream: p[at].Stream, Pool: p[at].Pool,
 	}
-	q = slices.Insert(q, at, extra)
+	p = slices.Insert(p, at, extra)
 	if rng.IntN(2) == 0 {
 		extra.Free = true
-		q = slices.Insert(q, at+1+rng.IntN(len(q)-at), extra)
+		p = slices.Insert(p, at+1+rng.IntN(len(p)-at), extra)
 	}
-	return q
+	return p
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1 if there is no difference. It identifies tensors by the order of their allocation
-// in the pool. Tests compare the result with the difference that package diff finds.
+// programs, or -1 if there is no difference. Tensors are considered the same if they are allocated
+// in the same order in the pool.
 func FirstDifference(a, b Program, pools int) []int {
 	first := make([]int, pools)
 	for pool := range first {
@@ -132,8 +133,8 @@ func FirstDifference(a, b Program, pools int) []int {
 	return first
 }
 
-// canonical lists the requests of a pool, with tensors and streams numbered by their first use.
-// Stream 0 is the default stream on every rank.
+// canonical lists the requests of a pool, with tensors and streams numbered by their first use. The
+// default stream keeps its number, 0.
 func canonical(p Program, pool int) []Request {
 	var all []Request
 	tensors, streams := map[int]int{}, map[int]int{0: 0}

@@ -13,19 +13,18 @@ import (
 type Run struct {
 	// Seed determines the addresses of segments.
 	Seed uint64
-	// Policy decides which of several free blocks of the same size is used: alloc.Address, as in
-	// PyTorch up to 2.11, or alloc.Creation.
+	// Policy chooses between free blocks of the same size. PyTorch up to 2.11 uses alloc.Address.
 	Policy alloc.Policy
-	// Last is the number of trace entries to keep, like PyTorch's max_entries. 0 keeps all of them.
-	Last int
-	// NoPoolIDs omits pool ids from trace entries, as PyTorch did before 2.11.
-	NoPoolIDs bool
+	// MaxEntries is the number of trace entries to keep, the last ones. 0 keeps all of them.
+	MaxEntries int
+	// OmitPoolIDs omits pool IDs from trace entries, as PyTorch did before 2.11.
+	OmitPoolIDs bool
 	// Line is added to the line number of the innermost stack frame.
 	Line int
 }
 
-// Snapshot executes a program as PyTorch's allocator would, and returns a memory snapshot. The
-// snapshot shows pool n of the program as the MemPool with the id (0, n+1).
+// Snapshot executes a program as PyTorch's allocator would, and returns a memory snapshot. Pool n
+// of the program becomes the MemPool with the ID (0, n+1).
 func Snapshot(p Program, r Run) Dict {
 	e := &execution{Run: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), live: map[int]block{}}
 	for i, request := range p {
@@ -34,14 +33,14 @@ func Snapshot(p Program, r Run) Dict {
 			if err != nil {
 				panic(err)
 			}
-			e.pools = append(e.pools, &memory{core: core})
+			e.pools = append(e.pools, &pool{core: core})
 		}
 		e.request(i, request)
 	}
 	return e.snapshot()
 }
 
-type memory struct {
+type pool struct {
 	core     *alloc.Core
 	segments []segment
 }
@@ -61,15 +60,15 @@ type block struct {
 type execution struct {
 	Run
 	rng    *rand.Rand
-	pools  []*memory
-	taken  []uint64
-	live   map[int]block
+	pools  []*pool
+	taken  []uint64      // addresses of segments
+	live   map[int]block // by tensor
 	trace  List
-	number int
+	number int // number of trace entries so far
 }
 
-// streamID returns the number that identifies a stream in a snapshot: 0 for the default stream,
-// and a pointer for any other.
+// streamID returns a stream's ID in the snapshot: 0 for the default stream, and a pointer for any
+// other.
 func (e *execution) streamID(stream int) int64 {
 	if stream == 0 {
 		return 0
@@ -88,28 +87,28 @@ func (e *execution) request(i int, r Request) {
 		e.add("free_completed", b.address, r.Size, r, i)
 		return
 	}
-	m := e.pools[r.Pool]
+	p := e.pools[r.Pool]
 	for {
-		b, growth, err := m.core.Alloc(r.Size, alloc.Stream(e.streamID(r.Stream)))
+		b, growth, err := p.core.Alloc(r.Size, alloc.Stream(e.streamID(r.Stream)))
 		if err != nil {
 			panic(err)
 		}
 		if growth.Bytes == 0 {
-			address := m.segments[b.Segment].address + uint64(b.Offset)
+			address := p.segments[b.Segment].address + uint64(b.Offset)
 			e.live[r.Tensor] = block{b, address, r}
 			e.add("alloc", address, r.Size, r, i)
 			return
 		}
 		s := segment{e.freshAddress(), growth.Bytes, r.Stream}
-		if _, err := m.core.AddSegment(growth, s.address); err != nil {
+		if _, err := p.core.AddSegment(growth, s.address); err != nil {
 			panic(err)
 		}
-		m.segments = append(m.segments, s)
+		p.segments = append(p.segments, s)
 		e.add("segment_alloc", s.address, s.bytes, r, i)
 	}
 }
 
-// freshAddress returns an address for a new segment. It is a multiple of 256 MiB, so that
+// freshAddress returns an address for a new segment. Addresses are multiples of 256 MiB, so that
 // segments do not overlap.
 func (e *execution) freshAddress() uint64 {
 	for {
@@ -132,7 +131,7 @@ func (e *execution) add(action string, address uint64, size int64, r Request, i 
 		{"compile_context", "N/A"},
 		{"user_metadata", ""},
 	}
-	if !e.NoPoolIDs {
+	if !e.OmitPoolIDs {
 		entry = append(entry, Pair{"pool_id", Tuple{0, r.Pool + 1}})
 	}
 	e.trace = append(e.trace, append(entry, Pair{"frames", List{
@@ -143,8 +142,8 @@ func (e *execution) add(action string, address uint64, size int64, r Request, i 
 
 func (e *execution) snapshot() Dict {
 	var segments List
-	for number, m := range e.pools {
-		for ordinal, s := range m.segments {
+	for number, p := range e.pools {
+		for ordinal, s := range p.segments {
 			segments = append(segments, Dict{
 				{"device", 0},
 				{"address", int64(s.address)},
@@ -154,7 +153,7 @@ func (e *execution) snapshot() Dict {
 				{"segment_pool_id", Tuple{0, number + 1}},
 				{"is_expandable", false},
 				{"frames", List{}},
-				{"blocks", e.blocks(m, int32(ordinal))},
+				{"blocks", e.blocks(p, int32(ordinal))},
 			})
 		}
 	}
@@ -162,8 +161,8 @@ func (e *execution) snapshot() Dict {
 		return cmp.Compare(a.(Dict)[1].Value.(int64), b.(Dict)[1].Value.(int64))
 	})
 	trace := e.trace
-	if e.Last > 0 && len(trace) > e.Last {
-		trace = trace[len(trace)-e.Last:]
+	if e.MaxEntries > 0 && len(trace) > e.MaxEntries {
+		trace = trace[len(trace)-e.MaxEntries:]
 	}
 	return Dict{
 		{"segments", segments},
@@ -180,21 +179,21 @@ func (e *execution) snapshot() Dict {
 }
 
 // blocks lists the blocks of a segment, both allocated and free.
-func (e *execution) blocks(m *memory, ordinal int32) List {
+func (e *execution) blocks(p *pool, ordinal int32) List {
 	sizes := map[uint64]int64{}
 	for _, b := range e.live {
 		sizes[b.address] = b.request.Size
 	}
 	var all List
-	for v := range m.core.Blocks(ordinal) {
-		address := m.segments[ordinal].address + uint64(v.Offset)
+	for b := range p.core.Blocks(ordinal) {
+		address := p.segments[ordinal].address + uint64(b.Offset)
 		state, requested := "inactive", int64(0)
-		if v.State == alloc.Live {
+		if b.State == alloc.Live {
 			state, requested = "active_allocated", sizes[address]
 		}
 		all = append(all, Dict{
 			{"address", int64(address)},
-			{"size", v.Size},
+			{"size", b.Size},
 			{"requested_size", requested},
 			{"state", state},
 			{"frames", List{}},
@@ -203,8 +202,8 @@ func (e *execution) blocks(m *memory, ordinal int32) List {
 	return all
 }
 
-// Calls returns a Flight Recorder dump with the given collectives, such as "all_reduce", of a
-// single group. first is the sequence number of the first collective.
+// Calls returns a Flight Recorder dump of a group that called the given collectives, such as
+// "all_reduce". first is the sequence number of the first one.
 func Calls(operations []string, first int) Dict {
 	var entries List
 	for i, operation := range operations {
@@ -237,6 +236,5 @@ func Calls(operations []string, first int) Dict {
 	}
 }
 
-// FileName returns a name for a rank's snapshot file. The name contains the rank, because the
-// snapshot itself does not.
+// FileName returns a name for a rank's snapshot file. The name contains the rank.
 func FileName(rank int) string { return fmt.Sprintf("snapshot_rank%d.pickle", rank) }

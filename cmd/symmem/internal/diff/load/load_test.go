@@ -69,7 +69,7 @@ func TestPlantedDifferences(t *testing.T) {
 			if r == odd {
 				program = q
 			}
-			snapshot := difftest.Snapshot(program, difftest.Run{Seed: rng.Uint64(), NoPoolIDs: run%3 == 0})
+			snapshot := difftest.Snapshot(program, difftest.Run{Seed: rng.Uint64(), OmitPoolIDs: run%3 == 0})
 			files = append(files, encode(snapshot, run+r))
 		}
 		report := diff.Compare(read(t, files...), diff.Options{})
@@ -136,7 +136,7 @@ func TestAgreeingRuns(t *testing.T) {
 		}
 		for r := range 2 + rng.IntN(3) {
 			files = append(files, encode(difftest.Snapshot(p, difftest.Run{
-				Seed: rng.Uint64(), Policy: alloc.Creation, Last: last, NoPoolIDs: run%3 == 0, Line: r,
+				Seed: rng.Uint64(), Policy: alloc.Creation, MaxEntries: last, OmitPoolIDs: run%3 == 0, Line: r,
 			}), run+r))
 		}
 		if report := diff.Compare(read(t, files...), diff.Options{}); !report.Agree {
@@ -168,7 +168,7 @@ func TestPlacesByAddress(t *testing.T) {
 		if s.Requests != nil {
 			t.Fatalf("Compare found a difference at request %d; want none", s.Requests.Index)
 		}
-		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "explains the places of all") {
+		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "places of all blocks") {
 			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
 				s.Replay)
 		}
@@ -187,8 +187,8 @@ func TestPlacesByAddress(t *testing.T) {
 func TestOverflowIsAligned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	p := difftest.Random(rng, 2000, 1, 2)
-	short := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: 900})
-	long := difftest.Snapshot(p, difftest.Run{Seed: 2, Policy: alloc.Creation, Last: 1000})
+	short := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, MaxEntries: 900})
+	long := difftest.Snapshot(p, difftest.Run{Seed: 2, Policy: alloc.Creation, MaxEntries: 1000})
 	ranks := read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4))
 	report := diff.Compare(ranks, diff.Options{})
 	if !report.Agree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
@@ -203,7 +203,7 @@ func TestOverflowIsAligned(t *testing.T) {
 func TestOlderBlocks(t *testing.T) {
 	p := difftest.Random(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {
-		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, Last: last})
+		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, MaxEntries: last})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
 		if got := len(s.InitialBlocks) > 0; got != want {
 			t.Errorf("Last = %d: got %d older blocks; want any = %v", last,
@@ -301,7 +301,7 @@ func TestFind(t *testing.T) {
 // between a file and itself.
 func FuzzRead(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	snapshot := difftest.Snapshot(difftest.Random(rng, 12, 2, 2), difftest.Run{Last: 9})
+	snapshot := difftest.Snapshot(difftest.Random(rng, 12, 2, 2), difftest.Run{MaxEntries: 9})
 	for n := range 5 {
 		f.Add(encode(snapshot, n))
 		f.Add(encode(difftest.Calls([]string{"all_reduce", "barrier"}, 1), n))

@@ -13,9 +13,9 @@ func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish converts the elements read so far to r.rank.Sequences. It uses the events of the given
-// device. If device is negative, Finish selects the only device that has events, and returns an
-// error if several have.
+// Finish converts the elements to sequences of the rank. It uses the events of the given device. If
+// device is negative, it uses the only device that has events, and returns an error if several
+// have.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknown > 0 {
@@ -29,21 +29,21 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	if err != nil {
 		return err
 	}
-	// Do not use d after the next line, so that its memory, which exceeds that of the histories,
-	// can be freed.
+	// This is the last use of d, so that the garbage collector can free the memory of d, which is
+	// larger than that of the histories.
 	setting := unusualSetting(d, top)
-	var trace []raw
-	if device < len(r.devices) {
-		trace = r.devices[device]
+	var trace []rawEvent
+	if device < len(r.traces) {
+		trace = r.traces[device]
 	}
-	r.devices = nil
-	b := newBackward(int64(device), r.segments)
+	r.traces = nil
+	b := newBackwardPass(int64(device), r.segments)
 	begin := b.undo(trace)
 	if begin > 0 {
-		r.rank.Note("events before event %d contradict the state at the end (the trace has "+
-			"overflowed, or recording was switched): they are left out", begin)
+		r.rank.Note("the events before event %d are left out, because they contradict the state at "+
+			"the end: the trace has overflowed, or recording was interrupted", begin)
 	}
-	f := newForward(r.rank, b)
+	f := newForwardPass(r.rank, b)
 	f.run(trace[begin:])
 	if setting != "" {
 		for _, s := range r.rank.Sequences {
@@ -76,7 +76,7 @@ func unusualSetting(d *plain.Document, top plain.Value) string {
 // chooseDevice returns device or, if it is negative, the only device that has events.
 func (r *Reader) chooseDevice(device int) (int, error) {
 	var used []int
-	for i, events := range r.devices {
+	for i, events := range r.traces {
 		if len(events) > 0 {
 			used = append(used, i)
 		}
@@ -103,8 +103,8 @@ type liveSegment struct {
 	pool       poolID
 	stream     int64
 	expandable bool
-	old        bool  // whether the segment was mapped before the trace began
-	number     int32 // index in Sequence.Segments, or -1 before the first use of an old segment
+	initial    bool  // whether the segment was mapped before the trace began
+	number     int32 // index in Sequence.Segments, or -1 before the first use
 }
 
 // segmentMap finds segments by address.
@@ -128,7 +128,7 @@ func (m *segmentMap) containing(address uint64) *liveSegment {
 	return m.all[i]
 }
 
-// add adds a segment, and returns false if there is already one at the same address.
+// add adds a segment, or returns false if there is already one at the same address.
 func (m *segmentMap) add(s *liveSegment) bool {
 	i, exact := m.find(s.address)
 	if exact {
@@ -138,7 +138,7 @@ func (m *segmentMap) add(s *liveSegment) bool {
 	return true
 }
 
-// remove removes the segment at an address and returns it, or nil if there is none.
+// remove removes and returns the segment at an address, or returns nil if there is none.
 func (m *segmentMap) remove(address uint64) *liveSegment {
 	i, exact := m.find(address)
 	if !exact {
@@ -149,16 +149,16 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 	return s
 }
 
-// backward undoes the events of a trace from the last to the first. It begins with the state at
-// the end of the trace.
-type backward struct {
+// backwardPass begins with the state at the end of a trace and undoes the events from the last to
+// the first.
+type backwardPass struct {
 	segments   segmentMap
 	blocks     map[uint64]finalBlock // by address
 	expandable bool
 }
 
-func newBackward(device int64, segments []finalSegment) *backward {
-	b := &backward{blocks: map[uint64]finalBlock{}}
+func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
+	b := &backwardPass{blocks: map[uint64]finalBlock{}}
 	sorted := slices.Clone(segments)
 	slices.SortStableFunc(sorted, func(x, y finalSegment) int {
 		return cmp.Compare(x.address, y.address)
@@ -178,9 +178,9 @@ func newBackward(device int64, segments []finalSegment) *backward {
 	return b
 }
 
-// undo undoes events from the last to the first. If an event contradicts the state after it,
-// undo stops there. It returns the index of the first event that it has undone.
-func (b *backward) undo(trace []raw) int {
+// undo undoes events from the last to the first. It stops at an event that contradicts the state
+// after that event. undo returns the index of the first event that it has undone.
+func (b *backwardPass) undo(trace []rawEvent) int {
 	for i := len(trace) - 1; i >= 0; i-- {
 		if !b.undoEvent(&trace[i]) {
 			return i + 1
@@ -189,10 +189,9 @@ func (b *backward) undo(trace []raw) int {
 	return 0
 }
 
-// undoEvent undoes an event, and reports whether the event is consistent with the state after
-// it. If the pool of only one of the two (event, segment) is known, the other gets the same
-// pool.
-func (b *backward) undoEvent(e *raw) bool {
+// undoEvent undoes an event, and reports whether the event agrees with the state after it. If the
+// pool of either the event or its segment is unknown, undoEvent copies it from the other.
+func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	_, live := b.blocks[e.address]
 	switch e.action {
 	case actionAlloc:

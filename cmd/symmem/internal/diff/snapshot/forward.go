@@ -7,59 +7,61 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// forward processes a trace from its beginning and collects the events of each pool.
-type forward struct {
-	rank       *history.Rank
-	segments   segmentMap
-	old        map[uint64]finalBlock // blocks allocated before the trace began, by address
-	expandable bool
-	pools      map[poolID]*pool
-	order      []poolID
-	live       map[uint64]place // blocks allocated in the trace, by address
-	older      []olderBlock
+// forwardPass processes a trace from its beginning and collects the events of each pool. Initial
+// segments and blocks are those that existed when the trace began.
+type forwardPass struct {
+	rank          *history.Rank
+	segments      segmentMap
+	initialLive   map[uint64]finalBlock // initial blocks that are still live, by address
+	expandable    bool
+	pools         map[poolID]*pool
+	order         []poolID             // pools in the order of their first use
+	live          map[uint64]liveBlock // blocks allocated in the trace, by address
+	initialBlocks []initialBlock
 }
 
-// olderBlock describes a block that was already live when the trace began.
-type olderBlock struct {
+type initialBlock struct {
 	segment *liveSegment
 	address uint64
 	size    int64
 }
 
-// place identifies a live block that was allocated in the trace.
-type place struct {
-	pool  *pool
-	block int32
+// liveBlock identifies a live block that was allocated in the trace.
+type liveBlock struct {
+	pool   *pool
+	number int32
 }
 
 // pool collects the events of one pool.
 type pool struct {
 	sequence *history.Sequence
-	streams  map[int64]int32
-	blocks   int32
+	streams  map[int64]int32 // stream numbers by stream ID
+	blocks   int32           // number of blocks allocated so far
 }
 
-func newForward(rank *history.Rank, b *backward) *forward {
-	f := &forward{
-		rank: rank, segments: b.segments, old: b.blocks, expandable: b.expandable,
-		pools: map[poolID]*pool{}, live: map[uint64]place{},
+func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
+	f := &forwardPass{
+		rank: rank, segments: b.segments, initialLive: b.blocks, expandable: b.expandable,
+		pools: map[poolID]*pool{}, live: map[uint64]liveBlock{},
 	}
 	for _, s := range f.segments.all {
-		s.old, s.number = true, -1
+		s.initial, s.number = true, -1
 	}
-	for _, block := range f.old {
+	for _, block := range f.initialLive {
 		if s := f.segments.containing(block.address); s != nil {
-			f.older = append(f.older, olderBlock{s, block.address, block.size})
+			f.initialBlocks = append(f.initialBlocks, initialBlock{s, block.address, block.size})
 		}
 	}
-	slices.SortFunc(f.older, func(a, b olderBlock) int { return cmp.Compare(a.address, b.address) })
+	slices.SortFunc(f.initialBlocks, func(a, b initialBlock) int {
+		return cmp.Compare(a.address, b.address)
+	})
 	return f
 }
 
-// addOlder adds the blocks that were already live when the trace began to the sequences of their
-// pools. It numbers their segments after the segments that the trace uses.
-func (f *forward) addOlder() {
-	for _, b := range f.older {
+// addInitialBlocks adds the initial blocks to their pools. It numbers their segments after the
+// segments that the trace uses.
+func (f *forwardPass) addInitialBlocks() {
+	for _, b := range f.initialBlocks {
 		if p := f.pools[b.segment.pool]; p != nil {
 			p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.InitialBlock{
 				Segment: p.number(b.segment), Offset: int64(b.address - b.segment.address), Size: b.size,
@@ -68,28 +70,27 @@ func (f *forward) addOlder() {
 	}
 }
 
-func (f *forward) run(trace []raw) {
-	f.noteOld()
+func (f *forwardPass) run(trace []rawEvent) {
+	f.addNotes()
 	for i := range trace {
 		f.event(&trace[i])
 	}
 	f.finish()
 }
 
-// noteOld adds notes about memory that was mapped before the trace began, and about expandable
-// segments.
-func (f *forward) noteOld() {
+// addNotes adds notes about initial segments and expandable segments.
+func (f *forwardPass) addNotes() {
 	if n := len(f.segments.all); n > 0 {
-		f.rank.Note("%d segments and %d blocks are older than the trace: the order in which those "+
-			"segments were made is unknown, so they are numbered by their first use",
-			n, len(f.old))
+		f.rank.Note("%d segments and %d blocks are older than the trace: it is unknown in which order "+
+			"these segments were mapped, so they are numbered by their first use",
+			n, len(f.initialLive))
 	}
 	if f.expandable {
-		f.rank.Note("it has expandable segments: places are not compared")
+		f.rank.Note("there are expandable segments, so places are not compared")
 	}
 }
 
-func (f *forward) pool(id poolID) *pool {
+func (f *forwardPass) pool(id poolID) *pool {
 	p := f.pools[id]
 	if p == nil {
 		class, name := classOf(id)
@@ -105,19 +106,19 @@ func (f *forward) pool(id poolID) *pool {
 
 // stream returns the number of a stream in a pool. The default stream is 0, and the others are
 // numbered from 1 in the order of their first use.
-func (p *pool) stream(raw int64) int32 {
-	if raw == 0 {
+func (p *pool) stream(id int64) int32 {
+	if id == 0 {
 		return 0
 	}
-	n, ok := p.streams[raw]
+	n, ok := p.streams[id]
 	if !ok {
 		n = int32(len(p.streams)) + 1
-		p.streams[raw] = n
+		p.streams[id] = n
 	}
 	return n
 }
 
-func (f *forward) event(e *raw) {
+func (f *forwardPass) event(e *rawEvent) {
 	switch e.action {
 	case actionAlloc:
 		f.alloc(e)
@@ -136,7 +137,7 @@ func (f *forward) event(e *raw) {
 	}
 }
 
-func (f *forward) mapSegment(e *raw) {
+func (f *forwardPass) mapSegment(e *rawEvent) {
 	s := &liveSegment{address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: -1}
 	f.segments.remove(e.address)
 	f.segments.add(s)
@@ -144,20 +145,20 @@ func (f *forward) mapSegment(e *raw) {
 	f.write(p, e, history.MapSegment, p.number(s), 0, -1)
 }
 
-// number returns the number of a segment. It assigns the number if the segment has none yet.
+// number returns the number of a segment, after assigning one if there is none.
 func (p *pool) number(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
 		p.sequence.Segments = append(p.sequence.Segments, history.SegmentInfo{
-			Address: s.address, Bytes: s.bytes, Initial: s.old,
+			Address: s.address, Bytes: s.bytes, Initial: s.initial,
 		})
 	}
 	return s.number
 }
 
-// locate returns the pool and segment that contain the event's address, and the offset of the
-// address in the segment.
-func (f *forward) locate(e *raw) (*pool, int32, int64) {
+// locate returns the pool and the number of the segment that contain the event's address, and the
+// offset in the segment.
+func (f *forwardPass) locate(e *rawEvent) (*pool, int32, int64) {
 	s := f.segments.containing(e.address)
 	if s == nil {
 		return f.pool(e.pool), -1, 0
@@ -170,20 +171,20 @@ func (f *forward) locate(e *raw) (*pool, int32, int64) {
 	return p, p.number(s), int64(e.address - s.address)
 }
 
-func (f *forward) alloc(e *raw) {
+func (f *forwardPass) alloc(e *rawEvent) {
 	p, segment, offset := f.locate(e)
-	f.live[e.address] = place{p, p.blocks}
-	delete(f.old, e.address)
+	f.live[e.address] = liveBlock{p, p.blocks}
+	delete(f.initialLive, e.address)
 	f.write(p, e, history.Alloc, segment, offset, p.blocks)
 	p.blocks++
 }
 
-func (f *forward) free(e *raw, a history.Action) {
+func (f *forwardPass) free(e *rawEvent, a history.Action) {
 	p, segment, offset := f.locate(e)
 	block := int32(-1)
-	if at, ok := f.live[e.address]; ok && at.pool == p {
-		block = at.block
-	} else if _, ok := f.old[e.address]; ok {
+	if b, ok := f.live[e.address]; ok && b.pool == p {
+		block = b.number
+	} else if _, ok := f.initialLive[e.address]; ok {
 		p.sequence.Partial = true // the pool is older than the trace
 	}
 	if a == history.FreeDone {
@@ -192,8 +193,8 @@ func (f *forward) free(e *raw, a history.Action) {
 	f.write(p, e, a, segment, offset, block)
 }
 
-func (f *forward) write(
-	p *pool, e *raw, a history.Action, segment int32, offset int64, block int32,
+func (f *forwardPass) write(
+	p *pool, e *rawEvent, a history.Action, segment int32, offset int64, block int32,
 ) {
 	p.sequence.Events = append(p.sequence.Events, history.Event{
 		Number: e.number, Size: e.size, Offset: offset, Time: e.time, Segment: segment,
@@ -203,18 +204,18 @@ func (f *forward) write(
 
 // finish adds the sequences of the pools to the rank, sorted by class and then by their first
 // event.
-func (f *forward) finish() {
-	f.addOlder()
+func (f *forwardPass) finish() {
+	f.addInitialBlocks()
 	for _, id := range f.order {
 		s := f.pools[id].sequence
 		for _, segment := range s.Segments {
 			s.Partial = s.Partial || segment.Initial
 		}
 		if f.expandable {
-			s.NoPlacesReason = "the file has expandable segments"
+			s.NoPlacesReason = "there are expandable segments"
 		}
 		if s.Class == history.UnknownPool {
-			f.rank.Note("of %d events the pool is unknown: they are in segments that were freed",
+			f.rank.Note("the pool of %d events is unknown, because their segments have been freed",
 				len(s.Events))
 		}
 		f.rank.Sequences = append(f.rank.Sequences, s)

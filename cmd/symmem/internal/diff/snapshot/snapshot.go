@@ -1,12 +1,11 @@
-// Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and
-// its C++ counterparts write as pickles or JSON. How a snapshot is read depends on the keys it
-// contains, not on its version.
+// Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and its
+// C++ counterparts write as pickles or JSON. It goes by the keys of a snapshot rather than by the
+// version.
 //
-// A snapshot contains the allocator's final state and the trace of events that led to it. The
-// package reconstructs the initial state by undoing the trace. It adds a note to the rank about
-// anything that cannot be determined from the file: the pools of freed segments in old formats,
-// the order of segments that were mapped before the trace began, and the places in expandable
-// segments.
+// A snapshot contains the allocator's final state and a trace of the events before it. The package
+// reconstructs the initial state by undoing the trace from the end. A note of the rank states what
+// cannot be determined: the pools of freed segments in old formats, the order in which initial
+// segments were mapped, and places in expandable segments.
 package snapshot
 
 import (
@@ -14,8 +13,8 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// Streamed selects the lists of a snapshot whose elements plain.Decode passes to Reader.Element.
-// The key "" is for the oldest format, in which the top level is a list of segments.
+// Streamed selects the lists whose elements plain.Decode passes to Reader.Element. In the oldest
+// format, the top level is a list of segments and has the key "".
 var Streamed = []plain.Stream{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
@@ -27,8 +26,8 @@ type poolID [2]int64
 // unknownPool stands for a pool that cannot be determined from the file.
 var unknownPool = poolID{-1, -1}
 
-// raw is an event of the trace, with addresses, pool ids and stream ids as in the file.
-type raw struct {
+// rawEvent is an event of the trace, with addresses, pool IDs and stream IDs as in the file.
+type rawEvent struct {
 	number  int64
 	address uint64
 	size    int64
@@ -84,13 +83,13 @@ type Reader struct {
 	stacks   *Stacks
 	keys     map[string]plain.Value
 	actions  map[plain.Value]action
-	devices  [][]raw
+	traces   [][]rawEvent // by device
 	segments []finalSegment
-	unknown  int // events with an unknown action
-	count    int64
+	unknown  int   // number of events with an unknown action
+	count    int64 // number of elements
 }
 
-// NewReader returns a Reader that adds what it reads to rank.
+// NewReader returns a Reader that fills in rank.
 func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, actions: map[plain.Value]action{},
@@ -100,8 +99,8 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 // Seen reports whether the snapshot contained any elements.
 func (r *Reader) Seen() bool { return r.count > 0 }
 
-// Element adds an event or a segment. key is the index in Streamed of the list that contains it,
-// and list is the index of the device whose trace contains the event.
+// Element adds v, an element of Streamed[key]. v is an event of the device with the index list, or
+// a segment.
 func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error {
 	r.count++
 	if len(r.keys) == 0 {
@@ -113,7 +112,7 @@ func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error 
 	return r.segment(d, v)
 }
 
-// intern looks up the Values of dict keys and of the names of actions.
+// intern looks up the Values of the keys and of the names of actions.
 func (r *Reader) intern(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -131,7 +130,7 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	return n
 }
 
-// pool returns the pool id that v holds under key, and whether there is one.
+// pool returns the pool ID that v contains under key, and whether there is one.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {
@@ -149,16 +148,16 @@ func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
 	if device >= maxDevices {
 		return malformedSnapshot("it has more than %d devices", maxDevices)
 	}
-	for len(r.devices) <= device {
-		r.devices = append(r.devices, nil)
+	for len(r.traces) <= device {
+		r.traces = append(r.traces, nil)
 	}
 	a, ok := r.actions[d.Get(v, r.keys["action"])]
 	if !ok {
 		r.unknown++
 		a = actionOther
 	}
-	e := raw{
-		number: int64(len(r.devices[device])), action: a,
+	e := rawEvent{
+		number: int64(len(r.traces[device])), action: a,
 		address: uint64(r.integer(d, v, "addr")), size: r.integer(d, v, "size"),
 		stream: r.integer(d, v, "stream"), time: r.integer(d, v, "time_us"),
 		stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
@@ -167,7 +166,7 @@ func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
 		return malformedSnapshot("event %d has a negative size", e.number)
 	}
 	e.pool, _ = r.pool(d, v, "pool_id")
-	r.devices[device] = append(r.devices[device], e)
+	r.traces[device] = append(r.traces[device], e)
 	return nil
 }
 
@@ -183,7 +182,7 @@ func (r *Reader) segment(d *plain.Document, v plain.Value) error {
 	var ok bool
 	if s.pool, ok = r.pool(d, v, "segment_pool_id"); !ok {
 		s.pool = poolID{}
-		r.rank.Note("segments have no pool ids: everything counts as the default pool")
+		r.rank.Note("segments have no pool IDs: all of them are counted as the default pool")
 	}
 	address := s.address
 	for _, b := range d.Items(d.Get(v, r.keys["blocks"])) {

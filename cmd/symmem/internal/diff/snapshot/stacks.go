@@ -10,19 +10,19 @@ import (
 // stackTable stores each distinct call stack of a file once.
 type stackTable struct {
 	rank   *history.Rank
-	frames map[history.Frame]int32
-	stacks map[string]int32
-	ids    []int32
-	bytes  []byte
+	frames map[history.Frame]int32 // index in rank.Frames
+	stacks map[string]int32        // index in rank.Stacks, by encoded frame indexes
+	ids    []int32                 // frame indexes of the current stack
+	bytes  []byte                  // ids, encoded
 }
 
-// maxFrames limits the number of frames that are kept from each stack, innermost first.
+// maxFrames limits the number of frames that are kept of each stack, innermost first.
 const maxFrames = 64
 
 // Stacks converts the call stacks in memory snapshots and Flight Recorder dumps.
 type Stacks struct {
 	table            stackTable
-	name, file, line plain.Value
+	name, file, line plain.Value // keys of a frame, once ready is set
 	ready            bool
 }
 
@@ -64,7 +64,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 
 // frame returns the index of a frame in Rank.Frames.
 func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // if v were a list, its label would be the index of a stack
+	if !d.IsDict(v) { // the label of a list is the index of a stack
 		return 0, false
 	}
 	if id, ok := d.Label(v); ok {
@@ -84,8 +84,7 @@ func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
 	return id, true
 }
 
-// add returns the index of the stack that consists of the frames in t.ids, and adds it if it is
-// new.
+// add returns the index of the stack with the frames t.ids, after adding it if it is new.
 func (t *stackTable) add() int32 {
 	t.bytes = t.bytes[:0]
 	for _, id := range t.ids {
