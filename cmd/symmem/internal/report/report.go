@@ -30,7 +30,7 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 			Notes: rank.Notes,
 		})
 	}
-	ranks := b.ranksOf(r)
+	ranks := b.histories(r)
 	for i := range r.Sequences {
 		b.sequence(&r.Sequences[i])
 	}
@@ -42,7 +42,7 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 func Verdict(r *diff.Report) string {
 	switch {
 	case !r.Compared():
-		return "There is nothing to compare: no pool or group with events is in the files of two ranks."
+		return "There is nothing to compare: no two ranks have events of the same pool or group."
 	case r.Agree:
 		return "The ranks agree."
 	}
@@ -66,31 +66,31 @@ func Verdict(r *diff.Report) string {
 }
 
 type builder struct {
-	page     *page.Page
-	frames   map[string]int32
-	texts    map[string]int32
-	paths    map[pathKey]int
-	interned map[*history.Rank]*interned
+	page   *page.Page
+	frames map[string]int32 // index in page.Frames
+	texts  map[string]int32 // index in page.Texts
+	paths  map[pathKey]int  // index in page.Paths
+	added  map[*history.Rank]*indexes
 
 	progress    func(done, total int)
-	done, total int
+	done, total int // numbers of events
 }
 
-// interned maps indexes in a rank's history to indexes in the page. An element is -1 until its
-// first use.
-type interned struct{ stacks, texts []int32 }
+// indexes maps indexes in a rank's history to indexes in the page. An element is -1 until the stack
+// or text has been added to the page.
+type indexes struct{ stacks, texts []int32 }
 
-// ranksOf returns the histories of the ranks, by index. The history of a rank that shares no
-// sequence with other ranks is nil.
-func (b *builder) ranksOf(r *diff.Report) []*history.Rank {
-	b.interned = map[*history.Rank]*interned{}
+// histories returns the histories of the ranks, by index. The history of a rank is nil if no
+// sequence of the rank was compared.
+func (b *builder) histories(r *diff.Report) []*history.Rank {
+	b.added = map[*history.Rank]*indexes{}
 	ranks := make([]*history.Rank, len(r.Ranks))
 	for i := range r.Sequences {
 		for _, m := range r.Sequences[i].Members {
 			ranks[m.Rank] = m.History
-			if b.interned[m.History] == nil {
-				b.interned[m.History] = &interned{
-					unused(len(m.History.Stacks)), unused(len(m.History.Texts)),
+			if b.added[m.History] == nil {
+				b.added[m.History] = &indexes{
+					notAdded(len(m.History.Stacks)), notAdded(len(m.History.Texts)),
 				}
 			}
 		}
@@ -98,7 +98,7 @@ func (b *builder) ranksOf(r *diff.Report) []*history.Rank {
 	return ranks
 }
 
-func unused(n int) []int32 {
+func notAdded(n int) []int32 {
 	all := make([]int32, n)
 	for i := range all {
 		all[i] = -1
@@ -123,7 +123,7 @@ func (b *builder) sequence(s *diff.Sequence) {
 		if m := &s.Members[i]; m.Sequence != nil {
 			p.Tracks = append(p.Tracks, b.track(m))
 			if p.Calls {
-				b.count(s, m)
+				b.countPaths(s, m)
 			}
 		}
 	}
@@ -157,9 +157,10 @@ const progressStep = 1 << 14
 
 func (b *builder) track(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
-	for _, o := range m.Sequence.InitialBlocks {
+	for _, block := range m.Sequence.InitialBlocks {
 		t.Add(&page.Event{
-			Kind: page.Older, Size: o.Size, Offset: o.Offset, Segment: o.Segment, Block: -1, Stack: -1,
+			Kind: page.Older, Size: block.Size, Offset: block.Offset, Segment: block.Segment,
+			Block: -1, Stack: -1,
 		})
 	}
 	for i := range m.Sequence.Events {
@@ -180,8 +181,8 @@ func (b *builder) track(m *diff.Member) *page.Track {
 	return t
 }
 
-// segments returns the segments of a sequence. It extends each segment to the end of its last
-// block if necessary, because traces do not contain the sizes of all segments.
+// segments returns the segments of a sequence. Traces do not contain the sizes of all segments, so
+// it extends each segment to the end of its last block.
 func segments(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
@@ -194,9 +195,10 @@ func segments(s *history.Sequence) []page.Segment {
 			*bytes = max(*bytes, e.Offset+max(e.Size, e.Bytes))
 		}
 	}
-	for _, o := range s.InitialBlocks {
-		if int(o.Segment) < len(all) {
-			all[o.Segment].Bytes = max(all[o.Segment].Bytes, o.Offset+o.Size)
+	for _, block := range s.InitialBlocks {
+		if int(block.Segment) < len(all) {
+			bytes := &all[block.Segment].Bytes
+			*bytes = max(*bytes, block.Offset+block.Size)
 		}
 	}
 	return all
@@ -204,33 +206,33 @@ func segments(s *history.Sequence) []page.Segment {
 
 // stack adds a stack of a rank to the page, if necessary, and returns its index there.
 func (b *builder) stack(r *history.Rank, stack int32) int32 {
-	known := b.interned[r].stacks
-	if stack < 0 || int(stack) >= len(known) {
+	added := b.added[r].stacks
+	if stack < 0 || int(stack) >= len(added) {
 		return -1
 	}
-	if known[stack] < 0 {
+	if added[stack] < 0 {
 		frames := make([]int32, 0, len(r.Stacks[stack]))
 		for _, i := range r.Stacks[stack] {
 			frames = append(frames, intern(b.frames, &b.page.Frames, r.Frames[i].String()))
 		}
-		known[stack] = b.page.AddStack(frames)
+		added[stack] = b.page.AddStack(frames)
 	}
-	return known[stack]
+	return added[stack]
 }
 
 // text adds a text of a rank to the page, if necessary, and returns its index there.
 func (b *builder) text(r *history.Rank, text int32) int32 {
-	known := b.interned[r].texts
-	if text < 0 || int(text) >= len(known) {
+	added := b.added[r].texts
+	if text < 0 || int(text) >= len(added) {
 		return intern(b.texts, &b.page.Texts, "?")
 	}
-	if known[text] < 0 {
-		known[text] = intern(b.texts, &b.page.Texts, r.Texts[text])
+	if added[text] < 0 {
+		added[text] = intern(b.texts, &b.page.Texts, r.Texts[text])
 	}
-	return known[text]
+	return added[text]
 }
 
-// intern returns the index of a text in a list, adding the text if necessary.
+// intern returns the index of a text in a list, after adding the text if necessary.
 func intern(known map[string]int32, all *[]string, text string) int32 {
 	text = history.Clean(text)
 	i, ok := known[text]

@@ -122,7 +122,7 @@ func TestVerdict(t *testing.T) {
 		"The ranks agree.": {group(0, "A"), group(1, "A")},
 		"The ranks differ: in group world, requests differ first at request 1 (other call); in the " +
 			"minority: rank 2.": {group(0, "A", "B"), group(1, "A", "B"), group(2, "A", "C")},
-		"There is nothing to compare: no pool or group with events is in the files of two ranks.": {
+		"There is nothing to compare: no two ranks have events of the same pool or group.": {
 			group(0, "A"),
 		},
 	} {

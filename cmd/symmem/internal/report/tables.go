@@ -14,7 +14,9 @@ import (
 
 type pathKey struct{ group, operation, path string }
 
-func (b *builder) count(s *diff.Sequence, m *diff.Member) {
+// countPaths counts the calls of a rank by group, operation and path. (The path is the way in which
+// symmem executes a collective.)
+func (b *builder) countPaths(s *diff.Sequence, m *diff.Member) {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
 		if int(e.Block) >= len(m.History.Texts) || e.Block < 0 {
@@ -36,8 +38,8 @@ func (b *builder) count(s *diff.Sequence, m *diff.Member) {
 	}
 }
 
-// parseCall returns the operation and the path from the text of a call. The path is empty for
-// values, for steps, and for calls to other libraries.
+// parseCall returns the operation and the path from the text of a call. The path is empty if the
+// call is not a collective of symmem.
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
@@ -77,8 +79,8 @@ func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a row. If there already is a row with the same group and text, addRow adds the rank
-// to that row instead. A row's time is the earliest time passed for any of its ranks.
+// addRow adds a rank to the row with the given group and text, after adding the row if necessary.
+// The time of a row is the earliest of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -116,7 +118,7 @@ func (b *builder) window(rows map[windowKey]int, rank int, w *history.Window) {
 }
 
 // addUnregistered adds a pending row for each window that some members of a group have and others
-// never had. A rank counts as a member if it has registered any segment with the group.
+// never had. A rank is considered a member if it has registered any segment with the group.
 func (b *builder) addUnregistered() {
 	members := map[string][]bool{}
 	for _, w := range b.page.Windows {
@@ -144,8 +146,8 @@ func (b *builder) addUnregistered() {
 	}
 }
 
-// addLagging adds a pending row for each rank that has made fewer calls than other ranks of its
-// group. The row shows the first call that the rank has not made.
+// addLagging adds a pending row for each rank that has made fewer calls than others of its group.
+// The row shows the first missing call.
 func (b *builder) addLagging(s *diff.Sequence) {
 	if s.Class != history.Calls {
 		return
