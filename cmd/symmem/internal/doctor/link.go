@@ -11,8 +11,8 @@ import (
 
 // Links describes the connections between GPUs.
 type Links struct {
-	// Up lists the number of active NVLinks of each GPU by ordinal. It is nil if unknown.
-	Up []int `json:"nvlinks_up"`
+	// ActiveNVLinks lists the number of active NVLinks of each GPU by ordinal. It is nil if unknown.
+	ActiveNVLinks []int `json:"nvlinks_up"`
 	// Pairs lists all ordered pairs of GPUs.
 	Pairs []Pair `json:"pairs"`
 	// Error says why NVML is not available.
@@ -99,7 +99,7 @@ func (l *Links) queryNVML(gpus []GPU) error {
 		}
 	}
 	for _, d := range devices {
-		l.Up = append(l.Up, m.linksUp(d))
+		l.ActiveNVLinks = append(l.ActiveNVLinks, m.linksUp(d))
 	}
 	return nil
 }
@@ -130,11 +130,11 @@ func judgeLinks(f *Facts, s *Section) {
 				"kernels only for groups that NVLink connects completely: %s", len(unconnected), count,
 			abbreviate(unconnected))
 	default:
-		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count, numbers(l.Up))
+		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count, numbers(l.ActiveNVLinks))
 	}
-	if len(l.Up) > 0 && slices.Max(l.Up) != slices.Min(l.Up) {
+	if len(l.ActiveNVLinks) > 0 && slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
 		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of active "+
-			"NVLinks: %s", numbers(l.Up))
+			"NVLinks: %s", numbers(l.ActiveNVLinks))
 	}
 }
 

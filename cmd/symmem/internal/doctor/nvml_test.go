@@ -61,7 +61,7 @@ func TestQueryNVML(t *testing.T) {
 	if err := l.queryNVML(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
 		t.Fatal(err)
 	}
-	want := Links{Up: []int{12, 13, 0}, Pairs: []Pair{
+	want := Links{ActiveNVLinks: []int{12, 13, 0}, Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "yes"}, {From: 1, To: 2, NVLink: "unknown"},
 	}}
 	if diff := cmp.Diff(want, l); diff != "" {
@@ -81,7 +81,7 @@ func TestQueryNVMLWithoutLibrary(t *testing.T) {
 	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil {
 		t.Error("queryNVML without NVML returned no error")
 	}
-	if l.Up != nil || l.Pairs[0].NVLink != "unknown" {
+	if l.ActiveNVLinks != nil || l.Pairs[0].NVLink != "unknown" {
 		t.Errorf("the links are %+v, want unknown", l)
 	}
 	if got := nvmlVersion(); got != "" {
@@ -93,7 +93,7 @@ func TestQueryNVMLWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links
-	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil || l.Up != nil {
+	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil || l.ActiveNVLinks != nil {
 		t.Errorf("got the links %+v, error %v; want an error and unknown links", l, err)
 	}
 }
