@@ -27,8 +27,8 @@ type Pair struct {
 	Access bool `json:"access"`
 	// Atomics is set if kernels on From can use atomic operations on the memory of To.
 	Atomics bool `json:"atomics"`
-	// Rank orders links by speed; the fastest links have rank 0.
-	Rank int `json:"rank"`
+	// SpeedRank orders pairs by the speed of their links. The fastest have 0.
+	SpeedRank int `json:"rank"`
 	// NVLink is "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
 }
@@ -67,7 +67,7 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 				return v
 			}
 			p.Atomics = value(cuda.P2PNativeAtomicSupported) != 0
-			p.Rank = value(cuda.P2PPerformanceRank)
+			p.SpeedRank = value(cuda.P2PPerformanceRank)
 			l.Pairs = append(l.Pairs, p)
 		}
 	}
