@@ -58,9 +58,9 @@ func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharin
 		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, driver.Error)
 	}
 	s := &sharing{ranks, len(gpus), doctor.InspectSharing(gpus, library, os.Getenv), userEnv}
-	if s.status.Missing != "" {
+	if s.status.Obstacle != "" {
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
-			s.machine(), s.status.Missing)
+			s.machine(), s.status.Obstacle)
 	}
 	return s, nil
 }

@@ -72,7 +72,7 @@ func judgeLauncher(f *Facts, s *Section) {
 }
 
 func (f *Facts) shares() bool {
-	return f.Sharing.Missing == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
+	return f.Sharing.Obstacle == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"
 	})
 }

@@ -15,8 +15,8 @@ const sharingVersion = 23000
 
 // GPUSharing describes whether several ranks can use one GPU.
 type GPUSharing struct {
-	// Missing is the reason why ranks cannot share a GPU, or empty if they can share one.
-	Missing string `json:"missing,omitempty"`
+	// Obstacle is the reason why ranks cannot share a GPU, or empty if they can share one.
+	Obstacle string `json:"missing,omitempty"`
 	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
 	Service bool `json:"mps_runs"`
 	// Program is the path of the program that starts a daemon, or empty if there is none.
@@ -30,7 +30,7 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GP
 	if path, err := mps.Find(); err == nil {
 		s.Program = path
 	}
-	s.Missing = s.missing(gpus, library, getenv)
+	s.Obstacle = s.missing(gpus, library, getenv)
 	return s
 }
 
@@ -64,8 +64,8 @@ func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {
 	case len(f.GPUs) == 0:
-	case sharing.Missing != "":
-		s.ok("ranks cannot share a GPU: %s", sharing.Missing)
+	case sharing.Obstacle != "":
+		s.ok("ranks cannot share a GPU: %s", sharing.Obstacle)
 	case sharing.Service:
 		s.ok("ranks can share a GPU concurrently: the Multi-Process Service is running")
 	case sharing.Program != "":

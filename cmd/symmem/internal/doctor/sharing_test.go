@@ -37,8 +37,8 @@ func TestInspectSharing(t *testing.T) {
 				}
 				return empty
 			})
-			if (s.Missing == "") != (test.want == "") || !strings.Contains(s.Missing, test.want) {
-				t.Errorf("Missing = %q, want %q", s.Missing, test.want)
+			if (s.Obstacle == "") != (test.want == "") || !strings.Contains(s.Obstacle, test.want) {
+				t.Errorf("Obstacle = %q, want %q", s.Obstacle, test.want)
 			}
 		})
 	}
