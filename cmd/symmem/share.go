@@ -106,7 +106,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
-	case s.status.Service:
+	case s.status.ServiceRuns:
 		return nil, "side by side"
 	case isSet:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
@@ -117,7 +117,7 @@ func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description st
 	if err != nil {
 		return nil, "in turns (" + err.Error() + ")"
 	}
-	s.status.Service = true
+	s.status.ServiceRuns = true
 	return daemon, "side by side"
 }
 
@@ -146,7 +146,7 @@ func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
-	if s.status.Service {
+	if s.status.ServiceRuns {
 		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/perGPU))
 		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(maxQueues, max(1, mpsQueues/perGPU)))
 	}

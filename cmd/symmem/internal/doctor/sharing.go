@@ -17,8 +17,8 @@ const sharingVersion = 23000
 type GPUSharing struct {
 	// Obstacle is the reason why ranks cannot share a GPU, or empty if they can share one.
 	Obstacle string `json:"missing,omitempty"`
-	// Service is set if a daemon of NVIDIA's Multi-Process Service is running.
-	Service bool `json:"mps_runs"`
+	// ServiceRuns is set if a daemon of NVIDIA's Multi-Process Service is running.
+	ServiceRuns bool `json:"mps_runs"`
 	// Program is the path of the program that starts a daemon, or empty if there is none.
 	Program string `json:"mps,omitempty"`
 }
@@ -26,7 +26,7 @@ type GPUSharing struct {
 // InspectSharing checks whether ranks can share the GPUs. If library is nil, the version of NCCL is
 // not checked, because the ranks choose a copy of NCCL later.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
-	s := GPUSharing{Service: mps.Running(getenv)}
+	s := GPUSharing{ServiceRuns: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
 		s.Program = path
 	}
@@ -51,7 +51,7 @@ func (s *GPUSharing) missing(gpus []GPU, library *Library, getenv func(string) s
 		switch {
 		case g.Prohibited:
 			return fmt.Sprintf("the compute mode of GPU %d is prohibited (nvidia-smi -c DEFAULT)", g.Ordinal)
-		case g.Exclusive && !s.Service && s.Program == "":
+		case g.Exclusive && !s.ServiceRuns && s.Program == "":
 			return fmt.Sprintf("the compute mode of GPU %d is exclusive to a process, and there is no "+
 				"nvidia-cuda-mps-control (nvidia-smi -c DEFAULT)", g.Ordinal)
 		}
@@ -66,7 +66,7 @@ func judgeSharing(f *Facts, s *Section) {
 	case len(f.GPUs) == 0:
 	case sharing.Obstacle != "":
 		s.ok("ranks cannot share a GPU: %s", sharing.Obstacle)
-	case sharing.Service:
+	case sharing.ServiceRuns:
 		s.ok("ranks can share a GPU concurrently: the Multi-Process Service is running")
 	case sharing.Program != "":
 		s.ok("ranks can share a GPU concurrently: symmem starts %s", sharing.Program)
