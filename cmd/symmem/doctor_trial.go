@@ -69,7 +69,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
 	t.rankZero.Source, t.rankZero.Device = t.rt.Source(), t.rt.Device().Name
 	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
-		t.rankZero.Logged, t.rankZero.LogTrouble = true, t.recorder.Problem()
+		t.rankZero.LogRequested, t.rankZero.LogTrouble = true, t.recorder.Problem()
 	}
 	if err := t.register(ctx); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 
 // launches returns the number of kernel launches recorded in this rank's NCCL log.
 func (t *trial) launches() int {
-	if !t.rankZero.Logged {
+	if !t.rankZero.LogRequested {
 		return 0
 	}
 	log, err := t.recorder.Read()
@@ -219,7 +219,7 @@ func (t *trial) launches() int {
 // prove searches NCCL's log for the kernel that performed a call, and records that kernel. It
 // ignores the first skip launches in the log.
 func (t *trial) prove(c *doctor.TrialCall, skip int) {
-	if !t.rankZero.Logged || c.Path == symmem.PathDirect.String() {
+	if !t.rankZero.LogRequested || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()

@@ -24,8 +24,8 @@ type Trial struct {
 type RankZeroResults struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
-	// Logged is set if NCCL's log was requested.
-	Logged bool `json:"logged"`
+	// LogRequested is set if NCCL's log was requested.
+	LogRequested bool `json:"logged"`
 	// LogTrouble is the reason why the log does not show which kernels ran. It is empty if the log
 	// shows them.
 	LogTrouble string `json:"log_trouble,omitempty"`
@@ -195,7 +195,7 @@ func (t *Trial) wrong(i int) []string {
 
 // judgeLog reports whether NCCL's log shows which kernels ran.
 func (t *Trial) judgeLog(s *Section) {
-	if !t.Logged || t.Ranks == 1 {
+	if !t.LogRequested || t.Ranks == 1 {
 		return
 	}
 	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
