@@ -48,7 +48,7 @@ func runTrial(
 	if world.Rank == 0 && t.nccl() { // the ranks have finished all other work
 		var err error
 		if t.rankZero.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
-			t.rankZero.CopyTrouble = err.Error()
+			t.rankZero.CopyProblem = err.Error()
 		}
 	}
 	return t.result
@@ -69,7 +69,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
 	t.rankZero.Source, t.rankZero.Device = t.rt.Source(), t.rt.Device().Name
 	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
-		t.rankZero.LogRequested, t.rankZero.LogTrouble = true, t.recorder.Problem()
+		t.rankZero.LogRequested, t.rankZero.LogProblem = true, t.recorder.Problem()
 	}
 	if err := t.register(ctx); err != nil {
 		return err
@@ -224,7 +224,7 @@ func (t *trial) prove(c *doctor.TrialCall, skip int) {
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		t.rankZero.LogTrouble = err.Error()
+		t.rankZero.LogProblem = err.Error()
 		return
 	}
 	a := log[skip:].Prove(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))

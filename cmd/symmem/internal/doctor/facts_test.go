@@ -136,14 +136,14 @@ func TestKernelModuleVersionIsFound(t *testing.T) {
 func TestJoinSortsResultsByRank(t *testing.T) {
 	two := RankResult{Rank: 2}
 	zero := RankResult{
-		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", LogRequested: true, LogTrouble: "t"},
+		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", LogRequested: true, LogProblem: "t"},
 	}
 	trial := Join(3, []RankResult{two, zero}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.RankResults)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trial.Device != "D" || !trial.LogRequested || trial.LogTrouble != "t" ||
+	if trial.Device != "D" || !trial.LogRequested || trial.LogProblem != "t" ||
 		trial.RankResults[1].Rank != 2 ||
 		trial.Error != "rank 1 reported nothing" {
 		t.Errorf("Join = %+v with the results %s, want the results of rank 0 first", trial, encoded)

@@ -26,13 +26,13 @@ type RankZeroResults struct {
 	Device string `json:"device"`
 	// LogRequested is set if NCCL's log was requested.
 	LogRequested bool `json:"logged"`
-	// LogTrouble is the reason why the log does not show which kernels ran. It is empty if the log
+	// LogProblem is the reason why the log does not show which kernels ran. It is empty if the log
 	// shows them.
-	LogTrouble string `json:"log_trouble,omitempty"`
+	LogProblem string `json:"log_trouble,omitempty"`
 	// Copies holds the copy speeds between GPUs.
 	Copies []Copy `json:"copies,omitempty"`
-	// CopyTrouble is the reason why the copy speeds could not be measured, or empty.
-	CopyTrouble string `json:"copy_trouble,omitempty"`
+	// CopyProblem is the reason why the copy speeds could not be measured, or empty.
+	CopyProblem string `json:"copy_trouble,omitempty"`
 }
 
 // RankResult holds the results of one rank.
@@ -120,8 +120,8 @@ func judgeTrial(f *Facts, s *Section) {
 	for _, c := range t.Copies {
 		s.ok("copy from GPU %d to GPU %d: %.0f GB/s", c.From, c.To, c.GBps)
 	}
-	if t.CopyTrouble != "" {
-		s.ok("could not measure GPU-to-GPU copy speed: %s", t.CopyTrouble)
+	if t.CopyProblem != "" {
+		s.ok("could not measure GPU-to-GPU copy speed: %s", t.CopyProblem)
 	}
 }
 
@@ -200,9 +200,9 @@ func (t *Trial) judgeLog(s *Section) {
 	}
 	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
 	switch {
-	case t.LogTrouble != "":
+	case t.LogProblem != "":
 		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
-			"cannot determine which kernels ran: %s", t.LogTrouble)
+			"cannot determine which kernels ran: %s", t.LogProblem)
 	case slices.ContainsFunc(t.RankResults[0].Calls, isMissing):
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
 			"cannot determine which kernels ran: NCCL's log does not show it")
