@@ -22,8 +22,8 @@ type Driver struct {
 	IMEXChannels int `json:"imex_channels"`
 	// Error says why there is no usable driver or GPU.
 	Error string `json:"error,omitempty"`
-	// None is set if CUDA is not installed.
-	None bool `json:"none,omitempty"`
+	// NotInstalled is set if CUDA is not installed.
+	NotInstalled bool `json:"none,omitempty"`
 	// Code is CUDA's error code, or 0.
 	Code int `json:"code,omitempty"`
 }
@@ -55,7 +55,7 @@ func InspectDriver() (Driver, []GPU) {
 }
 
 func (d *Driver) fail(err error) {
-	d.Error, d.None = err.Error(), errors.Is(err, cuda.ErrNoDriver)
+	d.Error, d.NotInstalled = err.Error(), errors.Is(err, cuda.ErrNoDriver)
 	if code, ok := errors.AsType[cuda.Code](err); ok {
 		d.Code = int(code)
 	}
@@ -122,7 +122,7 @@ func judgeDriver(f *Facts, s *Section) {
 		level = Warn
 	}
 	switch {
-	case d.None:
+	case d.NotInstalled:
 		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
 			"host needs none", "no GPU can be used: %s", d.Error)
 		return
