@@ -18,8 +18,8 @@ type Tuning struct {
 	File string `json:"file"`
 	// Rules is the number of rules for Ranks ranks on one machine.
 	Rules int `json:"rules"`
-	// Direct reports whether the table has a rule for the direct path that applies to Ranks ranks.
-	Direct bool `json:"direct"`
+	// HasDirectRule reports whether the table has a rule for the direct path that applies to Ranks ranks.
+	HasDirectRule bool `json:"direct"`
 	Ranks  int  `json:"ranks"`
 	// Measured is the date of the table's times, and Library is the library with which they were
 	// measured. Both are empty if the table has no times.
@@ -67,7 +67,7 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 			t.Rules++
 		}
 		if r.Memory != "" && (applies || r.Ranks == 0) {
-			t.Direct = true
+			t.HasDirectRule = true
 		}
 	}
 	return t
@@ -105,14 +105,14 @@ func judgeTuning(f *Facts, s *Section) {
 	default:
 		s.ok("%s for %d ranks", ranklist.Plural(t.Rules, "rule"), t.Ranks)
 	}
-	if t.Rules > 0 && !t.Direct {
+	if t.Rules > 0 && !t.HasDirectRule {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
 			"it has no rule for the direct path, so only barriers take it")
 	}
 }
 
 func (t *Tuning) pathWithoutRule() string {
-	if t.Direct {
+	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
 	}
 	return "all calls take the plain path"
