@@ -16,9 +16,8 @@ const (
 	copies = 4
 )
 
-// MeasureCopies measures the speed of copies to the GPU with the given ordinal from each other
-// visible GPU that this GPU can access. For each measurement, it temporarily allocates 128 MiB on
-// both GPUs. Other work on the GPUs or links lowers the measured speed.
+// MeasureCopies measures the speed of copies to a GPU from each other GPU that it can access. It
+// temporarily allocates 128 MiB on both. Other work on the GPUs or links lowers the speed.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -72,16 +71,16 @@ func (c *cleanup) run() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy returns the copy speed between two GPUs in GB/s. The target's context must be
-// current on the calling thread.
+// measureCopy returns the copy speed between two GPUs in GB/s. The context of dst must be current
+// on the calling thread.
 func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err error) {
 	var cleanups cleanup
 	defer func() { err = errors.Join(err, cleanups.run()) }()
-	source, err := mapFor(driver, src, dst, &cleanups)
+	source, err := allocate(driver, src, dst, &cleanups)
 	if err != nil {
 		return 0, err
 	}
-	target, err := mapFor(driver, dst, dst, &cleanups)
+	target, err := allocate(driver, dst, dst, &cleanups)
 	if err != nil {
 		return 0, err
 	}
@@ -100,9 +99,9 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// mapFor allocates memory on owner and maps it for access by user. Running cleanups frees the
+// allocate allocates memory on owner and maps it for access by user. Running cleanups frees the
 // memory.
-func mapFor(
+func allocate(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanup,
 ) (address uintptr, err error) {
 	prop := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)

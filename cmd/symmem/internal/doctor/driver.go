@@ -20,7 +20,7 @@ type Driver struct {
 	Version string `json:"version,omitempty"`
 	// IMEXChannels is the number of IMEX channels visible to the process. Fabric handles need one.
 	IMEXChannels int `json:"imex_channels"`
-	// Error says why there is no usable driver or GPU.
+	// Error states why there is no usable driver or GPU.
 	Error string `json:"error,omitempty"`
 	// NotInstalled is set if CUDA is not installed.
 	NotInstalled bool `json:"none,omitempty"`
@@ -33,7 +33,7 @@ const vmmCUDAVersion = 12000
 
 // InspectDriver loads CUDA and lists the GPUs. It creates no context.
 func InspectDriver() (Driver, []GPU) {
-	d := Driver{Version: kernelModule()}
+	d := Driver{Version: moduleDriverVersion()}
 	library, err := cuda.Load()
 	if err != nil {
 		d.fail(err)
@@ -41,7 +41,7 @@ func InspectDriver() (Driver, []GPU) {
 	}
 	d.Path = library.Path()
 	if d.Version == "" {
-		d.Version = nvmlVersion()
+		d.Version = nvmlDriverVersion()
 	}
 	if d.CUDA, err = library.Version(); err != nil {
 		d.fail(err)
@@ -68,8 +68,8 @@ func countIMEXChannels() int {
 
 var moduleVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
-// kernelModule returns the driver's version as reported by the kernel module.
-func kernelModule() string {
+// moduleDriverVersion returns the driver's version as reported by the kernel module.
+func moduleDriverVersion() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
 		return ""
@@ -81,9 +81,9 @@ func kernelModule() string {
 	return string(found[1])
 }
 
-// nvmlVersion returns the driver's version as reported by NVML, which also works in containers that
-// lack the kernel module's files.
-func nvmlVersion() string {
+// nvmlDriverVersion returns the driver's version as reported by NVML, which also works in
+// containers that lack the kernel module's files.
+func nvmlDriverVersion() string {
 	m, err := openNVML()
 	if err != nil {
 		return ""
@@ -105,10 +105,10 @@ func cudaVersionText(version int) string {
 var initAdvice = map[cuda.Code]string{
 	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
 		"with GPUs, and check CUDA_VISIBLE_DEVICES",
-	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager), which " +
-		"must have the version of the driver",
+	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager); " +
+		"it must have the same version as the driver",
 	cuda.ErrSystemDriverMismatch: "libcuda and the kernel module have different versions: restart " +
-		"the machine after a driver update, or repair the container's mounts",
+		"the machine after a driver update, or correct the container's mounts",
 	cuda.ErrStubLibrary: "the loader finds the CUDA toolkit's stub library: remove its folder from " +
 		"LD_LIBRARY_PATH",
 	cuda.ErrCompatNotSupportedOnDevice: "remove the folder of CUDA's compatibility package from " +

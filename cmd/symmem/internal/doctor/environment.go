@@ -15,15 +15,14 @@ type Variable struct {
 	Name string `json:"name"`
 	// Value is the variable's value, or "(hidden)" if it is a secret.
 	Value string `json:"value"`
-	// File is the NCCL configuration file that sets the variable. It is empty if the environment sets
-	// the variable.
+	// File is the NCCL configuration file that sets the variable, or empty if the environment does.
 	File string `json:"file,omitempty"`
 }
 
 var relevantPrefixes = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
-// InspectVariables returns the relevant variables set in environ or in NCCL's configuration files.
-// environ has the format of os.Environ and takes precedence over the files.
+// InspectVariables returns the relevant variables in environ and in NCCL's configuration files.
+// environ has the format of os.Environ and takes precedence.
 func InspectVariables(environ []string) []Variable {
 	all := []Variable{}
 	for _, entry := range environ {
@@ -67,8 +66,7 @@ func configFiles() []string {
 	return []string{first, "/etc/nccl.conf"}
 }
 
-// readFile parses a file of NAME=VALUE lines as NCCL does. It returns nil if the file cannot be
-// opened.
+// readFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be opened.
 func readFile(name string) []Variable {
 	file, err := os.Open(name)
 	if err != nil {
@@ -85,24 +83,20 @@ func readFile(name string) []Variable {
 	return all
 }
 
-// concern describes the effect of setting a variable to certain values.
-type concern struct {
-	name string
-	// values lists the values that have the effect; nil means any value.
-	values []string
+// effect describes what happens if a variable has one of certain values.
+type effect struct {
+	name   string
+	values []string // nil means any value
 	text   string
-	// advice suggests a remedy. If it is empty, the text is reported without a warning.
-	advice string
+	advice string // how to avoid the effect; if empty, there is no warning
 }
 
 const adviceUnset = "unset it, unless this is intended"
 
-// zero lists the values that NCCL reads as 0.
 var zero = []string{"0"}
 
-// concerns lists the variables that affect whether NCCL uses windows or logs its choices, and other
-// variables whose effects users should know.
-var concerns = []concern{
+// effects lists the variables whose effects users should know.
+var effects = []effect{
 	{
 		"NCCL_WIN_ENABLE", zero, "switches windows off, so every collective takes the plain path",
 		adviceUnset,
@@ -113,11 +107,11 @@ var concerns = []concern{
 	},
 	{
 		"NCCL_P2P_DISABLE", []string{"1"}, "prevents GPUs from accessing each other's memory, " +
-			"and most versions of NCCL from using kernels over windows", adviceUnset,
+			"and most versions of NCCL from using window kernels", adviceUnset,
 	},
 	{
 		"NCCL_P2P_LEVEL", []string{"LOC", "0"}, "prevents GPUs from accessing each other's " +
-			"memory, and NCCL from using kernels over windows", adviceUnset,
+			"memory, and NCCL from using window kernels", adviceUnset,
 	},
 	{
 		"NCCL_HOSTID", nil, "makes NCCL treat ranks with different values as ranks on different " +
@@ -129,11 +123,11 @@ var concerns = []concern{
 	},
 	{
 		"NCCL_LSA_TEAM_SIZE", nil, "limits the ranks whose memory NCCL maps, and thus the groups " +
-			"that have kernels over windows", adviceUnset,
+			"that have window kernels", adviceUnset,
 	},
 	{
-		"NCCL_SYM_KERNEL", nil, "allows only some kernels over windows, so calls that none of them " +
-			"supports will fail", adviceUnset,
+		"NCCL_SYM_KERNEL", nil, "allows only some window kernels, so calls that none of them " +
+			"supports fail", adviceUnset,
 	},
 	{
 		"NCCL_RUNTIME_CONNECT", []string{"1"}, "makes NCCL connect at the first collective, so a " +
@@ -156,7 +150,7 @@ var concerns = []concern{
 	},
 	{
 		"CUDA_LAUNCH_BLOCKING", []string{"1"}, "makes each launch wait for its completion, which " +
-			"is slow, and may make ranks wait for each other forever", "unset it",
+			"is slow and may block ranks forever", "unset it",
 	},
 	{
 		"CUDA_VISIBLE_DEVICES",
@@ -166,8 +160,8 @@ var concerns = []concern{
 	},
 	{name: "NCCL_DEBUG_FILE", text: "names the file from which --prove and the trial read NCCL's log"},
 	{name: "NCCL_DEBUG_SUBSYS", text: "must contain TUNING for --prove and the trial"},
-	{name: "NCCL_ALGO", text: "does not affect kernels over windows"},
-	{name: "NCCL_PROTO", text: "does not affect kernels over windows"},
+	{name: "NCCL_ALGO", text: "does not affect window kernels"},
+	{name: "NCCL_PROTO", text: "does not affect window kernels"},
 	{
 		name: "NCCL_NVLS_ENABLE", values: zero,
 		text: "prevents NCCL from using NVLink multicast, which symmem does not need",
@@ -181,8 +175,8 @@ var concerns = []concern{
 	},
 }
 
-func (c *concern) matches(v *Variable) bool {
-	return c.name == v.Name && (len(c.values) == 0 || slices.ContainsFunc(c.values,
+func (e *effect) matches(v *Variable) bool {
+	return e.name == v.Name && (len(e.values) == 0 || slices.ContainsFunc(e.values,
 		func(value string) bool { return strings.EqualFold(value, strings.TrimSpace(v.Value)) }))
 }
 
@@ -195,19 +189,19 @@ func judgeVariables(f *Facts, s *Section) {
 	}
 }
 
-// judge reports the effect of a variable. If the host backend was requested, it warns only about
+// judge reports the effect of a variable. If the host backend was requested, judge warns only about
 // symmem's variables, because the others do not affect that backend.
 func (v *Variable) judge(requestedBackend string, s *Section) {
 	setting := fmt.Sprintf("%s=%s", v.Name, v.Value)
 	if v.File != "" {
 		setting += " (in " + v.File + ")"
 	}
-	index := slices.IndexFunc(concerns, func(c concern) bool { return c.matches(v) })
+	index := slices.IndexFunc(effects, func(e effect) bool { return e.matches(v) })
 	switch ours := strings.HasPrefix(v.Name, "SYMMEM_"); {
-	case index >= 0 && concerns[index].advice == "":
-		s.ok("%s %s", setting, concerns[index].text)
+	case index >= 0 && effects[index].advice == "":
+		s.ok("%s %s", setting, effects[index].text)
 	case index >= 0 && (ours || requestedBackend != "host"):
-		s.add(Warn, concerns[index].advice, "%s %s", setting, concerns[index].text)
+		s.add(Warn, effects[index].advice, "%s %s", setting, effects[index].text)
 	default:
 		s.ok("%s", setting)
 	}

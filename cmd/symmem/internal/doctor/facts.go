@@ -12,11 +12,11 @@ type Facts struct {
 	Links   Links      `json:"links"`
 	Limits  Limits     `json:"limits"`
 	Host    Host       `json:"host"`
-	// Variables lists the relevant variables of the environment and of NCCL's files.
+	// Variables lists the relevant variables in the environment and in NCCL's configuration files.
 	Variables []Variable `json:"environment"`
 	Launcher  Launcher   `json:"launcher"`
 	Tuning    Tuning     `json:"tuning"`
-	// Trial holds the results of the trial, or nil if none was run.
+	// Trial is nil if no trial was run.
 	Trial *Trial `json:"trial"`
 }
 

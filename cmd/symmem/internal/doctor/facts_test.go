@@ -117,7 +117,7 @@ func TestInspectHostAndLimits(t *testing.T) {
 	if h.Cores < 1 || h.Memory < 1 || h.Kernel == "" || h.Memfd+h.Futex+h.Pidfd+h.Sockets != "" {
 		t.Errorf("InspectHost() = %+v, want a usable machine", h)
 	}
-	if l := InspectLimits(); l.Files == 0 || l.Locked < -1 || l.Addresses < -1 {
+	if l := InspectLimits(); l.OpenFiles == 0 || l.LockedMemory < -1 || l.AddressSpace < -1 {
 		t.Errorf("InspectLimits() = %+v, want limits of at least -1", l)
 	}
 }
@@ -136,7 +136,9 @@ func TestKernelModuleVersionIsFound(t *testing.T) {
 func TestJoinSortsResultsByRank(t *testing.T) {
 	two := RankResult{Rank: 2}
 	zero := RankResult{
-		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", LogRequested: true, LogProblem: "t"},
+		RankZeroResults: &RankZeroResults{
+			Source: "torchrun", Device: "D", LogRequested: true, LogProblem: "t",
+		},
 	}
 	trial := Join(3, []RankResult{two, zero}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.RankResults)

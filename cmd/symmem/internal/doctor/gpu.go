@@ -8,7 +8,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. The field of an attribute that the driver does not know is false.
+// GPU describes a visible device. A bool is false if the driver does not know the attribute.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`
@@ -28,7 +28,7 @@ type GPU struct {
 	RDMA bool `json:"rdma"`
 	// Multicast is only reported; symmem never uses it.
 	Multicast bool `json:"multicast"`
-	// Granularity is the granularity of segments in bytes, or 0 if the driver does not report it.
+	// Granularity is the number of bytes of which segment sizes are multiples, or 0 if unknown.
 	Granularity int64 `json:"granularity"`
 	// Exclusive is set if only one process may use the GPU.
 	Exclusive bool `json:"exclusive,omitempty"`
@@ -106,12 +106,12 @@ func judgeGPUs(f *Facts, s *Section) {
 	}
 	fabric := slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.Fabric })
 	if fabric && f.Driver.IMEXChannels == 0 {
-		s.ok("fabric handles need an IMEX channel, and this process sees none " +
-			"(/dev/nvidia-caps-imex-channels), so the direct path works only within one container")
+		s.ok("this process has no IMEX channel (/dev/nvidia-caps-imex-channels) and therefore cannot " +
+			"use fabric handles, so the direct path works only within one container")
 	}
 	for i := range f.GPUs {
 		if f.GPUs[i].Name != f.GPUs[0].Name {
-			s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are different "+
+			s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are of different "+
 				"models, so collectives wait for the slowest")
 			return
 		}
@@ -139,8 +139,8 @@ func (g *GPU) judge(s *Section) {
 		s.add(Warn, "run nvidia-smi -c DEFAULT as root, unless only one process uses each GPU",
 			"%d: only one process at a time may use it", g.Ordinal)
 	case g.Major < windowCapability:
-		s.add(Warn, "use a GPU of compute capability 6.0 or newer", "%d: NCCL has no kernels over "+
-			"windows for compute capability %d.%d", g.Ordinal, g.Major, g.Minor)
+		s.add(Warn, "use a GPU of compute capability 6.0 or newer", "%d: NCCL has no window kernels "+
+			"for compute capability %d.%d", g.Ordinal, g.Major, g.Minor)
 	}
 }
 

@@ -15,17 +15,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// Host describes the properties of the machine that the host backend and the control plane depend
-// on.
+// Host describes the machine's operating system, processors and memory.
 type Host struct {
 	Kernel string `json:"kernel"`
 	// Cores is the number of processors that this process may use.
 	Cores int `json:"cores"`
-	// Memory is the size of the machine's memory in bytes.
+	// Memory is the size of main memory and swap space in bytes.
 	Memory int64 `json:"memory"`
-	// HugePages is the number of huge pages of 2 MiB.
-	HugePages int `json:"huge_pages"`
-	// HugePagesFree is the number of free huge pages.
+	// HugePages is the number of huge pages of 2 MiB, of which HugePagesFree are free.
+	HugePages     int `json:"huge_pages"`
 	HugePagesFree int `json:"huge_pages_free"`
 	// SharedMemoryPages is the system's policy for transparent huge pages in shared memory.
 	SharedMemoryPages string `json:"shmem_enabled,omitempty"`
@@ -83,19 +81,18 @@ func tryFutex() error {
 	return errorOf(errno)
 }
 
-// membarrierNumbers holds the number of the system call membarrier(2) by architecture, because
-// package syscall does not define it.
+// membarrierNumbers contains the number of the system call membarrier(2) for each architecture.
+// Package syscall does not define it.
 var membarrierNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
-// tryMembarrier checks, with MEMBARRIER_CMD_QUERY (0), that the kernel supports expedited
-// barriers.
+// tryMembarrier checks that the kernel supports expedited barriers.
 func tryMembarrier() error {
 	call, ok := membarrierNumbers[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
-	const private = 1 << 3 // MEMBARRIER_CMD_PRIVATE_EXPEDITED
-	kinds, _, errno := syscall.Syscall(call, 0, 0, 0)
+	const private = 1 << 3                            // MEMBARRIER_CMD_PRIVATE_EXPEDITED
+	kinds, _, errno := syscall.Syscall(call, 0, 0, 0) // 0 is MEMBARRIER_CMD_QUERY
 	if errno == 0 && kinds&private == 0 {
 		return errors.New("the kernel has no expedited membarrier")
 	}
@@ -125,8 +122,8 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMaps is the smallest vm.max_map_count for which doctor does not warn. Each segment of each
-// rank needs a mapping.
+// minMaps is the vm.max_map_count below which doctor warns. Each segment of each rank needs a
+// mapping.
 const minMaps = 65530
 
 func judgeHost(f *Facts, s *Section) {
@@ -146,8 +143,8 @@ func judgeHost(f *Facts, s *Section) {
 		},
 		{"abstract sockets", h.Sockets, Fail, "allow Unix sockets in the container's profile"},
 		{
-			"membarrier", h.Membarrier, Warn, "allow membarrier in the container's seccomp " +
-				"profile, which makes allocation a little faster",
+			"membarrier", h.Membarrier, Warn, "for slightly faster allocation, allow membarrier in " +
+				"the container's seccomp profile",
 		},
 	} {
 		if call.err != "" {
@@ -171,14 +168,15 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 	case h.HugePages > 0:
 		s.ok("huge pages: %d of %d free", h.HugePagesFree, h.HugePages)
 	case sys.HugePages{Shared: h.SharedMemoryPages}.Transparent():
-		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)", h.SharedMemoryPages)
+		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)",
+			h.SharedMemoryPages)
 	default:
-		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N, one for each 2 MiB of segments; or echo "+
-			"advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
+		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N with one page for each 2 MiB of segments, "+
+			"or echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
 			"the first access to segments causes 512 times as many page faults")
 	}
 	if f.Trial != nil && f.Trial.Ranks > h.Cores {
-		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %s, so "+
+		s.add(Warn, "start at most as many ranks as there are processors", "%d ranks share %s, so "+
 			"they wait for each other", f.Trial.Ranks, ranklist.Plural(h.Cores, "processor"))
 	}
 }

@@ -15,17 +15,17 @@ type Launcher struct {
 	Size      int    `json:"size"`
 	LocalRank int    `json:"local_rank"`
 	LocalSize int    `json:"local_size"`
-	// Store is the kind of store.
+	// Store is the kind of the store through which ranks find each other.
 	Store string `json:"store"`
 	// Address is the store's address, or empty if unknown.
 	Address string `json:"address,omitempty"`
-	// Error says why the variables are invalid.
+	// Error states why the variables are invalid.
 	Error string `json:"error,omitempty"`
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// InspectLauncher determines the ranks and the store as symmem.Open does, but without connecting.
+// InspectLauncher determines the ranks and the store as symmem.Open does, but does not connect.
 func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	w, err := rendezvous.Discover(lookup, rendezvous.Options{})
@@ -64,14 +64,14 @@ func judgeLauncher(f *Facts, s *Section) {
 		}
 		s.ok("store: %s%s", l.Store, where)
 	}
-	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n && !f.shares() {
+	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n && !f.sharesGPUs() {
 		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
 			"%d ranks on this machine, but only %s", l.LocalSize, ranklist.Plural(n, "GPU"))
 	}
 }
 
-func (f *Facts) shares() bool {
+func (f *Facts) sharesGPUs() bool {
 	return f.Sharing.Obstacle == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"
 	})

@@ -8,13 +8,13 @@ import (
 type Library struct {
 	Path   string `json:"path,omitempty"`
 	Origin string `json:"origin,omitempty"`
-	// Version is the version code, such as 22809.
-	Version int `json:"version,omitempty"`
-	// Text is the version as text, such as 2.28.9.
-	Text string `json:"text,omitempty"`
+	// Version is the version as a number, such as 22809, and Text is the same as text, such as
+	// 2.28.9.
+	Version int    `json:"version,omitempty"`
+	Text    string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error says why NCCL could not be loaded, and lists all places that were searched.
+	// Error states why NCCL could not be loaded, and lists the places that were searched.
 	Error string `json:"error,omitempty"`
 }
 
@@ -43,11 +43,11 @@ func judgeLibrary(f *Facts, s *Section) {
 	}
 	s.ok("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)
 	if !l.Windows {
-		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s has no windows, which need "+
-			"2.27.3 or newer, so every collective takes the plain path", l.Text)
+		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s cannot register windows (2.27.3 can), so "+
+			"all collectives take the plain path", l.Text)
 		return
 	}
-	s.ok("it can register windows")
+	s.ok("NCCL can register windows")
 	major := 0
 	for i := range f.GPUs {
 		major = max(major, f.GPUs[i].Major)
@@ -58,6 +58,6 @@ func judgeLibrary(f *Facts, s *Section) {
 		}
 	}
 	if l.Version < 22800 {
-		s.ok("every rank of a communicator logs the kernels that it uses; from 2.28 on only rank 0 does")
+		s.ok("this version logs its kernels on all ranks of a communicator; from 2.28 on, only rank 0 does")
 	}
 }

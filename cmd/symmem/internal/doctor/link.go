@@ -11,11 +11,11 @@ import (
 
 // Links describes the connections between GPUs.
 type Links struct {
-	// ActiveNVLinks lists the number of active NVLinks of each GPU by ordinal. It is nil if unknown.
+	// ActiveNVLinks contains the number of active NVLinks of each GPU. It is nil if unknown.
 	ActiveNVLinks []int `json:"nvlinks_up"`
 	// Pairs lists all ordered pairs of GPUs.
 	Pairs []Pair `json:"pairs"`
-	// Error says why NVML is not available.
+	// Error states why NVML is not available.
 	Error string `json:"nvml_error,omitempty"`
 }
 
@@ -40,7 +40,7 @@ func InspectLinks(gpus []GPU) Links {
 		return l
 	}
 	if driver, err := cuda.Load(); err == nil {
-		l.pairs(driver, len(gpus))
+		l.queryCUDA(driver, len(gpus))
 	}
 	if err := l.queryNVML(gpus); err != nil {
 		l.Error = err.Error()
@@ -48,7 +48,7 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
-func (l *Links) pairs(driver *cuda.Driver, n int) {
+func (l *Links) queryCUDA(driver *cuda.Driver, n int) {
 	for from := range n {
 		for to := range n {
 			a, errA := driver.Device(from)
@@ -73,8 +73,7 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// queryNVML adds information from NVML. If NVML does not support a query, the queried field
-// remains unknown.
+// queryNVML adds facts from NVML. Those that NVML does not support remain unknown.
 func (l *Links) queryNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {
@@ -99,7 +98,7 @@ func (l *Links) queryNVML(gpus []GPU) error {
 		}
 	}
 	for _, d := range devices {
-		l.ActiveNVLinks = append(l.ActiveNVLinks, m.linksUp(d))
+		l.ActiveNVLinks = append(l.ActiveNVLinks, m.activeLinks(d))
 	}
 	return nil
 }
@@ -112,8 +111,8 @@ func judgeLinks(f *Facts, s *Section) {
 	count := len(l.Pairs)
 	blocked := l.list(func(p *Pair) bool { return !p.Access })
 	if len(blocked) > 0 {
-		s.add(Warn, "see nvidia-smi topo -p2p r; on PCI Express, ACS on bridges prevents peer "+
-			"access, and in a virtual machine, the hypervisor's settings can prevent it", "%d of %d "+
+		s.add(Warn, "see nvidia-smi topo -p2p r; if the GPUs are connected by PCI Express, disable ACS "+
+			"on the bridges; in a virtual machine, check the hypervisor's settings", "%d of %d "+
 			"pairs of GPUs have no peer access, so groups that include such a pair have no windows: %s",
 			len(blocked), count, abbreviate(blocked))
 	} else {
@@ -123,14 +122,15 @@ func judgeLinks(f *Facts, s *Section) {
 	unknown := l.list(func(p *Pair) bool { return p.NVLink == "unknown" })
 	switch {
 	case len(unknown) > 0:
-		s.ok("NVLink: unknown (%s)", reasonOf(l.Error))
+		s.ok("NVLink: unknown (%s)", whyUnknown(l.Error))
 	case len(unconnected) > 0:
 		s.add(Warn, "form groups of ranks whose GPUs are connected by NVLink; see nvidia-smi topo -m",
-			"%d of %d pairs of GPUs are not connected by NVLink, and NCCL 2.29 and newer have window "+
-				"kernels only for groups that NVLink connects completely: %s", len(unconnected), count,
+			"%d of %d pairs of GPUs are not connected by NVLink; NCCL 2.29 and newer have window "+
+				"kernels only for groups in which NVLink connects all pairs: %s", len(unconnected), count,
 			abbreviate(unconnected))
 	default:
-		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count, numbers(l.ActiveNVLinks))
+		s.ok("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count,
+			numbers(l.ActiveNVLinks))
 	}
 	if len(l.ActiveNVLinks) > 0 && slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
 		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of active "+
@@ -138,11 +138,11 @@ func judgeLinks(f *Facts, s *Section) {
 	}
 }
 
-func reasonOf(text string) string {
-	if text == "" {
+func whyUnknown(err string) string {
+	if err == "" {
 		return "NVML does not report it"
 	}
-	return text
+	return err
 }
 
 func (l *Links) list(match func(*Pair) bool) []string {

@@ -48,7 +48,7 @@ func openNVML() (*nvml, error) {
 
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls the function with the given name. If the library lacks the function, the error wraps
+// call calls a function. If the library lacks or does not support it, the error wraps
 // errNVMLUnsupported.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, ok := n.library.Find(name)
@@ -79,16 +79,16 @@ func (n *nvml) connected(a, b nvmlDevice) (bool, error) {
 	return status.Take() == nvmlStatusOK, err
 }
 
-func (n *nvml) linksUp(d nvmlDevice) int {
-	up := 0
+func (n *nvml) activeLinks(d nvmlDevice) int {
+	count := 0
 	for link := range uintptr(nvmlLinks) {
 		active := dl.NewCell(int32(0))
 		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, active.Address())
 		if on := active.Take() != 0; err == nil && on {
-			up++
+			count++
 		}
 	}
-	return up
+	return count
 }
 
 // driverVersion returns the version of the driver, such as 580.159.

@@ -67,8 +67,8 @@ func TestQueryNVML(t *testing.T) {
 	if diff := cmp.Diff(want, l); diff != "" {
 		t.Errorf("the links differ (-want +got):\n%s", diff)
 	}
-	if got := nvmlVersion(); got != "580.159.03" {
-		t.Errorf("nvmlVersion() = %q, want 580.159.03", got)
+	if got := nvmlDriverVersion(); got != "580.159.03" {
+		t.Errorf("nvmlDriverVersion() = %q, want 580.159.03", got)
 	}
 	if err := l.queryNVML(gpusAtPCI("0000:09:00.0")); err == nil {
 		t.Error("queryNVML with an unknown GPU returned no error")
@@ -84,8 +84,8 @@ func TestQueryNVMLWithoutLibrary(t *testing.T) {
 	if l.ActiveNVLinks != nil || l.Pairs[0].NVLink != "unknown" {
 		t.Errorf("the links are %+v, want unknown", l)
 	}
-	if got := nvmlVersion(); got != "" {
-		t.Errorf("nvmlVersion() = %q, want an empty string", got)
+	if got := nvmlDriverVersion(); got != "" {
+		t.Errorf("nvmlDriverVersion() = %q, want an empty string", got)
 	}
 }
 

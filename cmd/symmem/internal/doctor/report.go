@@ -36,7 +36,7 @@ type Finding struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-// Section holds the findings on one subject.
+// Section holds the findings about one subject.
 type Section struct {
 	Name     string    `json:"name"`
 	Level    Level     `json:"level"`
@@ -45,9 +45,7 @@ type Section struct {
 
 // Report is the result of Examine.
 type Report struct {
-	// Verdict is the worst level of all sections.
-	Verdict Level `json:"verdict"`
-	// Backend is the examined backend.
+	Verdict Level  `json:"verdict"` // the worst level of all sections
 	Backend string `json:"backend"`
 	// Ranks is the number of ranks of the trial, or 0 without a trial.
 	Ranks    int       `json:"ranks"`
@@ -106,5 +104,5 @@ func summary(failed, warned int) string {
 	case warned > 0:
 		return "it works, with " + ranklist.Plural(warned, "warning")
 	}
-	return "all is well"
+	return "no problems"
 }

@@ -15,26 +15,28 @@ const sharingVersion = 23000
 
 // GPUSharing describes whether several ranks can use one GPU.
 type GPUSharing struct {
-	// Obstacle is the reason why ranks cannot share a GPU, or empty if they can share one.
+	// Obstacle states why ranks cannot share a GPU. It is empty if they can.
 	Obstacle string `json:"missing,omitempty"`
-	// ServiceRuns is set if a daemon of NVIDIA's Multi-Process Service is running.
+	// ServiceRuns is set if a daemon of NVIDIA's Multi-Process Service (MPS) is running.
 	ServiceRuns bool `json:"mps_runs"`
-	// Program is the path of the program that starts a daemon, or empty if there is none.
+	// Program is the path of the program that starts the daemon, or empty if it is not installed.
 	Program string `json:"mps,omitempty"`
 }
 
-// InspectSharing checks whether ranks can share the GPUs. If library is nil, the version of NCCL is
-// not checked, because the ranks choose a copy of NCCL later.
+// InspectSharing checks whether ranks can share the GPUs. If library is nil, it does not check the
+// version of NCCL.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
 	s := GPUSharing{ServiceRuns: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
 		s.Program = path
 	}
-	s.Obstacle = s.missing(gpus, library, getenv)
+	s.Obstacle = s.findObstacle(gpus, library, getenv)
 	return s
 }
 
-func (s *GPUSharing) missing(gpus []GPU, library *Library, getenv func(string) string) string {
+func (s *GPUSharing) findObstacle(
+	gpus []GPU, library *Library, getenv func(string) string,
+) string {
 	switch value := getenv(SharingVariable); {
 	case len(gpus) == 0:
 		return "there is no GPU"
@@ -43,23 +45,24 @@ func (s *GPUSharing) missing(gpus []GPU, library *Library, getenv func(string) s
 	case library != nil && library.Error != "":
 		return library.Error
 	case library != nil && library.Version < sharingVersion:
-		return fmt.Sprintf("NCCL %s does not support it, but %s does", library.Text,
+		return fmt.Sprintf("NCCL %s does not support it: install %s or newer", library.Text,
 			nccl.VersionText(sharingVersion))
 	}
 	for i := range gpus {
 		g := &gpus[i]
 		switch {
 		case g.Prohibited:
-			return fmt.Sprintf("the compute mode of GPU %d is prohibited (nvidia-smi -c DEFAULT)", g.Ordinal)
+			return fmt.Sprintf("the compute mode of GPU %d is prohibited: run nvidia-smi -c DEFAULT",
+				g.Ordinal)
 		case g.Exclusive && !s.ServiceRuns && s.Program == "":
-			return fmt.Sprintf("the compute mode of GPU %d is exclusive to a process, and there is no "+
-				"nvidia-cuda-mps-control (nvidia-smi -c DEFAULT)", g.Ordinal)
+			return fmt.Sprintf("the compute mode of GPU %d admits only one process: run nvidia-smi -c "+
+				"DEFAULT, or install nvidia-cuda-mps-control", g.Ordinal)
 		}
 	}
 	return ""
 }
 
-// judgeSharing only adds findings of level OK, because in most programs each rank has its own GPU.
+// judgeSharing never warns, because in most programs each rank has its own GPU.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {
@@ -71,6 +74,6 @@ func judgeSharing(f *Facts, s *Section) {
 	case sharing.Program != "":
 		s.ok("ranks can share a GPU concurrently: symmem starts %s", sharing.Program)
 	default:
-		s.ok("ranks can share a GPU, in turns: there is no nvidia-cuda-mps-control")
+		s.ok("ranks can share a GPU, but only in turns: there is no nvidia-cuda-mps-control")
 	}
 }

@@ -22,7 +22,7 @@ func TestInspectSharing(t *testing.T) {
 		"permitted by the user":    {setting: "1"},
 		"prohibited by the user":   {setting: "0", want: "NCCL_MULTI_RANK_GPU_ENABLE=0 prohibits it"},
 		"NCCL 2.29":                {library: &Library{Version: 22907, Text: "2.29"}, want: "NCCL 2.29"},
-		"exclusive GPU":            {gpu: GPU{Exclusive: true}, want: "GPU 0 is exclusive to a process"},
+		"exclusive GPU":            {gpu: GPU{Exclusive: true}, want: "GPU 0 admits only one process"},
 		"exclusive GPU with MPS":   {gpu: GPU{Exclusive: true}, service: true},
 		"prohibited GPU":           {gpu: GPU{Prohibited: true}, service: true, want: "prohibited"},
 	} {

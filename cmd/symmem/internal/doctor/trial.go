@@ -14,9 +14,9 @@ import (
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
-	// Error says why ranks could not be started or did not finish.
+	// Error states why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
-	// RankResults is sorted by rank. Ranks that did not report a result are missing.
+	// RankResults is sorted by rank. It lacks the ranks that did not report a result.
 	RankResults []RankResult `json:"accounts"`
 }
 
@@ -26,12 +26,10 @@ type RankZeroResults struct {
 	Device string `json:"device"`
 	// LogRequested is set if NCCL's log was requested.
 	LogRequested bool `json:"logged"`
-	// LogProblem is the reason why the log does not show which kernels ran. It is empty if the log
-	// shows them.
+	// LogProblem states why the log does not show which kernels ran. It is empty if the log does.
 	LogProblem string `json:"log_trouble,omitempty"`
-	// Copies holds the copy speeds between GPUs.
-	Copies []Copy `json:"copies,omitempty"`
-	// CopyProblem is the reason why the copy speeds could not be measured, or empty.
+	Copies     []Copy `json:"copies,omitempty"`
+	// CopyProblem states why Copies could not be measured. It is empty if they could.
 	CopyProblem string `json:"copy_trouble,omitempty"`
 }
 
@@ -39,11 +37,10 @@ type RankZeroResults struct {
 type RankResult struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early.
-	Error string `json:"error,omitempty"`
-	// Windows is the number of windows registered with the world.
-	Windows int         `json:"windows"`
+	Error   string      `json:"error,omitempty"`
+	Windows int         `json:"windows"` // number of windows that the rank has registered
 	Calls   []TrialCall `json:"calls"`
-	// RankZeroResults is nil on all ranks except rank 0.
+	// RankZeroResults is nil on all ranks but 0.
 	*RankZeroResults
 }
 
@@ -51,23 +48,21 @@ type RankResult struct {
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// RequestedPath is the path requested for the group.
+	// RequestedPath is the path that was requested for the group.
 	RequestedPath string `json:"asked"`
-	// Path is the path that Explain reports.
+	// Path is the path that symmem chose, and Why is the reason, both from Explain.
 	Path string `json:"path"`
-	// Why is Explain's reason for the path.
-	Why string `json:"why"`
+	Why  string `json:"why"`
 	// MicroS is the time of a call, including the launch, in microseconds.
 	MicroS float64 `json:"us"`
-	// Wrong is the number of wrong elements.
-	Wrong int64 `json:"wrong"`
+	Wrong  int64   `json:"wrong"` // number of wrong elements
 	// Kernel is the kernel that NCCL's log names, or empty without a log.
 	Kernel string `json:"kernel,omitempty"`
 	// Windowed is set if the kernel used windows.
 	Windowed bool `json:"windowed"`
 }
 
-// Copy holds the speed of copies from one GPU to another.
+// Copy holds the speed of copies between two GPUs.
 type Copy struct {
 	From int     `json:"from"`
 	To   int     `json:"to"`
@@ -97,9 +92,9 @@ func judgeTrial(f *Facts, s *Section) {
 		s.add(Fail, "see the messages of the ranks above, and run symmem verify", "%s", t.Error)
 	}
 	for i := range t.RankResults {
-		if a := &t.RankResults[i]; a.Error != "" {
+		if r := &t.RankResults[i]; r.Error != "" {
 			s.add(Fail, "see the findings above; NCCL_DEBUG=INFO shows what NCCL does",
-				"rank %d: %s", a.Rank, a.Error)
+				"rank %d: %s", r.Rank, r.Error)
 		}
 	}
 	if s.Level == Fail || len(t.RankResults) == 0 {
@@ -142,14 +137,14 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	if c.Kernel != "" {
 		text += ", " + c.Kernel
 	}
-	if wrong := t.wrong(i); len(wrong) > 0 {
+	if wrong := t.ranksWithWrongSums(i); len(wrong) > 0 {
 		s.add(Fail, "run symmem verify --check off for details; see NCCL's version above",
 			"%s: wrong sums on rank %s", text, strings.Join(wrong, ", "))
 		return
 	}
 	switch {
 	case c.RequestedPath == direct && c.RequestedPath != c.Path:
-		// judgeDirect reports this refusal, once for all calls.
+		// judgeDirect reports this once for all calls.
 	case c.RequestedPath != c.Path && t.Ranks == 1:
 		s.ok("%s: %s", text, c.Why)
 	case c.RequestedPath != c.Path:
@@ -165,7 +160,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 
 const direct = "direct"
 
-// judgeDirect reports why an all-reduce did not use the direct path although it was requested.
+// judgeDirect reports why a call did not take the direct path although that path was requested.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.RankResults[0].Calls {
 		switch {
@@ -174,20 +169,21 @@ func (t *Trial) judgeDirect(s *Section) {
 		case t.Ranks == 1:
 			s.ok("no direct path: %s", c.Why)
 		default:
-			s.add(Warn, "the other paths work, but small messages are slower. The direct path needs 2 to "+
-				"8 GPUs of one machine that are all connected by NVLink, and ranks that see each "+
-				"other's processes", "direct path not used for all-reduce of %s: %s", size(c.Bytes), c.Why)
+			s.add(Warn, "for fast small messages, use 2 to 8 GPUs of one machine that are all connected "+
+				"by NVLink, and start ranks that see each other's processes",
+				"direct path not used for all-reduce of %s: %s", size(c.Bytes), c.Why)
 		}
 		return
 	}
 }
 
-func (t *Trial) wrong(i int) []string {
+// ranksWithWrongSums returns the ranks on which call i had wrong results.
+func (t *Trial) ranksWithWrongSums(i int) []string {
 	var ranks []string
-	for a := range t.RankResults {
-		result := &t.RankResults[a]
-		if i < len(result.Calls) && result.Calls[i].Wrong > 0 {
-			ranks = append(ranks, fmt.Sprint(result.Rank))
+	for j := range t.RankResults {
+		r := &t.RankResults[j]
+		if i < len(r.Calls) && r.Calls[i].Wrong > 0 {
+			ranks = append(ranks, fmt.Sprint(r.Rank))
 		}
 	}
 	return ranks

@@ -8,30 +8,27 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes the tuning table.
+// Tuning describes the tuning table, whose rules choose the paths of collectives.
 type Tuning struct {
-	// Name is the table's name in explanations and errors.
-	Name string `json:"name"`
-	// Digest is the digest of the table's rules.
-	Digest string `json:"digest"`
-	// File is the path of a table for this machine.
+	Name   string `json:"name"`
+	Digest string `json:"digest"` // of the rules
+	// File is the path of the table for this machine.
 	File string `json:"file"`
 	// Rules is the number of rules for Ranks ranks on one machine.
 	Rules int `json:"rules"`
-	// HasDirectRule reports whether the table has a rule for the direct path that applies to Ranks ranks.
+	// HasDirectRule reports whether a rule for Ranks ranks selects the direct path.
 	HasDirectRule bool `json:"direct"`
-	Ranks  int  `json:"ranks"`
-	// Measured is the date of the table's times, and Library is the library with which they were
-	// measured. Both are empty if the table has no times.
+	Ranks         int  `json:"ranks"`
+	// Measured is the date on which the table was measured, and Library is the library that was
+	// used. Both are empty if the table contains no measured times.
 	Measured string `json:"measured,omitempty"`
 	Library  string `json:"library,omitempty"`
-	// Error says why the file is unusable.
+	// Error states why the file is unusable.
 	Error string `json:"error,omitempty"`
 }
 
-// ReadTuning returns the tuning table for a device. If the file exists or is required, ReadTuning
-// reads the table from the file. If not, it returns the built-in table, or nil if there is no
-// device.
+// ReadTuning reads the tuning table from the file, if the file exists or is required. Otherwise, it
+// returns the built-in table for a device, or nil if there is no device.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {
@@ -73,7 +70,7 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	return t
 }
 
-// exists reports whether a file exists. Like symmem.Open, it treats inaccessible files as missing.
+// exists reports whether a file exists. Like symmem.Open, it considers inaccessible files missing.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
@@ -83,7 +80,7 @@ func judgeTuning(f *Facts, s *Section) {
 	t := &f.Tuning
 	switch {
 	case t.Error != "":
-		s.add(Fail, "repair the file, remove it, or create a new one with symmem tune",
+		s.add(Fail, "correct the file, remove it, or create a new one with symmem tune",
 			"symmem.Open rejects the tuning table: %s", t.Error)
 		return
 	case t.Name == "":
@@ -96,18 +93,18 @@ func judgeTuning(f *Facts, s *Section) {
 	library := "NCCL " + f.Library.Text
 	switch {
 	case t.Rules == 0:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks, so %s",
-			t.Ranks, t.pathWithoutRule())
+		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks), "the table has no rule for %d "+
+			"ranks, so %s", t.Ranks, t.pathWithoutRule())
 	case t.Library != "" && t.Library != library:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %s for %d ranks "+
-			"were measured with %s, and this is %s", ranklist.Plural(t.Rules, "rule"), t.Ranks,
-			t.Library, library)
+		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks), "the table was measured with "+
+			"%s, not with %s (%s for %d ranks)", t.Library, library,
+			ranklist.Plural(t.Rules, "rule"), t.Ranks)
 	default:
 		s.ok("%s for %d ranks", ranklist.Plural(t.Rules, "rule"), t.Ranks)
 	}
 	if t.Rules > 0 && !t.HasDirectRule {
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
-			"it has no rule for the direct path, so only barriers take it")
+		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks),
+			"the table has no rule for the direct path, so only barriers take that path")
 	}
 }
 
