@@ -13,9 +13,9 @@ import (
 type Options struct {
 	// Ranks is the expected number of ranks.
 	Ranks int
-	// Collected is set if all ranks were asked for their results, so that a rank without a result is
+	// ExpectAll is set if all ranks were asked for their results, so that a rank without a result is
 	// at fault. If it is not set, a result may be missing because its rank could not be reached.
-	Collected bool
+	ExpectAll bool
 	// Exits describes how the ranks without a result exited, as far as that is known.
 	Exits map[int]string
 	// First is the first rank that exited without a result, or -1. Other ranks without a result may
@@ -97,7 +97,7 @@ const adviceRank = "look at this rank's output and at its GPU and node; exclude 
 // because of another rank.
 func (j *judge) missing() {
 	for rank, a := range j.results {
-		isFirst := rank == j.First || j.First < 0 && j.Collected
+		isFirst := rank == j.First || j.First < 0 && j.ExpectAll
 		if a != nil || !isFirst && !j.isBlamed(rank) {
 			continue
 		}

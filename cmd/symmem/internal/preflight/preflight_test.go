@@ -50,7 +50,7 @@ func slowDown(results []RankResult, slow func(l Link) bool) {
 }
 
 func judgeJob(results []RankResult, ranks int) *Report {
-	return Judge(results, Options{Ranks: ranks, Tolerance: 0.5, First: -1, Collected: true})
+	return Judge(results, Options{Ranks: ranks, Tolerance: 0.5, First: -1, ExpectAll: true})
 }
 
 func TestHealthyJobIsReady(t *testing.T) {
