@@ -123,7 +123,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 		}
 		return exitWith(exitWrong, nil) // makes the launcher stop ranks that are still running
 	}
-	report := f.judge(r.results(), preflight.Options{Ranks: world.Size, First: -1})
+	report := f.judge(r.results(), preflight.Options{Ranks: world.Size, FirstExit: -1})
 	if !r.isReporter() && r.result.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}

@@ -150,18 +150,18 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
 	if interrupted(&result) {
-		report := f.judge(nil, preflight.Options{Ranks: ranks, First: -1})
+		report := f.judge(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
 		report.Interrupt(result.Signal.String())
 		return exitWith(128+int(result.Signal), f.write(cmd, report, true, true))
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
-	o := preflight.Options{Ranks: ranks, ExpectAll: true, First: result.First, Exits: map[int]string{}}
+	o := preflight.Options{Ranks: ranks, ExpectAll: true, FirstExit: result.First, Exits: map[int]string{}}
 	for _, e := range result.Exits {
 		o.Exits[e.Rank] = fmt.Sprintf("%v without a report", e)
 		if err != nil { // the ranks were killed
-			o.First = -1
+			o.FirstExit = -1
 			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
 				f.deadline)
 		}

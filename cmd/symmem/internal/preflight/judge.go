@@ -18,9 +18,9 @@ type Options struct {
 	ExpectAll bool
 	// Exits describes how the ranks without a result exited, as far as that is known.
 	Exits map[int]string
-	// First is the first rank that exited without a result, or -1. Other ranks without a result may
+	// FirstExit is the first rank that exited without a result, or -1. Other ranks without a result may
 	// have been stopped as a consequence.
-	First int
+	FirstExit int
 	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
 	Tolerance float64
 	// MinLink is the speed below which every link is at fault, in bytes per second.
@@ -97,7 +97,7 @@ const adviceRank = "look at this rank's output and at its GPU and node; exclude 
 // because of another rank.
 func (j *judge) missing() {
 	for rank, a := range j.results {
-		isFirst := rank == j.First || j.First < 0 && j.ExpectAll
+		isFirst := rank == j.FirstExit || j.FirstExit < 0 && j.ExpectAll
 		if a != nil || !isFirst && !j.isBlamed(rank) {
 			continue
 		}

@@ -50,7 +50,7 @@ func slowDown(results []RankResult, slow func(l Link) bool) {
 }
 
 func judgeJob(results []RankResult, ranks int) *Report {
-	return Judge(results, Options{Ranks: ranks, Tolerance: 0.5, First: -1, ExpectAll: true})
+	return Judge(results, Options{Ranks: ranks, Tolerance: 0.5, FirstExit: -1, ExpectAll: true})
 }
 
 func TestHealthyJobIsReady(t *testing.T) {
@@ -187,7 +187,7 @@ func TestFaultsAreAttributed(t *testing.T) {
 }
 
 func TestMinLinkAppliesToOnlyLink(t *testing.T) {
-	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLink: 400e9, First: -1})
+	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLink: 400e9, FirstExit: -1})
 	if r.Code() != 5 || !slices.Equal(r.Faults[0].Ranks, []int{0, 1}) {
 		t.Errorf("report = %+v; want a fault of the link between ranks 0 and 1", r)
 	}
@@ -205,7 +205,7 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 	for us, code := range map[float64]int{100: 0, 119: 0, 121: 1} {
 		results := job(1, 2)
 		results[1].Calls[0].MicroS = us
-		r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, First: -1, Table: table})
+		r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, FirstExit: -1, Table: table})
 		if r.Calls[0].TableMicroS != 60 || r.Code() != code {
 			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
 		}
