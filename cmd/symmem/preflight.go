@@ -149,7 +149,7 @@ func (f *preflightFlags) write(
 func (f *preflightFlags) judge(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
-	o.Tolerance, o.MinLink = f.tolerance, f.minLink*1e9
+	o.Tolerance, o.MinLinkSpeed = f.tolerance, f.minLink*1e9
 	if len(results) > 0 {
 		file, required := tuningFile(results[0].Device, o.Ranks)
 		table, err := doctor.ReadTuning(results[0].Backend, results[0].Device, file, required)

@@ -23,8 +23,8 @@ type Options struct {
 	FirstExit int
 	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
 	Tolerance float64
-	// MinLink is the speed below which every link is at fault, in bytes per second.
-	MinLink float64
+	// MinLinkSpeed is the speed below which every link is at fault, in bytes per second.
+	MinLinkSpeed float64
 	// Table is the tuning table, or nil.
 	Table *tuning.Table
 }
@@ -245,12 +245,12 @@ func (j *judge) links() {
 				Advice: "exclude both ranks' GPUs until the link is repaired",
 			})
 		}
-		if l.BytesPerS < j.MinLink {
+		if l.BytesPerS < j.MinLinkSpeed {
 			j.add(Fault{
 				Kind: KindLink, Ranks: []int{l.From, l.To},
 				Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
 					"%.3g were required", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
-					j.MinLink/1e9),
+					j.MinLinkSpeed/1e9),
 				Advice: adviceLink,
 			})
 		}

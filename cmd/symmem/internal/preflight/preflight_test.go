@@ -187,7 +187,7 @@ func TestFaultsAreAttributed(t *testing.T) {
 }
 
 func TestMinLinkAppliesToOnlyLink(t *testing.T) {
-	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLink: 400e9, FirstExit: -1})
+	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLinkSpeed: 400e9, FirstExit: -1})
 	if r.Code() != 5 || !slices.Equal(r.Faults[0].Ranks, []int{0, 1}) {
 		t.Errorf("report = %+v; want a fault of the link between ranks 0 and 1", r)
 	}
