@@ -114,7 +114,7 @@ func (j *judge) missing() {
 // accusers returns the results whose errors blame a rank.
 func (j *judge) accusers(rank int) (all []*RankResult) {
 	for _, a := range j.results {
-		if a != nil && slices.Contains(a.Lost, rank) {
+		if a != nil && slices.Contains(a.Blamed, rank) {
 			all = append(all, a)
 		}
 	}
@@ -133,7 +133,7 @@ func (j *judge) errors() {
 		}
 		accusers := j.accusers(rank)
 		switch {
-		case a.Error != "" && len(a.Lost) == 0 && !a.Expired:
+		case a.Error != "" && len(a.Blamed) == 0 && !a.Expired:
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, a.Error))
 		case len(accusers) > 0 && 2*len(accusers) > j.countOtherErrors(rank):
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank,

@@ -114,25 +114,25 @@ var faulty = map[string]struct {
 	"rank without NCCL": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Lost, a[i].Links = "waited for rank 3", []int{3}, nil
+				a[i].Error, a[i].Blamed, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
-			a[3].Error, a[3].Lost = "no libnccl.so.2", nil
+			a[3].Error, a[3].Blamed = "no libnccl.so.2", nil
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
 	"late rank": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Lost, a[i].Links = "waited for rank 3", []int{3}, nil
+				a[i].Error, a[i].Blamed, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
-			a[3].Error, a[3].Lost = "group has failed", []int{0}
+			a[3].Error, a[3].Blamed = "group has failed", []int{0}
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
 	"killed rank": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Lost, a[i].Links = "rank 7 was lost", []int{7}, nil
+				a[i].Error, a[i].Blamed, a[i].Links = "rank 7 was lost", []int{7}, nil
 			}
 			return a[:7]
 		}, []fault{{KindRank, "", []int{7}}}, 4,
@@ -161,8 +161,8 @@ var faulty = map[string]struct {
 	},
 	"deadline without a culprit": {
 		func(a []RankResult) []RankResult {
-			a[2].Error, a[2].Lost, a[2].Links = "deadline", []int{3}, nil
-			a[3].Error, a[3].Lost, a[3].Links = "deadline", []int{2}, nil
+			a[2].Error, a[2].Blamed, a[2].Links = "deadline", []int{3}, nil
+			a[3].Error, a[3].Blamed, a[3].Links = "deadline", []int{2}, nil
 			return a
 		}, []fault{{KindRank, "node0", []int{2}}, {KindRank, "node0", []int{3}}}, 4,
 	},

@@ -14,8 +14,8 @@ type RankResult struct {
 	Source  string `json:"source"`
 	// Error is the error that ended this rank's checks early.
 	Error string `json:"error,omitempty"`
-	// Lost lists the ranks that Error blames.
-	Lost []int `json:"lost,omitempty"`
+	// Blamed lists the ranks that Error blames.
+	Blamed []int `json:"lost,omitempty"`
 	// Expired is set if the deadline of the whole preflight had passed when the error occurred.
 	Expired bool `json:"expired,omitempty"`
 	// Calls holds the results of the collectives on each path.
