@@ -41,7 +41,7 @@ func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *pre
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls, r.trial.openTimeout = r.finish, 2*f.timeout
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
-		a.Error, a.Blamed, a.Expired = err.Error(), lostRanks(err), ctx.Err() != nil
+		a.Error, a.Blamed, a.DeadlinePassed = err.Error(), lostRanks(err), ctx.Err() != nil
 		a.Calls = r.trial.result.Calls
 		r.describe()
 		r.inspect()

@@ -133,7 +133,7 @@ func (j *judge) errors() {
 		}
 		accusers := j.accusers(rank)
 		switch {
-		case a.Error != "" && len(a.Blamed) == 0 && !a.Expired:
+		case a.Error != "" && len(a.Blamed) == 0 && !a.DeadlinePassed:
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, a.Error))
 		case len(accusers) > 0 && 2*len(accusers) > j.countOtherErrors(rank):
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank,

@@ -154,7 +154,7 @@ var faulty = map[string]struct {
 	"deadline of all checks": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Expired, a[i].Links = "context deadline exceeded", true, nil
+				a[i].Error, a[i].DeadlinePassed, a[i].Links = "context deadline exceeded", true, nil
 			}
 			return a
 		}, []fault{{KindJob, "", nil}}, 1,

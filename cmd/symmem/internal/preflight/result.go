@@ -16,8 +16,8 @@ type RankResult struct {
 	Error string `json:"error,omitempty"`
 	// Blamed lists the ranks that Error blames.
 	Blamed []int `json:"lost,omitempty"`
-	// Expired is set if the deadline of the whole preflight had passed when the error occurred.
-	Expired bool `json:"expired,omitempty"`
+	// DeadlinePassed is set if the deadline of the whole preflight had passed when the error occurred.
+	DeadlinePassed bool `json:"expired,omitempty"`
 	// Calls holds the results of the collectives on each path.
 	Calls []doctor.TrialCall `json:"calls"`
 	// Links holds the results for the links to ranks with higher numbers.
