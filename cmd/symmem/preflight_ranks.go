@@ -157,7 +157,9 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
-	o := preflight.Options{Ranks: ranks, ExpectAll: true, FirstExit: result.First, Exits: map[int]string{}}
+	o := preflight.Options{
+		Ranks: ranks, ExpectAll: true, FirstExit: result.First, Exits: map[int]string{},
+	}
 	for _, e := range result.Exits {
 		o.Exits[e.Rank] = fmt.Sprintf("%v without a report", e)
 		if err != nil { // the ranks were killed

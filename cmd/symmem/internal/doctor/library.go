@@ -58,6 +58,7 @@ func judgeLibrary(f *Facts, s *Section) {
 		}
 	}
 	if l.Version < 22800 {
-		s.ok("this version logs its kernels on all ranks of a communicator; from 2.28 on, only rank 0 does")
+		s.ok("this version logs its kernels on all ranks of a communicator; from 2.28 on, only rank " +
+			"0 does")
 	}
 }

@@ -13,17 +13,17 @@ import (
 type Options struct {
 	// Ranks is the expected number of ranks.
 	Ranks int
-	// ExpectAll is set if all ranks were asked for their results, so that a rank without a result is
-	// at fault. If it is not set, a result may be missing because its rank could not be reached.
+	// ExpectAll is set if a rank without a result is at fault. If ExpectAll is not set, such a rank
+	// may merely be unreachable.
 	ExpectAll bool
-	// Exits describes how the ranks without a result exited, as far as that is known.
+	// Exits describes how ranks without a result exited.
 	Exits map[int]string
-	// FirstExit is the first rank that exited without a result, or -1. Other ranks without a result may
-	// have been stopped as a consequence.
+	// FirstExit is the first rank that exited without a result, or -1. The exit of that rank may
+	// have stopped other ranks.
 	FirstExit int
 	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
 	Tolerance float64
-	// MinLinkSpeed is the speed below which every link is at fault, in bytes per second.
+	// MinLinkSpeed is the speed in bytes per second below which every link is at fault.
 	MinLinkSpeed float64
 	// Table is the tuning table, or nil.
 	Table *tuning.Table
@@ -35,27 +35,27 @@ func Judge(results []RankResult, o Options) *Report {
 		Ranks: o.Ranks, Nodes: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
 		Calls: []Call{}, Links: []Link{},
 	}}
-	r := j.report
+	report := j.report
 	for i := range results {
-		a := &results[i]
-		if a.Rank < 0 || a.Rank >= o.Ranks {
+		r := &results[i]
+		if r.Rank < 0 || r.Rank >= o.Ranks {
 			continue
 		}
-		j.results[a.Rank] = a
-		r.Nodes[a.Rank], r.Backend, r.Source = a.Node, a.Backend, a.Source
-		r.Links = append(r.Links, a.Links...)
+		j.results[r.Rank] = r
+		report.Nodes[r.Rank], report.Backend, report.Source = r.Node, r.Backend, r.Source
+		report.Links = append(report.Links, r.Links...)
 	}
-	j.machines()
-	j.missing()
-	j.errors()
-	j.calls()
-	j.links()
+	j.judgeMachines()
+	j.judgeMissing()
+	j.judgeErrors()
+	j.judgeCalls()
+	j.judgeLinks()
 	order := []Kind{KindNode, KindRank, KindLink, KindJob}
-	slices.SortStableFunc(r.Faults, func(a, b Fault) int {
+	slices.SortStableFunc(report.Faults, func(a, b Fault) int {
 		return slices.Index(order, a.Kind) - slices.Index(order, b.Kind)
 	})
-	r.OK = len(r.Faults) == 0
-	return r
+	report.OK = len(report.Faults) == 0
+	return report
 }
 
 // judge builds a report.
@@ -69,21 +69,21 @@ func (j *judge) add(f Fault) { j.report.Faults = append(j.report.Faults, f) }
 
 func (j *judge) addRank(rank int, advice, text string) {
 	f := Fault{Kind: KindRank, Ranks: []int{rank}, Text: text, Advice: advice}
-	if a := j.results[rank]; a != nil {
-		f.Node, f.GPU = a.Node, a.GPU
+	if r := j.results[rank]; r != nil {
+		f.Node, f.GPU = r.Node, r.GPU
 	}
 	j.add(f)
 }
 
-func (j *judge) machines() {
-	for _, a := range j.results {
-		if a == nil {
+func (j *judge) judgeMachines() {
+	for _, r := range j.results {
+		if r == nil {
 			continue
 		}
-		for _, f := range a.Machine {
-			text := fmt.Sprintf("node %s: %s", a.Node, f.Text)
+		for _, f := range r.Machine {
+			text := fmt.Sprintf("node %s: %s", r.Node, f.Text)
 			if f.Level == doctor.Fail {
-				j.add(Fault{Kind: KindNode, Node: a.Node, Text: text, Advice: f.Advice})
+				j.add(Fault{Kind: KindNode, Node: r.Node, Text: text, Advice: f.Advice})
 			} else {
 				j.report.Warnings = append(j.report.Warnings, text+" (to do: "+f.Advice+")")
 			}
@@ -91,14 +91,14 @@ func (j *judge) machines() {
 	}
 }
 
-const adviceRank = "look at this rank's output and at its GPU and node; exclude them if it repeats"
+const adviceRank = "look at the output of this rank and at its GPU and node; exclude them if the " +
+	"fault repeats"
 
-// missing adds a fault for each rank without a result, unless that rank may have been stopped
-// because of another rank.
-func (j *judge) missing() {
-	for rank, a := range j.results {
+// judgeMissing adds a fault for each rank without a result, unless another rank may be the cause.
+func (j *judge) judgeMissing() {
+	for rank, r := range j.results {
 		isFirst := rank == j.FirstExit || j.FirstExit < 0 && j.ExpectAll
-		if a != nil || !isFirst && !j.isBlamed(rank) {
+		if r != nil || !isFirst && len(j.accusers(rank)) == 0 {
 			continue
 		}
 		text := fmt.Sprintf("rank %d did not report", rank)
@@ -113,28 +113,26 @@ func (j *judge) missing() {
 
 // accusers returns the results whose errors blame a rank.
 func (j *judge) accusers(rank int) (all []*RankResult) {
-	for _, a := range j.results {
-		if a != nil && slices.Contains(a.Blamed, rank) {
-			all = append(all, a)
+	for _, r := range j.results {
+		if r != nil && slices.Contains(r.Blamed, rank) {
+			all = append(all, r)
 		}
 	}
 	return all
 }
 
-func (j *judge) isBlamed(rank int) bool { return len(j.accusers(rank)) > 0 }
-
-// errors judges the ranks' errors. An error that blames no other rank is the rank's own fault,
-// unless it was caused by the deadline of the whole preflight. A rank with a result counts as late
-// if it is blamed by more than half of the other ranks that report errors.
-func (j *judge) errors() {
-	for rank, a := range j.results {
-		if a == nil {
+// judgeErrors judges the ranks' errors. If an error blames no other rank, the rank is at fault,
+// unless the deadline of the whole preflight has passed. If more than half of the other ranks with
+// errors blame a rank, that rank was late.
+func (j *judge) judgeErrors() {
+	for rank, r := range j.results {
+		if r == nil {
 			continue
 		}
 		accusers := j.accusers(rank)
 		switch {
-		case a.Error != "" && len(a.Blamed) == 0 && !a.DeadlinePassed:
-			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, a.Error))
+		case r.Error != "" && len(r.Blamed) == 0 && !r.DeadlinePassed:
+			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, r.Error))
 		case len(accusers) > 0 && 2*len(accusers) > j.countOtherErrors(rank):
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank,
 				accusers[0].Rank, accusers[0].Error))
@@ -151,19 +149,19 @@ func (j *judge) errors() {
 	}
 }
 
-func hasError(a *RankResult) bool { return a != nil && a.Error != "" }
+func hasError(r *RankResult) bool { return r != nil && r.Error != "" }
 
-// countOtherErrors counts the ranks other than rank whose checks failed.
+// countOtherErrors returns the number of ranks with errors, not counting the given rank.
 func (j *judge) countOtherErrors(rank int) (n int) {
-	for _, a := range j.results {
-		if a != nil && a.Rank != rank && a.Error != "" {
+	for _, r := range j.results {
+		if hasError(r) && r.Rank != rank {
 			n++
 		}
 	}
 	return n
 }
 
-func (j *judge) calls() {
+func (j *judge) judgeCalls() {
 	first := j.results[0]
 	if first == nil || slices.Contains(j.results, nil) || slices.ContainsFunc(j.results, hasError) {
 		return
@@ -172,22 +170,22 @@ func (j *judge) calls() {
 		j.report.Table = j.Table.Name()
 	}
 	for i := range first.Calls {
-		j.call(i)
+		j.judgeCall(i)
 	}
 }
 
-func (j *judge) call(i int) {
+func (j *judge) judgeCall(i int) {
 	c := j.results[0].Calls[i]
 	call := Call{Operation: c.Operation, Bytes: c.Bytes, RequestedPath: c.RequestedPath, Path: c.Path}
 	var wrong []int
-	for _, a := range j.results {
-		if i >= len(a.Calls) {
+	for _, r := range j.results {
+		if i >= len(r.Calls) {
 			continue
 		}
-		call.MicroS = max(call.MicroS, a.Calls[i].MicroS)
-		if a.Calls[i].Wrong > 0 {
-			call.Wrong += a.Calls[i].Wrong
-			wrong = append(wrong, a.Rank)
+		call.MicroS = max(call.MicroS, r.Calls[i].MicroS)
+		if r.Calls[i].Wrong > 0 {
+			call.Wrong += r.Calls[i].Wrong
+			wrong = append(wrong, r.Rank)
 		}
 	}
 	call.TableMicroS = j.tableTime(&call)
@@ -201,8 +199,8 @@ func (j *judge) call(i int) {
 		})
 	case call.TableMicroS > 0 && call.MicroS*j.Tolerance > call.TableMicroS:
 		j.add(Fault{
-			Kind: KindJob, Text: fmt.Sprintf("%s takes %.4g us; the %s has %.4g us", name, call.MicroS,
-				j.report.Table, call.TableMicroS),
+			Kind: KindJob, Text: fmt.Sprintf("%s takes %.4g us; %.4g us are expected from the %s", name,
+				call.MicroS, call.TableMicroS, j.report.Table),
 			Advice: "look for other programs on the nodes, or run symmem tune again",
 		})
 	case c.RequestedPath != c.Path:
@@ -211,7 +209,7 @@ func (j *judge) call(i int) {
 	}
 }
 
-// tableTime returns a call's time in the tuning table, or 0 if the table has none.
+// tableTime returns a call's time in the tuning table, or 0 if the table does not contain the call.
 func (j *judge) tableTime(c *Call) float64 {
 	if j.Table == nil || c.RequestedPath != c.Path {
 		return 0
@@ -231,25 +229,25 @@ func (j *judge) tableTime(c *Call) float64 {
 	return 0
 }
 
-const adviceLink = "look for errors: within a node with nvidia-smi nvlink -e, between nodes at " +
-	"the ports and cables of the network"
+const adviceLink = "look for errors: within a node, run nvidia-smi nvlink -e; between nodes, " +
+	"examine the ports and cables of the network"
 
-func (j *judge) links() {
+func (j *judge) judgeLinks() {
 	node := func(rank int) string { return j.report.Nodes[rank] }
 	for _, l := range j.report.Links {
 		if l.Wrong > 0 {
 			j.add(Fault{
 				Kind: KindLink, Ranks: []int{l.From, l.To},
-				Text: fmt.Sprintf("link between ranks %d and %d: %d bytes arrived wrong", l.From, l.To,
-					l.Wrong),
-				Advice: "exclude both ranks' GPUs until the link is repaired",
+				Text: fmt.Sprintf("link between ranks %d and %d: rank %d received %d wrong bytes", l.From,
+					l.To, l.From, l.Wrong),
+				Advice: "exclude the GPUs of both ranks until the link is repaired",
 			})
 		}
 		if l.BytesPerS < j.MinLinkSpeed {
 			j.add(Fault{
 				Kind: KindLink, Ranks: []int{l.From, l.To},
 				Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
-					"%.3g were required", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
+					"%.3g GB/s are required", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
 					j.MinLinkSpeed/1e9),
 				Advice: adviceLink,
 			})
@@ -258,15 +256,16 @@ func (j *judge) links() {
 	slow := slowLinks(slices.Clone(j.report.Links), node, j.Tolerance)
 	ranks, slow := blameSlowLinks(slow, j.report.Links)
 	for _, rank := range ranks {
-		j.addRank(rank, "look for other programs and for errors of this GPU and node; exclude it if it "+
-			"repeats", fmt.Sprintf("links of rank %d are slow: less than %.0f%% of the speed of others",
-			rank, 100*j.Tolerance))
+		j.addRank(rank, "look for other programs and for errors of this GPU and node; exclude them if "+
+			"the fault repeats", fmt.Sprintf("the links of rank %d have less than %.0f%% of the speed of "+
+			"other links", rank, 100*j.Tolerance))
 	}
 	for _, l := range slow {
 		j.add(Fault{
 			Kind: KindLink, Ranks: []int{l.From, l.To},
-			Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, others "+
-				"of its kind %.3g GB/s", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9, l.fast/1e9),
+			Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
+				"fast links have %.3g GB/s", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
+				l.fastSpeed/1e9),
 			Advice: adviceLink,
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"symmem"
@@ -12,21 +13,20 @@ import (
 )
 
 const (
-	// The sizes of messages in bytes. They are large enough that a link's speed matters more than the
-	// time it takes to start a message.
+	// The sizes of messages in bytes. With messages of these sizes, the speed of a link matters
+	// more than the latency.
 	hostBytes, gpuBytes = 1 << 20, 4 << 20
-	// linkRepeats is the number of timed messages in each direction. The result is their mean, so
-	// that a process that is sometimes stopped or throttled appears slow.
+	// linkRepeats is the number of timed messages in each direction. The mean is reported, so that
+	// a process appears slow if it is sometimes stopped or throttled.
 	linkRepeats = 32
-	// linkPasses is the number of times that a slow link is measured. Because other programs may
-	// disturb a measurement, a link counts as slow only if it is slow every time.
+	// linkPasses is the number of times that a slow link is measured. Other programs may disturb a
+	// measurement, so only a link that is slow every time is considered slow.
 	linkPasses = 3
 )
 
-// Links measures the link between each pair of ranks. It is collective, and returns on each rank
-// the links to ranks with higher numbers. The messages use m, which must have at least 8 MiB. If
-// the speed of a link is less than tolerance times that of fast links of its kind, the link is
-// measured again.
+// Links measures the link between each pair of ranks. All ranks must call Links. It returns, on
+// each rank, the links to ranks with higher numbers. The messages use m, which must have at least 8
+// MiB. A link is measured again if its speed is less than tolerance times the speed of fast links.
 func Links(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, m symmem.Memory, tolerance float64,
 ) ([]Link, error) {
@@ -41,11 +41,11 @@ func Links(
 	if l.recv, err = m.Slice(l.bytes, l.bytes); err != nil {
 		return nil, err
 	}
-	host, err := nodeName()
+	node, err := nodeName()
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := workload.Gather(ctx, g, host)
+	nodes, err := workload.Gather(ctx, g, node)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func Links(
 			}
 		}
 		for _, p := range pairs {
-			if err := l.exchange(p); err != nil {
+			if err := l.measure(p); err != nil {
 				return nil, err
 			}
 		}
@@ -73,7 +73,7 @@ func Links(
 type pair [2]int
 
 // schedule lists all pairs of ranks, round by round, as in a tournament. Each rank occurs at most
-// once in a round, so the pairs of a round can exchange messages at the same time.
+// once in a round, so all pairs of a round can exchange messages at the same time.
 func schedule(ranks int) (pairs []pair) {
 	n := ranks + ranks%2 // if ranks is odd, one rank pauses in each round
 	for round := range n - 1 {
@@ -91,12 +91,9 @@ func schedule(ranks int) (pairs []pair) {
 }
 
 func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
-	var flat []Link
-	for _, links := range all {
-		flat = append(flat, links...)
-	}
-	for _, s := range slowLinks(flat, func(rank int) string { return nodes[rank] }, tolerance) {
-		pairs = append(pairs, pair{s.From, s.To})
+	links := slices.Concat(all...)
+	for _, l := range slowLinks(links, func(rank int) string { return nodes[rank] }, tolerance) {
+		pairs = append(pairs, pair{l.From, l.To})
 	}
 	return pairs
 }
@@ -109,8 +106,8 @@ type links struct {
 	measured   []Link
 }
 
-// exchange measures a pair's link if this rank is one of the pair.
-func (l *links) exchange(p pair) error {
+// measure measures the link of a pair if this rank belongs to the pair.
+func (l *links) measure(p pair) error {
 	rank := l.rt.Rank()
 	if rank != p[0] && rank != p[1] {
 		return nil
@@ -136,19 +133,19 @@ func (l *links) exchange(p pair) error {
 }
 
 // add adds a result, or combines it with the result of an earlier pass.
-func (l *links) add(n Link) {
+func (l *links) add(result Link) {
 	for i := range l.measured {
-		if old := &l.measured[i]; old.From == n.From && old.To == n.To {
-			old.BytesPerS = max(old.BytesPerS, n.BytesPerS)
-			old.Wrong += n.Wrong
+		if old := &l.measured[i]; old.From == result.From && old.To == result.To {
+			old.BytesPerS = max(old.BytesPerS, result.BytesPerS)
+			old.Wrong += result.Wrong
 			return
 		}
 	}
-	l.measured = append(l.measured, n)
+	l.measured = append(l.measured, result)
 }
 
-// check exchanges a message with a peer and returns the number of wrong bytes. The exchange also
-// warms up the link for the timed messages.
+// check exchanges a message with a peer and returns the number of wrong bytes that this rank
+// received. The exchange also warms up the link.
 func (l *links) check(rank, peer int) (wrong int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(message(rank, peer, l.bytes))); err != nil {
@@ -179,6 +176,7 @@ func (l *links) check(rank, peer int) (wrong int64, err error) {
 	return wrong, nil
 }
 
+// message returns the contents of the message that check sends from src to dst.
 func message(src, dst int, size int64) []byte {
 	b := make([]byte, size)
 	x := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// WriteMetrics writes a file in Prometheus's text format for node_exporter's textfile collector. It
-// replaces an older file atomically.
+// WriteMetrics writes metrics in Prometheus's text format for node_exporter's textfile collector.
+// The new file replaces an older file atomically.
 func (r *Report) WriteMetrics(path string) error {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -50,7 +50,7 @@ func (r *Report) WriteMetrics(path string) error {
 	return nil
 }
 
-// label replaces invalid UTF-8, because the values of labels must be valid.
+// label replaces invalid UTF-8, which label values must not contain.
 func label(text string) string { return strings.ToValidUTF8(text, "?") }
 
 func rankLabel(ranks []int) (text string) {

@@ -6,31 +6,25 @@ import (
 	"io"
 )
 
-// Kind is the kind of component that is to blame for a fault.
+// Kind states which component is at fault.
 type Kind string
 
 // The kinds of faults, in the order in which reports list them.
 const (
-	// KindNode blames a machine: a system call, the driver or a library.
-	KindNode Kind = "node"
-	// KindRank blames a process or its GPU.
-	KindRank Kind = "rank"
-	// KindLink blames the link between two ranks.
-	KindLink Kind = "link"
-	// KindJob blames no particular part of the job.
-	KindJob Kind = "job"
+	KindNode Kind = "node" // a machine: a system call, the driver or a library
+	KindRank Kind = "rank" // a process or its GPU
+	KindLink Kind = "link" // the link between two ranks
+	KindJob  Kind = "job"  // no particular component
 )
 
-// Fault describes a fault and the part of the job that is to blame.
+// Fault describes a fault and the component that is at fault.
 type Fault struct {
-	Kind Kind `json:"kind"`
-	// Node is the machine, if it is known.
-	Node string `json:"node,omitempty"`
-	// Ranks holds the rank at fault, or the two ranks of a link. It is empty for other kinds.
+	Kind Kind   `json:"kind"`
+	Node string `json:"node,omitempty"` // empty if unknown
+	// Ranks holds the rank of a KindRank or the two ranks of a KindLink.
 	Ranks []int `json:"ranks,omitempty"`
-	// GPU identifies the GPU of a rank at fault.
-	GPU string `json:"gpu,omitempty"`
-	// Text describes the fault, and Advice suggests a remedy.
+	// GPU identifies the GPU of a KindRank.
+	GPU    string `json:"gpu,omitempty"`
 	Text   string `json:"text"`
 	Advice string `json:"advice"`
 }
@@ -39,12 +33,12 @@ type Fault struct {
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// RequestedPath is the requested path, and Path is the path that the call took.
+	// RequestedPath is the path that was requested, and Path is the path that the call took.
 	RequestedPath string `json:"asked"`
 	Path          string `json:"path"`
-	// MicroS is the slowest rank's time, in microseconds.
+	// MicroS is the time on the slowest rank, in microseconds.
 	MicroS float64 `json:"us"`
-	// TableMicroS is the time of such a call in the tuning table, or 0 if the table has none.
+	// TableMicroS is the time in the tuning table, or 0 if the table does not contain the call.
 	TableMicroS float64 `json:"table_us,omitempty"`
 	// Wrong is the number of wrong elements on all ranks.
 	Wrong int64 `json:"wrong"`
@@ -56,7 +50,7 @@ type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Nodes lists the machine of each rank. It is empty for a rank without a result.
+	// Nodes contains the machine of each rank. The name is empty if the rank has no result.
 	Nodes    []string `json:"nodes"`
 	Faults   []Fault  `json:"faults"`
 	Warnings []string `json:"warnings"`
@@ -67,11 +61,10 @@ type Report struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// exitCodes lists the exit code for each kind of fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Code returns the exit code, which is 0 if there is no fault and depends on the kind of the first
-// fault if there are any.
+// Code returns the exit code. It depends on the kind of the first fault, and is 0 if there are no
+// faults.
 func (r *Report) Code() int {
 	if len(r.Faults) == 0 {
 		return 0
@@ -79,7 +72,7 @@ func (r *Report) Code() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// Interrupt adds a fault that says that a signal interrupted the checks.
+// Interrupt adds the fault that a signal interrupted the checks.
 func (r *Report) Interrupt(signal string) {
 	r.OK = false
 	r.Faults = append(r.Faults, Fault{

@@ -5,9 +5,9 @@ import "symmem/cmd/symmem/internal/doctor"
 // RankResult holds the results of one rank.
 type RankResult struct {
 	Rank int `json:"rank"`
-	// Node is the host name.
+	// Node is the name of the machine.
 	Node string `json:"node"`
-	// GPU identifies the rank's GPU, or is empty on the host backend.
+	// GPU identifies the rank's GPU. It is empty on the host backend.
 	GPU     string `json:"gpu,omitempty"`
 	Device  string `json:"device"`
 	Backend string `json:"backend"`
@@ -16,13 +16,12 @@ type RankResult struct {
 	Error string `json:"error,omitempty"`
 	// Blamed lists the ranks that Error blames.
 	Blamed []int `json:"lost,omitempty"`
-	// DeadlinePassed is set if the deadline of the whole preflight had passed when the error occurred.
-	DeadlinePassed bool `json:"expired,omitempty"`
-	// Calls holds the results of the collectives on each path.
-	Calls []doctor.TrialCall `json:"calls"`
-	// Links holds the results for the links to ranks with higher numbers.
+	// DeadlinePassed is set if the error occurred after the deadline of the whole preflight.
+	DeadlinePassed bool               `json:"expired,omitempty"`
+	Calls          []doctor.TrialCall `json:"calls"`
+	// Links holds the results of the links to ranks with higher numbers.
 	Links []Link `json:"links"`
-	// Machine holds the node's problems, which only the node's first rank reports.
+	// Machine holds the problems of the node. Only the first rank of the node reports them.
 	Machine []doctor.Finding `json:"machine,omitempty"`
 }
 
@@ -30,8 +29,8 @@ type RankResult struct {
 type Link struct {
 	From int `json:"from"`
 	To   int `json:"to"`
-	// BytesPerS is the best speed measured in one direction.
+	// BytesPerS is the best measured speed in one direction.
 	BytesPerS float64 `json:"bytes_per_s"`
-	// Wrong is the number of wrong bytes that either rank received.
+	// Wrong is the number of wrong bytes that From received. Wrong bytes at To are errors of To.
 	Wrong int64 `json:"wrong"`
 }

@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// slowLink describes a link that is slower than others of its kind.
+// slowLink describes a link that is slower than other links of the same kind.
 type slowLink struct {
 	Link
-	fast float64 // speed of fast links of its kind, in bytes per second
+	fastSpeed float64 // speed of fast links of the same kind, in bytes per second
 }
 
-// slowLinks returns the links whose speed is less than tolerance times that of fast links of the
-// same kind. There are two kinds: links within nodes and links between nodes. The speed of fast
-// links is the 90th percentile of the speeds of their kind.
+// slowLinks returns the links whose speed is less than tolerance times the speed of fast links. It
+// compares links within nodes and links between nodes separately. The speed of fast links is the
+// 90th percentile.
 func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
 	kinds := map[bool][]Link{}
 	for _, l := range all {
@@ -23,10 +23,10 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 	}
 	for _, links := range kinds {
 		slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(b.BytesPerS, a.BytesPerS) })
-		fast := links[len(links)/10].BytesPerS
+		fastSpeed := links[len(links)/10].BytesPerS
 		for _, l := range links {
-			if l.BytesPerS < tolerance*fast {
-				slow = append(slow, slowLink{l, fast})
+			if l.BytesPerS < tolerance*fastSpeed {
+				slow = append(slow, slowLink{l, fastSpeed})
 			}
 		}
 	}
@@ -36,8 +36,8 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 	return slow
 }
 
-// blameSlowLinks determines the causes of slow links. It returns the ranks most of whose links are
-// slow, and the slow links between other ranks. all holds all links.
+// blameSlowLinks returns the ranks whose links are mostly slow, and the slow links between other
+// ranks. all lists all links.
 func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 	total := map[int]int{}
 	for _, l := range all {
@@ -57,7 +57,7 @@ func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink)
 				worst = rank
 			}
 		}
-		// A single slow link does not show which of its ends is at fault.
+		// If only one link is slow, either of its ranks may be at fault.
 		if worst < 0 || count[worst] < 2 || 2*count[worst] <= total[worst] {
 			return ranks, links
 		}
