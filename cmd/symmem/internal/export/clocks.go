@@ -10,29 +10,25 @@ import (
 	"symmem/trace"
 )
 
-// Clock describes how a rank's clock differs from that of the lowest rank.
+// Clock describes how a rank's clock differs from the clock of the lowest rank.
 //
 // The difference is measured with calls in which ranks compare or combine values on the host
-// (Agree, Any, Step, ...). No rank returns from such a call before all ranks have entered it, and
-// every rank returns once it has received the last rank's value. The ranks therefore return at
-// almost the same time, which each trace records. The measured offset is the median, over all
-// calls, of the difference between the times of two ranks. The spread is the 90th percentile of the
-// deviations from this median. It includes the time that a value takes to arrive and the time that
-// a rank takes to wake up.
+// (Agree, Any, Step, ...). Such a call returns at almost the same time on all ranks, once the last
+// rank has entered the call. Each trace records that time. The measured offset is the median of the
+// differences between the times on two ranks. The spread is the 90th percentile of the deviations
+// from the median.
 type Clock struct {
 	Rank int `json:"rank"`
-	// Reference is set if the other clocks are compared with this one.
+	// Reference is set if the other clocks are compared with this clock.
 	Reference bool `json:"reference"`
-	// Calls is the number of calls used for the comparison. It is 0 if the offset is unknown.
+	// Calls is the number of calls used for the comparison, or 0 if the offset is unknown.
 	Calls int `json:"calls"`
-	// Measured is the measured offset in nanoseconds, which is positive if the rank's clock is
-	// ahead.
+	// Measured is the measured offset in nanoseconds. It is positive if the rank's clock is ahead.
 	Measured int64 `json:"measured_ns"`
 	// Spread is the uncertainty of Measured, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// Offset is subtracted from exported times, in nanoseconds. It is 0 unless Measured is clearly
-	// larger than the time that a call takes to return, because a smaller value does not show that
-	// the clocks differ.
+	// Offset is subtracted from exported times, in nanoseconds. It is 0 if Measured is too small to
+	// show that the clocks differ.
 	Offset int64 `json:"offset_ns"`
 }
 
@@ -49,8 +45,8 @@ func (c Clock) String() string {
 	case c.Reference:
 		return fmt.Sprintf("clock of rank %d: the reference", c.Rank)
 	case c.Calls == 0:
-		return fmt.Sprintf("clock of rank %d: not measured, because its trace has no value of a group",
-			c.Rank)
+		return fmt.Sprintf("clock of rank %d: not measured, because the trace has no call that compares "+
+			"values (such as Agree)", c.Rank)
 	case c.Offset == 0:
 		return fmt.Sprintf("clock of rank %d: no difference found (%v in %d calls, spread %v)", c.Rank,
 			time.Duration(c.Measured), c.Calls, time.Duration(c.Spread))
@@ -71,12 +67,12 @@ type samples map[sampleKey]int64
 // maxSamples limits the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock samples the times of calls in a trace. Calls are numbered separately for each group
-// and name. If there are too many calls, sampleClock keeps only those whose number is a multiple
-// of a power of two, so that all ranks sample the same calls.
+// sampleClock samples the times of calls in a trace. It numbers the calls of each group and name.
+// If there are too many calls, sampleClock keeps only the multiples of a power of two, so that all
+// ranks sample the same calls.
 func sampleClock(l *trace.Log) samples {
 	s := samples{}
-	type series struct{ calls, stride uint64 }
+	type series struct{ count, stride uint64 }
 	all := map[[2]string]*series{}
 	for i := range l.Records {
 		r := &l.Records[i]
@@ -89,8 +85,8 @@ func sampleClock(l *trace.Log) samples {
 			calls = &series{stride: 1}
 			all[id] = calls
 		}
-		number := calls.calls
-		calls.calls++
+		number := calls.count
+		calls.count++
 		if l.Missing > 0 {
 			number = r.Number
 		}
@@ -98,16 +94,16 @@ func sampleClock(l *trace.Log) samples {
 			continue
 		}
 		s[sampleKey{r.Group, r.Name, number}] = r.Time.UnixNano()
-		if calls.calls/calls.stride > maxSamples {
+		if calls.count/calls.stride > maxSamples {
 			calls.stride *= 2
-			s.thin(id, calls.stride)
+			s.keepMultiples(id, calls.stride)
 		}
 	}
 	return s
 }
 
-// thin removes the samples of a group and name whose number is not a multiple of stride.
-func (s samples) thin(id [2]string, stride uint64) {
+// keepMultiples removes the samples of a group and name whose number is not a multiple of stride.
+func (s samples) keepMultiples(id [2]string, stride uint64) {
 	for k := range s {
 		if k.group == id[0] && k.name == id[1] && k.number%stride != 0 {
 			delete(s, k)
@@ -115,14 +111,14 @@ func (s samples) thin(id [2]string, stride uint64) {
 	}
 }
 
-// isValue reports whether an event of kind k is a value that all ranks of a group compare or
-// combine.
+// isValue reports whether k is the kind of a call in which all ranks of a group compare or combine
+// a value.
 func isValue(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the clocks of the ranks. A rank that shares no call with the first rank
-// is compared with another rank whose offset is known.
+// measureClocks measures the clocks of the ranks. If a rank has no call in common with the first
+// rank, it is compared with another rank whose offset is known.
 func measureClocks(ranks []rankTrace, all []samples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	known := make([]bool, len(ranks))
@@ -159,9 +155,9 @@ func measureClocks(ranks []rankTrace, all []samples) []Clock {
 // number of calls.
 func compare(first, second samples) (offset, spread int64, calls int) {
 	var differences []int64
-	for key, left := range second {
+	for key, time := range second {
 		if reference, ok := first[key]; ok {
-			differences = append(differences, left-reference)
+			differences = append(differences, time-reference)
 		}
 	}
 	if len(differences) == 0 {

@@ -36,12 +36,12 @@ func writeFiles(
 	return nil
 }
 
-// fileName returns the name of a rank's file. It has no extension, because PyTorch's tools read the
-// rank from the end of the name.
+// fileName returns the name of a rank's file. PyTorch's tools read the rank from the end of the
+// name, so the name has no extension.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepare creates the folder. If the folder exists, prepare checks that the export will replace
-// every file in it.
+// prepare creates the folder. If the folder exists, every file in it must be one that the export
+// replaces.
 func prepare(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,14 +53,15 @@ func prepare(t *Traces, folder, prefix string) error {
 	for _, e := range entries {
 		willReplace := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
 		if !slices.ContainsFunc(t.ranks, willReplace) {
-			return fmt.Errorf("%s contains %s, which tools would read with the exported files: name "+
+			return fmt.Errorf("%s contains %s, which tools would read with the exported files: pass "+
 				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
 		}
 	}
 	return nil
 }
 
-// WriteFile writes a file that only this user can read, replacing any older file atomically.
+// WriteFile writes a file that only this user can read. The new file replaces an older file
+// atomically.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

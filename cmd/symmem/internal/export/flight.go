@@ -14,11 +14,11 @@ import (
 	"symmem/trace"
 )
 
-// flightVersion is the version of the format that PyTorch 2.9 and later write.
+// flightVersion is the version of the format, which PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
 // flightNames maps operations to the names that PyTorch's analyzer knows. Operations whose sizes
-// differ between ranks are missing here and are exported as otherOperation.
+// may differ between ranks are exported as otherOperation.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -26,7 +26,7 @@ var flightNames = map[string]string{
 	"AllReduceRMSNorm": "all_reduce",
 }
 
-// otherOperation is an operation name for which PyTorch's analyzer does not compare sizes.
+// otherOperation is the name of an operation whose sizes PyTorch's analyzer does not compare.
 const otherOperation = "coalesced"
 
 // flightTypes maps data types to the names that PyTorch uses.
@@ -37,11 +37,11 @@ var flightTypes = map[string]string{
 }
 
 // WriteFlightRecorder writes a dump in the format of PyTorch's Flight Recorder for each rank to a
-// folder. The folder must not contain any other files, because the analyzer reads all of them.
-// WriteFlightRecorder returns the number of calls written and the number of Sends and Recvs
-// omitted.
+// folder. The folder must not contain other files, because the analyzer reads all of them.
+// WriteFlightRecorder returns the number of written calls and the number of omitted Sends and
+// Recvs.
 //
-// The state of every call is "scheduled", because traces do not record when calls complete.
+// Traces do not record when calls complete, so the state of every call is "scheduled".
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
 		f := flight{traces: t, log: l, clock: t.Clocks[i], counts: map[string]uint64{}}
@@ -56,7 +56,7 @@ type flight struct {
 	traces          *Traces
 	log             *trace.Log
 	clock           Clock
-	counts          map[string]uint64 // calls so far, by group
+	counts          map[string]uint64 // number of calls so far, by group
 	calls, messages int
 }
 
@@ -110,7 +110,7 @@ func (f *flight) entry(p *pickler, r *trace.Record) {
 	sequence := f.counts[r.Group]
 	f.counts[r.Group]++
 	if !f.traces.complete() && !g.messages {
-		sequence = r.Number // counted from the beginning on all ranks
+		sequence = r.Number // has the same beginning on all ranks
 		if sequence < g.first {
 			return
 		}
@@ -164,27 +164,27 @@ func (f *flight) sizes(p *pickler, r *trace.Record, operation string, ranks int)
 			name = torch
 		}
 	}
-	parts := func(all bool) int64 {
-		if all {
+	size := func(forEachRank bool) int64 {
+		if forEachRank {
 			return count * int64(ranks)
 		}
 		return count
 	}
-	input := parts(operation == "ReduceScatter" || operation == "Scatter" || operation == "AllToAll")
-	output := parts(operation == "AllGather" || operation == "Gather" || operation == "AllToAll")
-	for _, side := range []struct {
+	input := size(operation == "ReduceScatter" || operation == "Scatter" || operation == "AllToAll")
+	output := size(operation == "AllGather" || operation == "Gather" || operation == "AllToAll")
+	for _, buffer := range []struct {
 		name  string
 		count int64
 	}{{"input", input}, {"output", output}} {
-		p.key(side.name + "_sizes")
+		p.key(buffer.name + "_sizes")
 		p.openList()
 		p.item()
 		p.openList()
 		p.item()
-		p.integer(side.count)
+		p.integer(buffer.count)
 		p.closeList()
 		p.closeList()
-		p.key(side.name + "_dtypes")
+		p.key(buffer.name + "_dtypes")
 		p.openList()
 		p.item()
 		p.text(name)

@@ -7,13 +7,14 @@ import (
 	"symmem/trace"
 )
 
-// memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses,
-// so each segment gets an address that no other segment has had.
+// memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses, so
+// memory assigns a different address to each segment. Pools without a domain are those that no
+// other rank has.
 type memory struct {
-	pools   map[poolKey]*pool
-	order   []*pool // in the order of first use
-	domains int64   // number of pools with a domain
-	next    int64   // address of the next segment
+	pools       map[poolKey]*pool
+	order       []*pool // in the order of first use
+	domains     int64   // number of pools with a domain
+	nextAddress int64   // address of the next segment
 }
 
 type poolKey struct {
@@ -23,20 +24,20 @@ type poolKey struct {
 
 type pool struct {
 	title string
-	// number is the pool's number among the pools with a domain, counting from 1 in the order of
-	// first use, which is the same on all ranks. It is 0 for a pool without a domain.
+	// number counts the pools with a domain from 1, in the order of first use, which is the same on
+	// all ranks. The number of a pool without a domain is 0.
 	number   int64
 	segments map[int32]*segment
-	// allocated and mapped hold the total sizes of blocks and of segments, in bytes.
+	// allocated and mapped are the total sizes of blocks and of segments, in bytes.
 	allocated, mapped int64
 }
 
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
-	// unseen is set if the trace does not contain the event that mapped the segment. In that case,
-	// bytes is the size of the range that the segment's blocks have used.
-	unseen bool
+	// sizeUnknown is set if the trace lacks the event that mapped the segment. In that case, bytes
+	// is the end of the last block so far.
+	sizeUnknown bool
 }
 
 // block describes a block that is allocated, or freed but not yet reusable.
@@ -49,13 +50,13 @@ type block struct {
 
 const (
 	firstAddress = int64(1) << 40
-	// unseenRoom is the distance from a segment of unknown size to the next segment.
-	unseenRoom = int64(64) << 30
+	// unknownSizeRoom is the distance from a segment of unknown size to the next segment.
+	unknownSizeRoom = int64(64) << 30
 	// pageBytes is the alignment of segments.
 	pageBytes = int64(2) << 20
 )
 
-func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, next: firstAddress} }
+func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, nextAddress: firstAddress} }
 
 func (m *memory) poolOf(r *trace.Record) *pool {
 	key := poolKey{r.Group, r.Pool}
@@ -74,20 +75,20 @@ func (m *memory) poolOf(r *trace.Record) *pool {
 	return p
 }
 
-// segment returns the segment of a record, creating it if the trace lacks the event that mapped
-// it.
+// segment returns the segment of a record. It creates the segment if the trace lacks the event that
+// mapped the segment.
 func (m *memory) segment(p *pool, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
-		s = &segment{address: m.next, blocks: map[int64]block{}, unseen: true}
-		m.next += unseenRoom
+		s = &segment{address: m.nextAddress, blocks: map[int64]block{}, sizeUnknown: true}
+		m.nextAddress += unknownSizeRoom
 		p.segments[r.Segment] = s
 	}
 	return s
 }
 
-// apply updates the state with one record. It returns the record's pool if the pool's sizes have
-// changed, and nil if they have not.
+// apply updates the state with one record. It returns the record's pool if the sizes of the pool
+// may have changed, and nil otherwise.
 func (m *memory) apply(r *trace.Record) *pool {
 	if r.Segment < 0 {
 		return nil
@@ -96,14 +97,14 @@ func (m *memory) apply(r *trace.Record) *pool {
 	switch r.Kind {
 	case event.KindSegment:
 		p.remove(r.Segment)
-		p.segments[r.Segment] = &segment{address: m.next, bytes: r.Size, blocks: map[int64]block{}}
-		m.next += (max(r.Size, 0) + 2*pageBytes - 1) / pageBytes * pageBytes
+		p.segments[r.Segment] = &segment{address: m.nextAddress, bytes: r.Size, blocks: map[int64]block{}}
+		m.nextAddress += (max(r.Size, 0) + 2*pageBytes - 1) / pageBytes * pageBytes
 		p.mapped += r.Size
 	case event.KindTrim, event.KindRelease:
 		p.remove(r.Segment)
 	case event.KindAlloc:
 		s := m.segment(p, r)
-		if s.unseen && r.Offset+r.Size > s.bytes {
+		if s.sizeUnknown && r.Offset+r.Size > s.bytes {
 			p.mapped += r.Offset + r.Size - s.bytes
 			s.bytes = r.Offset + r.Size
 		}

@@ -13,9 +13,8 @@ import (
 	"symmem/trace"
 )
 
-// WritePerfetto writes a ZIP archive that contains the events of each rank in Chrome's trace event
-// format, and a manifest that places the ranks on one timeline. Perfetto 58 and later support
-// manifests.
+// WritePerfetto writes a ZIP archive for Perfetto 58 or later. The archive contains the events of
+// each rank in Chrome's trace event format, and a manifest that puts the ranks on one timeline.
 func WritePerfetto(w io.Writer, t *Traces, version string) error {
 	archive := zip.NewWriter(w)
 	if err := writeManifest(archive, t, version); err != nil {
@@ -75,8 +74,8 @@ func writeManifest(archive *zip.Writer, t *Traces, version string) error {
 	return json.NewEncoder(f).Encode(map[string]manifest{"perfetto_manifest": newManifest(t, version)})
 }
 
-// newManifest returns the manifest. The times in each file are relative to the start of its trace.
-// The timeline begins with the trace that started first, so that no event has a negative time.
+// newManifest returns the manifest. Times in a file are relative to the start of the trace. The
+// timeline begins with the trace that started first, so that no event has a negative time.
 func newManifest(t *Traces, version string) manifest {
 	first := 0
 	for i := range t.ranks {
@@ -110,31 +109,31 @@ type chromeEvent struct {
 	Name     string         `json:"name"`
 	Process  int            `json:"pid"`
 	Thread   int            `json:"tid"`
-	Time     micros         `json:"ts"`
-	Duration micros         `json:"dur,omitempty"`
+	Time     nanoseconds    `json:"ts"`
+	Duration nanoseconds    `json:"dur,omitempty"`
 	Scope    string         `json:"s,omitempty"`
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// micros is a number of nanoseconds that JSON encodes as microseconds.
-type micros int64
+// nanoseconds is a number of nanoseconds. MarshalJSON encodes it as a number of microseconds.
+type nanoseconds int64
 
 // MarshalJSON implements json.Marshaler.
-func (m micros) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, "%d.%03d", m/1000, m%1000), nil
+func (n nanoseconds) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, "%d.%03d", n/1000, n%1000), nil
 }
 
 // chrome writes the events of a rank. The viewer shows ranks as processes and groups as threads.
 type chrome struct {
 	w       *bufio.Writer
 	log     *trace.Log
-	process int
-	threads map[string]int
-	steps   map[string]*chromeEvent // the current step of each group
+	process int                     // number of the rank's process in the viewer
+	threads map[string]int          // number of the thread in the viewer, by group
+	steps   map[string]*chromeEvent // current step, by group
 	memory  *memory
-	changed map[*pool]bool // pools whose counters are to be written
+	changed map[*pool]bool // pools whose counters flush writes
 	time    timeline
-	now     micros
+	now     nanoseconds
 	comma   bool
 	err     error
 }
@@ -196,7 +195,7 @@ func (c *chrome) record(r *trace.Record) {
 		return
 	}
 	c.flush()
-	c.now = max(c.now, micros(c.time.at(r).Sub(c.log.Start)))
+	c.now = max(c.now, nanoseconds(c.time.at(r).Sub(c.log.Start)))
 	thread := c.thread(r.Group)
 	e := &chromeEvent{
 		Phase: "i", Scope: "t", Process: c.process, Thread: thread, Time: c.now, Args: arguments(r),
@@ -228,7 +227,7 @@ func arguments(r *trace.Record) map[string]any {
 	return a
 }
 
-// endStep writes a step, which ends now.
+// endStep writes a step that ends now.
 func (c *chrome) endStep(step *chromeEvent) {
 	step.Duration = max(c.now-step.Time, 1)
 	c.write(step)
@@ -244,11 +243,11 @@ func (c *chrome) thread(group string) int {
 	return n
 }
 
-// recordPoolEvent processes an event of a pool. The pool's counters are written before the next
-// event of a group.
+// recordPoolEvent processes an event of a pool. The counters of the pool are written before the
+// next event of a group.
 func (c *chrome) recordPoolEvent(r *trace.Record) {
 	if !r.Time.IsZero() {
-		c.now = max(c.now, micros(c.time.at(r).Sub(c.log.Start)))
+		c.now = max(c.now, nanoseconds(c.time.at(r).Sub(c.log.Start)))
 	}
 	if p := c.memory.apply(r); p != nil {
 		c.changed[p] = true

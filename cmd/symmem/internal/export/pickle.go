@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// pickler writes a Python value as a pickle of protocol 2, without holding it in memory. The
-// caller writes the items of a list or dict between the calls that open and close it, and calls
-// item before each item of a list. finish returns any write error.
+// pickler writes a Python value as a pickle of protocol 2, without holding the value in memory. The
+// caller opens a list or dict, writes the items, and closes the list or dict. Before each item of a
+// list, the caller calls item. finish returns any write error.
 type pickler struct {
 	w       *bufio.Writer
 	strings map[string]uint32 // number of each string in the pickle's memo
-	batches []int             // for each open list, the number of items since its last batch
+	batches []int             // for each open list, the number of items in the current batch
 }
 
 // frame describes a line of a call stack in a pickle.
@@ -22,8 +22,8 @@ type frame struct {
 	line       int64
 }
 
-// maxStrings limits the number of strings that a pickle stores only once. Further strings are
-// written each time.
+// maxStrings limits the number of strings in the memo. Other strings are written at each
+// occurrence.
 const maxStrings = 1 << 16
 
 func newPickler(w io.Writer) *pickler {
@@ -38,7 +38,7 @@ func (p *pickler) finish() error {
 	return p.w.Flush()
 }
 
-// code writes opcodes. The bufio.Writer keeps the first error until Flush.
+// code writes opcodes. The bufio.Writer returns the first error from Flush.
 func (p *pickler) code(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {
@@ -51,10 +51,11 @@ func (p *pickler) closeList() {
 	p.batches = p.batches[:len(p.batches)-1]
 }
 
-// batchItems is the number of items by which a list is extended at once, as in Python's pickler.
-// The memory_viz page fails if a list is extended by many more items at once.
+// batchItems is the number of items by which one operation extends a list, as in Python's pickler.
+// PyTorch's page memory_viz fails if a list is extended by many more items at once.
 const batchItems = 1000
 
+// item must be called before each item of a list.
 func (p *pickler) item() {
 	n := &p.batches[len(p.batches)-1]
 	if *n == batchItems {
@@ -67,7 +68,7 @@ func (p *pickler) item() {
 func (p *pickler) openDict()  { p.code('}', '(') }
 func (p *pickler) closeDict() { p.code('u') }
 
-// key writes a key of a dict. The caller must write the value next.
+// key writes a key of a dict. The caller must write the value afterwards.
 func (p *pickler) key(name string) { p.text(name) }
 
 func (p *pickler) text(s string) {
@@ -125,7 +126,7 @@ func (p *pickler) pairItem(key string, first, second int64) {
 	p.code(0x86)
 }
 
-// frames writes the key and value for a call stack. An empty frame stands for an unknown stack.
+// frames writes a call stack under the key "frames". If f is empty, the stack is unknown.
 func (p *pickler) frames(f frame) {
 	p.key("frames")
 	p.openList()

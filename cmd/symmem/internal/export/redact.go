@@ -22,7 +22,7 @@ func WriteRedacted(folder string, t *Traces) error {
 		return fmt.Errorf("creating the folder of the redacted traces: %w", err)
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%s is not empty: name an empty folder for the redacted traces", folder)
+		return fmt.Errorf("%s is not empty: pass an empty folder for the redacted traces", folder)
 	}
 	for _, r := range t.ranks {
 		b, err := os.ReadFile(r.path)

@@ -10,12 +10,11 @@ import (
 	"symmem/trace"
 )
 
-// WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It
-// returns the number of pool events written.
+// WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
+// the number of pool events written.
 //
-// Pools with a domain appear as MemPools of device 0, and other pools as the default pool of that
-// device. The addresses are not those of the process: segments are given addresses in the order in
-// which they were mapped.
+// Pools with a domain appear as MemPools of device 0. Other pools appear as the default pool. The
+// addresses are artificial, because traces contain no addresses.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
 		s := snapshot{
@@ -74,10 +73,10 @@ func (s *snapshot) record(r *trace.Record) {
 	}
 	p := s.memory.poolOf(r)
 	before := p.segments[r.Segment]
-	var old block
-	known := false
+	var freed block
+	known := false // whether the trace contains the allocation of the block
 	if before != nil {
-		old, known = before.blocks[r.Offset]
+		freed, known = before.blocks[r.Offset]
 	}
 	s.memory.apply(r)
 	switch after := p.segments[r.Segment]; r.Kind {
@@ -90,21 +89,21 @@ func (s *snapshot) record(r *trace.Record) {
 	case event.KindAlloc:
 		s.entry("alloc", p, after.address+r.Offset, r.Requested, r)
 	case event.KindFree, event.KindPark, event.KindDefer, event.KindReturn:
-		if known { // unknown if the trace lacks the allocation
-			s.free(p, after.address+r.Offset, old, r)
+		if known {
+			s.free(p, after.address+r.Offset, freed, r)
 		}
 	default:
 	}
 }
 
-// free writes the events of freeing a block. If the free is parked or deferred, a later record
+// free writes the events of freeing block b. If a record only requests the free, a later record
 // completes it.
-func (s *snapshot) free(p *pool, address int64, old block, r *trace.Record) {
-	if !old.freed {
-		s.entry("free_requested", p, address, old.requested, r)
+func (s *snapshot) free(p *pool, address int64, b block, r *trace.Record) {
+	if !b.freed {
+		s.entry("free_requested", p, address, b.requested, r)
 	}
 	if r.Kind == event.KindFree || r.Kind == event.KindReturn {
-		s.entry("free_completed", p, address, old.requested, r)
+		s.entry("free_completed", p, address, b.requested, r)
 	}
 }
 

@@ -14,10 +14,9 @@ import (
 	"symmem/trace"
 )
 
-// Traces lists the traces of one run. Its methods read one file at a time and keep none of them,
-// so that the traces of many ranks need not fit into memory together.
+// Traces lists the traces of one run. Only one trace at a time is held in memory.
 type Traces struct {
-	// Clocks lists the ranks' clocks, ordered by rank.
+	// Clocks lists the clocks of the ranks, ordered by rank.
 	Clocks []Clock
 	// Notes describes what is missing from the exported files.
 	Notes []string
@@ -34,14 +33,14 @@ type rankTrace struct {
 	missing       uint64
 }
 
-// group holds what the traces reveal about a group.
+// group describes a group.
 type group struct {
 	id    string
 	ranks []int // members in ascending order
-	// first is the earliest event number from which every trace contains all of the group's events.
+	// first is the event number from which on all traces contain all events of the group.
 	first uint64
-	// messages is set if the group has Sends or Recvs. In such a group, different ranks may give
-	// the same collective different numbers.
+	// messages is set if the group has Sends or Recvs. In such a group, the number of a collective
+	// may differ between ranks.
 	messages bool
 }
 
@@ -81,8 +80,8 @@ func Open(paths []string) (*Traces, error) {
 	return t, nil
 }
 
-// selectWorld returns the traces of the lowest-numbered world. It adds a note about each other
-// world.
+// selectWorld returns the traces of the world with the lowest number, and adds a note about each
+// omitted trace. (A process has several worlds if it opens symmem several times.)
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	first := all[0].World
 	for _, s := range all {
@@ -97,7 +96,7 @@ func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	})
 }
 
-// read reads a trace. It rejects all other files, even those that symmem diff can read.
+// read reads a trace. It rejects all other files.
 func read(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -109,7 +108,7 @@ func read(path string) (*trace.Log, error) {
 		return nil, fmt.Errorf("%s is not a trace that symmem export reads: %w", path, err)
 	}
 	if l.Rank >= l.Size || l.Size > maxRanks {
-		return nil, fmt.Errorf("%s claims to be of rank %d in a world of %d ranks, which is invalid",
+		return nil, fmt.Errorf("%s is damaged: its rank is %d, and its world has %d ranks",
 			path, l.Rank, l.Size)
 	}
 	return l, nil
@@ -145,7 +144,7 @@ func (t *Traces) addGroups(l *trace.Log) {
 	}
 }
 
-// group returns the group with the given id, creating it if necessary.
+// group returns the group with the given ID, after creating it if necessary.
 func (t *Traces) group(id string) *group {
 	g := t.groups[id]
 	if g == nil {
@@ -161,7 +160,7 @@ func (g *group) add(rank int) {
 	}
 }
 
-// worldID is the id of the group of all ranks.
+// worldID is the ID of the group that all ranks belong to.
 const worldID = "world"
 
 func isMessage(r *trace.Record) bool {
@@ -192,13 +191,12 @@ func (t *Traces) complete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
 }
 
-// start returns the time at which the i-th trace started, according to the clock of the first
-// rank.
+// start returns the time at which trace i started, according to the clock of the first rank.
 func (t *Traces) start(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
 }
 
-// site converts a call site (file:line) to a frame, which is empty if text is empty.
+// site converts a call site (file:line) to a frame. If text is empty, so is the frame.
 func site(text, name string) frame {
 	if text == "" {
 		return frame{}
@@ -213,8 +211,7 @@ func site(text, name string) frame {
 }
 
 // timeline assigns times to the records of a trace. A record without a time gets the time of the
-// closest preceding record that has one. If there is no such record, it gets the start of the
-// trace.
+// preceding record or, if there is none, the start of the trace.
 type timeline struct{ now time.Time }
 
 // at returns the time of the next record.
