@@ -118,7 +118,9 @@ func newJobStatus(folder string, m live.Machine) jobStatus {
 }
 
 func (j *jobStatus) hasEnded() bool {
-	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool { return r.Error != live.Ended })
+	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool {
+		return r.Error != live.ErrorEnded
+	})
 }
 
 func (j *jobStatus) text() string {

@@ -76,7 +76,7 @@ func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 		t.Errorf("Jobs = %v, %v; want %v", jobs, err, want)
 	}
 	m, err := Read(t.Context(), filepath.Join(Root(), "running"))
-	if err != nil || len(m.Ranks) != 2 || m.Ranks[0].Error != Ended || m.Ranks[1].Error != "" {
+	if err != nil || len(m.Ranks) != 2 || m.Ranks[0].Error != ErrorEnded || m.Ranks[1].Error != "" {
 		t.Errorf("Read = %+v, %v; want an error for rank 0 and none for rank 1", m, err)
 	}
 }

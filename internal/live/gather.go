@@ -22,8 +22,8 @@ const (
 	maxAnswer = 16 << 20
 )
 
-// Ended is the Snapshot.Error of a rank whose process has exited.
-const Ended = "its process has ended"
+// ErrorEnded is the Snapshot.Error of a rank whose process has exited.
+const ErrorEnded = "its process has ended"
 
 // newMachine returns a Machine that describes ranks, the first of which serves the request.
 func newMachine(ranks ...Snapshot) Machine {
@@ -88,7 +88,7 @@ func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	switch {
 	case err == nil:
 	case errors.Is(err, syscall.ECONNREFUSED):
-		s.Error = Ended
+		s.Error = ErrorEnded
 	case errors.Is(err, context.DeadlineExceeded):
 		s.Error = fmt.Sprintf("has not answered for %v: its process may be stopped", answerTimeout)
 	default:

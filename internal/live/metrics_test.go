@@ -68,7 +68,7 @@ func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 
 func TestRankWithErrorIsDown(t *testing.T) {
 	s := example(1)
-	s.Error = Ended
+	s.Error = ErrorEnded
 	wantSeries(t, s, "symmem_up", "0")
 	if got := series(t, s, "symmem_windows"); len(got) > 0 {
 		t.Errorf("symmem_windows = %q; want none", got)

@@ -99,7 +99,7 @@ func TestReportOfWaits(t *testing.T) {
 		Group: "world", InCall: "AllReduce 3", Since: time.Unix(9, 0), Ranks: []int{1},
 		Activity: map[int]string{1: "in no call"},
 	}}
-	m.Ranks = append(m.Ranks, Snapshot{Rank: 2, Error: Ended})
+	m.Ranks = append(m.Ranks, Snapshot{Rank: 2, Error: ErrorEnded})
 	report := newReport(m)
 	if p := report.Pending; len(p) != 1 || p[0].Time != 9_000_000 ||
 		p[0].Text != "AllReduce 3 waits for rank 1; rank 1: in no call" {
