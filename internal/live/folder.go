@@ -38,9 +38,8 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that only this user can enter. If the folder already exists and
-// another user owns it or can access it, createFolder returns an error, because that user could
-// replace the sockets in it.
+// createFolder creates a folder that only this user can enter. It returns an error if the folder
+// already exists and another user owns or can access the folder. That user could replace sockets.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -68,8 +67,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. The list
-// may include killed ranks, which leave their sockets behind.
+// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. The list may
+// include ranks that were killed.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -106,9 +105,8 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs in which no rank listens on its socket any more,
-// because all ranks were killed or exited without calling Close. It ignores errors, because
-// other processes may sweep at the same time.
+// Sweep removes the folders of this user's jobs in which no rank listens on its socket any more. It
+// ignores errors, because other processes may call Sweep at the same time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {
@@ -116,7 +114,7 @@ func Sweep() {
 		if err != nil || len(ranks) == 0 {
 			continue // the job may be about to create its sockets
 		}
-		if slices.ContainsFunc(ranks, func(rank int) bool { return !refuses(job, rank) }) {
+		if slices.ContainsFunc(ranks, func(rank int) bool { return !refusesConnections(job, rank) }) {
 			continue
 		}
 		for _, rank := range ranks {
@@ -126,8 +124,8 @@ func Sweep() {
 	}
 }
 
-// refuses reports whether a rank's socket refuses connections, because no process listens on it.
-func refuses(folder string, rank int) bool {
+// refusesConnections reports whether no process listens on a rank's socket.
+func refusesConnections(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
 		_ = c.Close()

@@ -25,7 +25,7 @@ const (
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine that describes ranks, the first of which serves the request.
+// newMachine returns a Machine that describes ranks. The first rank serves the request.
 func newMachine(ranks ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
@@ -41,19 +41,18 @@ func (s *Server) snapshot(events int) Snapshot {
 	return snapshot
 }
 
-// readAll returns the states of all ranks of the job on this machine. The state of a pool includes
-// its latest events, up to the given number.
+// readAll returns the states of all ranks of the job on this machine. events is the maximum number
+// of events to include for each pool.
 func (s *Server) readAll(ctx context.Context, events int) Machine {
-	own := s.snapshot(events)
-	m := newMachine(own)
-	ranks, _ := Ranks(s.folder) // if the folder is gone, this rank is the only one left
+	m := newMachine(s.snapshot(events))
+	ranks, _ := Ranks(s.folder) // fails only if there are no other ranks any more
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
 	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, events)...)
 	sortRanks(m.Ranks)
 	return m
 }
 
-// Read returns the states of all ranks of a job on this machine.
+// Read returns the states of all ranks of a job on this machine. folder is the folder of the job.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
@@ -81,8 +80,7 @@ func readRanks(ctx context.Context, folder string, ranks []int, events int) []Sn
 	return all
 }
 
-// readRank reads the state of a rank from its socket. If that fails, the Snapshot contains the
-// reason as its Error.
+// readRank reads the state of a rank from the rank's socket. If that fails, it sets Snapshot.Error.
 func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	s, err := fetch(ctx, folder, rank, events)
 	switch {
@@ -90,7 +88,7 @@ func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		s.Error = ErrorEnded
 	case errors.Is(err, context.DeadlineExceeded):
-		s.Error = fmt.Sprintf("has not answered for %v: its process may be stopped", answerTimeout)
+		s.Error = fmt.Sprintf("no answer for %v: its process may be stopped", answerTimeout)
 	default:
 		s.Error = err.Error()
 	}
@@ -102,8 +100,7 @@ func fetch(ctx context.Context, folder string, rank, events int) (Snapshot, erro
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socketPath(folder, rank))
+			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},
 	}
 	url := fmt.Sprintf("http://localhost%s?events=%d", jsonPath, events)
@@ -119,8 +116,8 @@ func fetch(ctx context.Context, folder string, rank, events int) (Snapshot, erro
 	var m Machine
 	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&m)
 	if err == nil && (m.Version != Version || len(m.Ranks) != 1) {
-		err = fmt.Errorf("the answer has version %d, want %d", m.Version,
-			Version)
+		err = fmt.Errorf("the answer describes %d ranks in version %d; want 1 rank in version %d",
+			len(m.Ranks), m.Version, Version)
 	}
 	if err != nil {
 		return Snapshot{}, err

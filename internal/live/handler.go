@@ -22,15 +22,14 @@ const (
 	cookieName  = "symmem-token"
 )
 
-// reader returns the states of one or more ranks. The state of a pool includes its latest events,
-// up to the given number.
+// reader returns the states of ranks. events is the maximum number of events to include for each
+// pool.
 type reader func(ctx context.Context, events int) Machine
 
 // maxEvents limits the number of events of each pool in an answer.
 const maxEvents = 8192
 
-// newMux returns a handler that serves the pages, the metrics and the JSON document about the
-// ranks that read returns.
+// newMux returns a handler that serves pages, metrics and JSON about the ranks that read returns.
 func newMux(read reader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -68,12 +67,11 @@ func requestedEvents(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler that serves pages, metrics and JSON about all ranks of the job on
-// this machine. It does not check the token or the Host of requests.
+// Handler returns a handler that serves pages, metrics and JSON about all ranks of the job on this
+// machine. The handler does not check the token or the Host of requests.
 func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
 
-// NewHandler returns a handler that serves only the rank that snapshot describes. It is for
-// ranks that have no Server.
+// NewHandler returns a handler that serves only the rank that snapshot describes, without a Server.
 func NewHandler(snapshot func(events int) Snapshot) http.Handler {
 	return guard(newMux(func(_ context.Context, events int) Machine {
 		return newMachine(snapshot(events))
@@ -89,9 +87,8 @@ func (s *Server) localHandler() http.Handler {
 	return guard(mux)
 }
 
-// remoteHandler returns the handler of the TCP address, which serves all ranks of the job on
-// this machine. If loopback is not set, other machines can reach the address, so the handler
-// serves only metrics.
+// remoteHandler returns the handler of the TCP address, which serves all ranks of the job on this
+// machine. If the address is not a loopback address, the handler serves only metrics.
 func (s *Server) remoteHandler(loopback bool) http.Handler {
 	mux := newMux(s.readAll)
 	configured, _, _ := net.SplitHostPort(s.cfg.Address)
@@ -103,7 +100,7 @@ func (s *Server) remoteHandler(loopback bool) http.Handler {
 		case r.URL.Path == metricsPath:
 			mux.ServeHTTP(w, r)
 		case !loopback:
-			http.Error(w, "this address serves "+metricsPath+" only: for the rest, set SYMMEM_HTTP to "+
+			http.Error(w, "this address serves only "+metricsPath+": for other paths, set SYMMEM_HTTP to "+
 				"an address of localhost, or use symmem status", http.StatusForbidden)
 		case s.authorized(w, r):
 			mux.ServeHTTP(w, r)
@@ -126,8 +123,8 @@ func guard(h http.Handler) http.Handler {
 }
 
 // hostAllowed reports whether the Host of a request is an IP address or a name of this machine.
-// Without this check, a web page could read responses by making its own domain resolve to this
-// machine. An IP address cannot be redirected in this way.
+// Without this check, a web page could read responses by making the page's own domain resolve to
+// this machine (DNS rebinding).
 func hostAllowed(host, configured string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -145,10 +142,9 @@ func hostAllowed(host, configured string) bool {
 	return false
 }
 
-// authorized reports whether a request contains the token as a bearer token or in a cookie, so that
-// the caller may serve it. If the token is in the URL instead, authorized sets the cookie and
-// redirects to the URL without the token. If the token is missing or wrong, authorized responds
-// with an error.
+// authorized reports whether the caller may serve a request, which must contain the token as a
+// bearer token or in a cookie. If the token is in the URL, authorized sets the cookie and redirects
+// to the URL without the token. If the token is missing or wrong, it responds with an error.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
 		s.isToken(bearer) {
@@ -175,8 +171,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// stayConnected answers a request of another rank, which keeps the connection open to notice
-// when this rank exits. It returns when the connection or the server is closed.
+// stayConnected answers a request of another rank, which keeps the connection open to notice when
+// this rank exits. stayConnected returns when the connection or the server is closed.
 func (s *Server) stayConnected(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// limiter is a net.Listener that immediately closes connections above a limit and, on Unix
-// sockets, connections of other users. It marks the other connections to be closed in forked
-// child processes, because a child would otherwise keep them open after this process has exited.
+// limiter is a net.Listener that immediately closes connections above a limit and, on Unix sockets,
+// connections of other users. It closes the other connections in forked child processes, so that
+// they do not stay open after this process has exited.
 type limiter struct {
 	net.Listener
 	limit int64
@@ -33,7 +33,7 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// isAdmitted reports whether to accept a connection. On a Unix socket, the peer must be a process
+// isAdmitted reports whether to keep a connection open. The peer on a Unix socket must be a process
 // of this user or of root.
 func isAdmitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
@@ -44,7 +44,7 @@ func isAdmitted(c net.Conn) bool {
 	return err == nil && (peer.UID == os.Geteuid() || peer.UID == 0)
 }
 
-// limited is a connection that counts towards the limit of its limiter until it is closed.
+// limited is a connection that a limiter counts until the connection is closed.
 type limited struct {
 	net.Conn
 	limiter *limiter

@@ -31,7 +31,7 @@ func newMetric(name, help string, kind prometheus.ValueType, labels ...string) m
 	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
 }
 
-// inspectorLabels lists the labels that NCCL Inspector uses, followed by two that symmem adds: the
+// inspectorLabels lists the labels that NCCL Inspector uses, followed by two labels of symmem: the
 // rank, and where the time is measured.
 var inspectorLabels = []string{
 	"version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "collective",
@@ -48,7 +48,7 @@ var (
 	busBandwidth = newMetric("nccl_bus_bandwidth_gbs",
 		"Bus bandwidth in GB/s, averaged over the latest timed calls.", gauge, inspectorLabels...)
 	execTime = newMetric("nccl_collective_exec_time_microseconds",
-		"Execution time with waits for other ranks, averaged over the latest timed calls.", gauge,
+		"Execution time, including waits for other ranks, averaged over the latest timed calls.", gauge,
 		inspectorLabels...)
 
 	up = newMetric("symmem_up", "1 if the rank answered, 0 if it is stopped or has ended.", gauge,
@@ -58,17 +58,17 @@ var (
 	failed = newMetric("symmem_group_failed", "1 if the group has a fault.", gauge,
 		"rank", "comm_name")
 	collectives = newMetric("symmem_collectives_total",
-		"Collectives with those in replays of graphs.", counter, "rank", "comm_name", "path")
+		"Collectives, including those in replays of graphs.", counter, "rank", "comm_name", "path")
 	calls = newMetric("symmem_calls_total",
 		"Calls of the program. Replays of graphs are not calls.", counter, callLabels...)
 	callBytes = newMetric("symmem_call_bytes_total", "Sizes of the larger buffers of calls.", counter,
 		callLabels...)
 	submitTime = newMetric("symmem_submit_seconds",
-		"Time from a call to its return, of one call in 128 and all large ones. Not the time of work "+
-			"on a GPU.", counter, callLabels...)
+		"Time until a call returns. One call in 128 and all large calls are timed. On a GPU, calls "+
+			"return before their work has run.", counter, callLabels...)
 	runTime = newMetric("symmem_run_seconds",
-		"Time of runs with waits for other ranks, of one in 128 and all large ones. Host only.",
-		counter, callLabels...)
+		"Time that a call runs, including waits for other ranks. One call in 128 and all large calls "+
+			"are timed, but not on GPUs.", counter, callLabels...)
 	windows = newMetric("symmem_windows", "Segments registered with the group.", gauge,
 		"rank", "comm_name")
 	registrations = newMetric("symmem_registrations_total", "Calls that registered segments.", counter,
@@ -89,7 +89,7 @@ var callLabels = []string{"rank", "comm_name", "collective", "path", "message_si
 
 type collector struct{ machine Machine }
 
-// Describe sends nothing, because the series are known only when Collect is called.
+// Describe sends nothing, because the metrics depend on the ranks.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of all ranks.
@@ -110,8 +110,7 @@ type rankMetrics struct {
 	node   string
 }
 
-// send sends one series, whose labels are the rank followed by the given labels. It replaces
-// invalid UTF-8 in labels, because group names may contain arbitrary bytes.
+// send sends a value. The labels are the rank followed by the given labels.
 func (r *rankMetrics) send(m metric, value float64, labels ...string) {
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
 	if err == nil {
@@ -119,6 +118,8 @@ func (r *rankMetrics) send(m metric, value float64, labels ...string) {
 	}
 }
 
+// labels prepends the rank to a list of labels. Group names may contain arbitrary bytes, so labels
+// replaces invalid UTF-8.
 func (r *rankMetrics) labels(labels []string) []string {
 	all := []string{r.number}
 	for _, l := range labels {
@@ -134,8 +135,8 @@ func (r *rankMetrics) collect() {
 	}
 	r.send(up, 1)
 	r.collectWaits()
-	// A failed group and its successor may have the same name, and so may their pools. Of groups or
-	// pools with the same name, only the last one is collected.
+	// A failed group and its successor may have the same name, and their pools may have the same
+	// names. The last group or pool with a name is collected.
 	groups := map[string]*Group{}
 	for i := range r.rank.Groups {
 		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
@@ -156,7 +157,7 @@ func (r *rankMetrics) collect() {
 	}
 }
 
-// collectWaits sends, for each group and rank that this rank waits for, the longest wait.
+// collectWaits sends the longest wait for each rank of each group.
 func (r *rankMetrics) collectWaits() {
 	type key struct {
 		group string
@@ -244,8 +245,8 @@ func (r *rankMetrics) collectPool(p *Pool) {
 	r.send(poolEvents, float64(p.Events), p.Domain, id)
 }
 
-// busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a
-// call on n ranks to compute the bus bandwidth. ok is false if the operation moves no data.
+// busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a call
+// on n ranks to compute the bus bandwidth. ok is false if the operation moves no data.
 func busFactor(operation string, n int) (factor float64, ok bool) {
 	ranks := float64(n)
 	switch operation {

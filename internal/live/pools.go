@@ -7,14 +7,14 @@ import (
 	"symmem/internal/page"
 )
 
-// poolKey identifies a pool across ranks. If the pool has no domain, the key includes the rank,
-// because each rank numbers such pools separately.
+// poolKey identifies a pool. If the pool has no domain, no other rank shares the pool.
 type poolKey struct {
 	domain string
 	id     uint64
-	rank   int // -1 if the pool has a domain
+	rank   int // index in Machine.Ranks; -1 if the pool has a domain
 }
 
+// member is a pool on one rank.
 type member struct {
 	rank int // index in Machine.Ranks
 	*Pool
@@ -45,7 +45,7 @@ func (r *reporter) pools() {
 	for _, key := range order {
 		title := fmt.Sprintf("pool %d of group %s", key.id, key.domain)
 		if key.rank >= 0 {
-			title = fmt.Sprintf("pool %d of rank %d alone", key.id, r.page.Ranks[key.rank].Rank)
+			title = fmt.Sprintf("pool %d of only rank %d", key.id, r.page.Ranks[key.rank].Rank)
 		}
 		r.pool(title, members[key])
 	}
@@ -56,7 +56,7 @@ func (r *reporter) pool(title string, members []member) {
 	begin := uint64(0)
 	for _, m := range members {
 		if m.Busy {
-			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: in use by a call that waits",
+			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: a call that waits is using the pool",
 				r.page.Ranks[m.rank].Rank))
 		}
 		begin = max(begin, m.First)
@@ -89,8 +89,8 @@ func (r *reporter) window(pool string, rank int, w Window) {
 	})
 }
 
-// compare finds the first event that differs between the ranks. It compares only the events that
-// are available from all ranks, which begin at position begin.
+// compare finds the first event that differs between the ranks. It compares the events that are
+// available from all ranks. The first of these is at position begin.
 func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	end := members[0].end()
 	for _, m := range members {
@@ -105,7 +105,7 @@ func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 				return
 			}
 		}
-		if k := kinds[event.Kind(first[0])]; k == page.Alloc || k == page.Free {
+		if k := first.pageKind(); k == page.Alloc || k == page.Free {
 			s.Equal++
 		}
 	}
@@ -126,7 +126,7 @@ func (r *reporter) difference(members []member, position uint64, request int) pa
 	}
 	first := members[0].at(position)
 	for _, m := range members {
-		if kind := first.diffKind(m.at(position)); kind != "" {
+		if kind := differenceKind(first, m.at(position)); kind != "" {
 			d.Kind = kind
 		}
 	}
@@ -141,27 +141,34 @@ func (r *reporter) difference(members []member, position uint64, request int) pa
 	return d
 }
 
-// diffKind names the property in which two events differ, or returns "" if they are the same.
-func (p Placement) diffKind(o Placement) string {
+// differenceKind names the difference between two events, or returns "" if they are the same.
+func differenceKind(a, b Placement) string {
 	switch {
-	case p == o:
+	case a == b:
 		return ""
-	case p[0] != o[0]:
+	case a[placementKind] != b[placementKind]:
 		return "other call"
-	case p[1] != o[1]:
+	case a[placementStream] != b[placementStream]:
 		return "other stream"
-	case p[5] != o[5]:
+	case a[placementRequested] != b[placementRequested]:
 		return "other size"
-	case event.Kind(p[0]) == event.KindAlloc:
+	case a.kind() == event.KindAlloc:
 		return "other place"
 	}
 	return "other call"
 }
 
+func (p Placement) kind() event.Kind { return event.Kind(p[placementKind]) }
+
+// pageKind returns the kind of the event on the page, or 0 if the page does not show the event.
+func (p Placement) pageKind() page.Kind { return kinds[p.kind()] }
+
+func (p Placement) place() place { return place{p[placementSegment], p[placementOffset]} }
+
 func (p Placement) text() string {
 	e := event.Event{
-		Kind: event.Kind(p[0]), Stream: uint32(p[1]), Segment: int32(p[2]), Offset: p[3], Size: p[4],
-		Requested: p[5],
+		Kind: p.kind(), Stream: uint32(p[placementStream]), Segment: int32(p[placementSegment]),
+		Offset: p[placementOffset], Size: p[placementSize], Requested: p[placementRequested],
 	}
 	return e.String()
 }
@@ -172,25 +179,25 @@ var kinds = map[event.Kind]page.Kind{
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
 }
 
-// spot is the location of a block: its segment and offset.
-type spot struct{ segment, offset int64 }
+// place identifies the place of a block.
+type place struct{ segment, offset int64 }
 
 type trackBuilder struct {
 	track    *page.Track
-	segments map[int64]int32 // index in track.Segments, by ordinal
-	blocks   map[spot]int32  // number of the live block at a spot
+	segments map[int64]int32 // index in track.Segments, by segment number
+	blocks   map[place]int32 // number of the live block, by place
 	count    int32           // number of blocks so far
 }
 
-// newTrack returns the track of a pool on one rank. Request 0 of the track is the first one at or
-// after position begin.
+// newTrack returns the track of a pool on one rank. Request 0 is the first request whose position
+// is at least begin.
 func newTrack(m member, begin uint64) *page.Track {
 	b := &trackBuilder{
-		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[spot]int32{},
+		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[place]int32{},
 	}
-	b.older(m.Recent)
+	b.addOlder(m.Recent)
 	for i, e := range m.Recent {
-		kind := kinds[event.Kind(e[0])]
+		kind := e.pageKind()
 		if kind == 0 {
 			continue
 		}
@@ -208,39 +215,41 @@ func newTrack(m member, begin uint64) *page.Track {
 	return b.track
 }
 
-// older adds the blocks that are freed in the track but were allocated before it begins.
-func (b *trackBuilder) older(events []Placement) {
-	allocated := map[spot]bool{}
+// addOlder adds the blocks that were allocated before the track begins and are freed in the track.
+func (b *trackBuilder) addOlder(events []Placement) {
+	allocated := map[place]bool{}
 	for _, e := range events {
-		at := spot{e[2], e[3]}
-		switch kind := kinds[event.Kind(e[0])]; {
+		at := e.place()
+		switch kind := e.pageKind(); {
 		case kind == page.Alloc:
 			allocated[at] = true
 		case kind == page.Free && !allocated[at]:
-			allocated[at] = true // a later free at this spot frees a newer block
+			allocated[at] = true // a later free at this place frees a newer block
 			b.track.Add(&page.Event{
-				Kind: page.Older, Size: e[4], Offset: e[3], Segment: b.segment(e, true), Block: -1, Stack: -1,
+				Kind: page.Older, Size: e[placementSize], Offset: e[placementOffset],
+				Segment: b.segment(e, true), Block: -1, Stack: -1,
 			})
 		}
 	}
 }
 
-// segment returns the index of an event's segment in the track, or -1 if the event has none. If the
-// segment was mapped before the track begins, its size is unknown, so the size is set to the
-// smallest that fits all blocks seen in the segment.
-func (b *trackBuilder) segment(e Placement, old bool) int32 {
-	if e[2] < 0 {
+// segment returns the index of an event's segment in the track, or -1 if the event has no segment.
+// If initial is set, the segment may have been mapped before the track begins. The size of such a
+// segment is unknown, so segment extends it to the end of its last block.
+func (b *trackBuilder) segment(e Placement, initial bool) int32 {
+	number := e[placementSegment]
+	if number < 0 {
 		return -1
 	}
-	at, ok := b.segments[e[2]]
+	at, ok := b.segments[number]
 	if !ok {
 		at = int32(len(b.track.Segments))
-		b.segments[e[2]] = at
-		b.track.Segments = append(b.track.Segments, page.Segment{Initial: old})
+		b.segments[number] = at
+		b.track.Segments = append(b.track.Segments, page.Segment{Initial: initial})
 	}
-	end := e[4]
-	if kind := event.Kind(e[0]); kind != event.KindSegment && kind != event.KindTrim {
-		end += e[3]
+	end := e[placementSize]
+	if e.kind() != event.KindSegment && e.kind() != event.KindTrim {
+		end += e[placementOffset]
 	}
 	b.track.Segments[at].Bytes = max(b.track.Segments[at].Bytes, end)
 	return at
@@ -248,25 +257,26 @@ func (b *trackBuilder) segment(e Placement, old bool) int32 {
 
 func (b *trackBuilder) add(kind page.Kind, e Placement, number int64) {
 	p := page.Event{
-		Kind: kind, Size: e[5], Bytes: e[4], Offset: e[3], Stream: int32(e[1]), Block: -1, Stack: -1,
-		Number: number, Segment: b.segment(e, event.Kind(e[0]) != event.KindSegment),
+		Kind: kind, Size: e[placementRequested], Bytes: e[placementSize], Offset: e[placementOffset],
+		Stream: int32(e[placementStream]), Block: -1, Stack: -1, Number: number,
+		Segment: b.segment(e, e.kind() != event.KindSegment),
 	}
-	at := spot{e[2], e[3]}
+	at := e.place()
 	switch kind {
 	case page.Alloc:
 		p.Block = b.count
 		b.blocks[at] = b.count
 		b.count++
 	case page.Free, page.FreeDone:
-		p.Size = e[4]
+		p.Size = e[placementSize]
 		if n, ok := b.blocks[at]; ok {
 			p.Block = n
 		}
-		if kind == page.FreeDone || event.Kind(e[0]) == event.KindFree {
+		if kind == page.FreeDone || e.kind() == event.KindFree {
 			delete(b.blocks, at)
 		}
 	default:
-		p.Size = e[4]
+		p.Size = e[placementSize]
 	}
 	b.track.Add(&p)
 }

@@ -27,8 +27,8 @@ func writeShell(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data that the page shows. If the client already has the same data, writeData
-// responds with 304 (Not Modified).
+// writeData writes the data that the page shows, or status 304 (Not Modified) if the client already
+// has the same data.
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := newReport(&m).WriteData(&data); err != nil {
@@ -55,10 +55,10 @@ func newReport(m *Machine) *page.Page {
 	r := &reporter{m, &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
 		Notes: []string{
-			fmt.Sprintf("The page shows the latest %d events of each pool. Older blocks are shown if they "+
-				"have been freed since.", pageEvents),
-			"Calls are counted, also those in replays of graphs. The page /status has the times of calls. " +
-				"Replays are not timed, and on GPUs the times are those of submissions.",
+			fmt.Sprintf("The page shows the latest %d events of each pool. Blocks that were allocated "+
+				"before these events are shown only if they have been freed.", pageEvents),
+			"Counts of calls include replays of graphs. The page /status shows the times of calls. " +
+				"Replays are not timed. On GPUs, the times are those of submissions.",
 		},
 	}}
 	for i := range m.Ranks {
@@ -108,12 +108,12 @@ func (r *reporter) group(rank int, g *Group) {
 		row.Bytes[rank] += int64(c.Bytes)
 	}
 	for path, n := range g.Paths {
-		r.path(g.ID, "all, with replays of graphs", path).Calls[rank] += int64(n)
+		r.path(g.ID, "all, including replays of graphs", path).Calls[rank] += int64(n)
 	}
 }
 
-// path returns the row of the page that counts a group's calls of one operation on one path. It
-// adds the row if necessary.
+// path returns the row that counts the calls of a group by operation and path, after adding the row
+// if necessary.
 func (r *reporter) path(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
@@ -153,5 +153,5 @@ func (r *reporter) verdict() string {
 		row := &r.page.Pending[0]
 		return fmt.Sprintf("Rank %d has waited longest: %s", r.page.Ranks[row.Ranks[0]].Rank, row.Text)
 	}
-	return "The ranks agree, and none waits for another."
+	return "The ranks agree, and no rank waits for another."
 }

@@ -23,28 +23,27 @@ import (
 
 // Config describes a rank for Open.
 type Config struct {
-	// Job is the name of the job's folder. It must be the same on all ranks of the job, and
-	// different from the names of other jobs' folders.
+	// Job is the name of the job's folder. All ranks of the job must have the same name, and all
+	// jobs must have different names.
 	Job  string
 	Rank int
-	// Address is the TCP address at which one rank per machine serves all ranks of the machine, or
-	// SocketsOnly. CheckAddress describes its form.
+	// Address is SocketsOnly or the TCP address at which one rank per machine serves all ranks of
+	// the machine. CheckAddress describes the form.
 	Address string
-	// Token is the token that clients must present. It consists of at least 16 letters, digits, "-"
-	// and "_". If it is empty, the first rank to open a Server on the machine generates one.
+	// Token is the token that clients must present, at least 16 letters, digits, "-" and "_". If
+	// Token is empty, the first rank that opens a Server on the machine generates a token.
 	Token string
-	// Snapshot returns the current state of the rank. The state of a pool includes its latest
-	// events, up to the given number. Snapshot may be called concurrently.
+	// Snapshot returns the current state of the rank. events is the maximum number of events to
+	// include for each pool. Snapshot may be called concurrently.
 	Snapshot func(events int) Snapshot
-	// Log receives warnings.
-	Log *slog.Logger
+	Log      *slog.Logger
 }
 
 // SocketsOnly is the address that disables TCP.
 const SocketsOnly = "unix"
 
-// CheckAddress returns an error unless the address is SocketsOnly or has the form "host:port" with
-// a numeric port.
+// CheckAddress returns an error unless the address is SocketsOnly or "host:port" with a numeric
+// port.
 func CheckAddress(address string) error {
 	if address == SocketsOnly {
 		return nil
@@ -60,34 +59,33 @@ func CheckAddress(address string) error {
 }
 
 const (
-	// maxLocalConns and maxConns limit the number of open connections to a Unix socket and to the
-	// TCP address. The limit for sockets is higher because all other ranks of the machine keep a
-	// connection to the lowest rank.
-	maxLocalConns, maxConns = 1024, 64
-	// maxHeaderBytes limits the size of a request's header.
+	// maxLocalConns limits the number of open connections to a Unix socket. All ranks of the
+	// machine keep a connection to the lowest rank.
+	maxLocalConns = 1024
+	// maxConns limits the number of open connections to the TCP address.
+	maxConns       = 64
 	maxHeaderBytes = 8 << 10
-	// headerTimeout limits how long a client may take to send a request, writeTimeout how long it
-	// may take to read the response, and idleTimeout how long it may wait before the next request.
-	headerTimeout, writeTimeout, idleTimeout = 5 * time.Second, 20 * time.Second, 30 * time.Second
+	requestTimeout = 5 * time.Second  // until the client has sent a request
+	writeTimeout   = 20 * time.Second // until the client has read the response
+	idleTimeout    = 30 * time.Second // until the next request
 	// retryInterval is the time between attempts to serve an address that is in use.
 	retryInterval = 2 * time.Second
-	// electionPause is the time between two searches for the lowest rank.
-	electionPause = 20 * time.Millisecond
+	// searchInterval is the time between two searches for the lowest rank.
+	searchInterval = 20 * time.Millisecond
 )
 
-// Server serves the state of a rank on a Unix socket. While the rank is the lowest one on its
-// machine, the Server also serves all ranks of the machine over TCP. It is safe for concurrent
-// use.
+// Server serves the state of a rank on a Unix socket. While the rank is the lowest rank on its
+// machine, the Server also serves all ranks of the machine over TCP. A Server is safe for
+// concurrent use.
 type Server struct {
-	cfg    Config
-	folder string
-	token  string
-	local  *http.Server
-	tasks  sync.WaitGroup
-	ctx    context.Context // done after Close
-	cancel context.CancelFunc
-	// address is the TCP address at which this rank serves, or nil if it does not.
-	address atomic.Pointer[net.TCPAddr]
+	cfg     Config
+	folder  string
+	token   string
+	local   *http.Server
+	tasks   sync.WaitGroup
+	ctx     context.Context // done after Close
+	cancel  context.CancelFunc
+	address atomic.Pointer[net.TCPAddr] // nil if this rank does not serve over TCP
 }
 
 // Open creates the rank's socket and starts serving it.
@@ -124,21 +122,20 @@ func open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// tokens matches valid tokens. The length is limited because a longer token would not fit into the
-// header of a request.
-var tokens = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
+// validToken matches valid tokens. A longer token would not fit into the header of a request.
+var validToken = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
-// shareToken returns the token that is stored in the folder of a job. If none is stored yet, it
-// first stores the given token or, if that is empty, a random one.
+// shareToken returns the token that is stored in the folder of a job. If no token is stored yet,
+// shareToken first stores the given token or, if token is empty, a random token.
 func shareToken(folder, token string) (string, error) {
 	path := filepath.Join(folder, tokenName)
 	draft := filepath.Join(folder, "."+rand.Text())
 	if token == "" {
 		token = rand.Text()
 	}
-	if !tokens.MatchString(token) {
-		return "", errors.New("SYMMEM_HTTP_TOKEN must have at least 16 letters, digits, - and _; draw " +
-			"one, for example by openssl rand -hex 16")
+	if !validToken.MatchString(token) {
+		return "", errors.New("SYMMEM_HTTP_TOKEN must consist of 16 to 512 letters, digits, - and _: " +
+			"generate a token, for example with openssl rand -hex 16")
 	}
 	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
 		return "", err
@@ -153,7 +150,7 @@ func shareToken(folder, token string) (string, error) {
 	return Token(folder)
 }
 
-// Token returns the token of a job.
+// Token returns the token of a job. folder is the folder of the job.
 func Token(folder string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(folder, tokenName))
 	if err != nil {
@@ -164,22 +161,21 @@ func Token(folder string) (string, error) {
 
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
+		Handler: h, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 }
 
-// Start makes the rank serve the TCP address whenever it is the lowest rank on its machine. All
-// ranks of the machine must already have opened their Servers, so that no lower rank appears later.
+// Start makes the rank serve the TCP address whenever the rank is the lowest on its machine. All
+// ranks of the machine must already have opened their Servers.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.serveWhileLowest)
 	}
 }
 
-// Close closes all connections and removes the socket. It does not wait until requests have been
-// answered.
+// Close closes all connections and removes the socket. Close does not wait for responses.
 func (s *Server) Close() error {
 	s.cancel()
 	_ = os.Remove(socketPath(s.folder, s.cfg.Rank))
@@ -189,8 +185,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Address returns the TCP address at which this rank serves, or "" if it does not, for example
-// because a lower rank does.
+// Address returns the TCP address at which this rank serves, or "" if this rank does not serve over
+// TCP, for example because there is a lower rank.
 func (s *Server) Address() string {
 	if a := s.address.Load(); a != nil {
 		return a.String()
@@ -198,16 +194,16 @@ func (s *Server) Address() string {
 	return ""
 }
 
-// serveWhileLowest serves the address whenever this rank is the lowest one, until Close.
+// serveWhileLowest serves the address whenever this rank is the lowest, until Close.
 func (s *Server) serveWhileLowest() {
 	warned := false
 	for s.ctx.Err() == nil {
-		if s.followLower() {
-			s.pause(electionPause)
+		if s.waitForLower() {
+			s.pause(searchInterval)
 			continue
 		}
 		if err := s.serveAddress(); err != nil && !warned {
-			s.cfg.Log.Warn("symmem: serving the live view: "+err.Error()+"; this rank keeps trying",
+			s.cfg.Log.Warn("symmem: serving the live view: "+err.Error()+"; this rank tries again",
 				"rank", s.cfg.Rank, "address", s.cfg.Address)
 			warned = true
 		}
@@ -224,9 +220,9 @@ func (s *Server) pause(d time.Duration) {
 	}
 }
 
-// followLower waits until the lowest running rank exits, and returns true. If no rank below this
-// one is running, it returns false immediately.
-func (s *Server) followLower() bool {
+// waitForLower waits until the lowest running rank exits, and returns true. If no lower rank is
+// running, waitForLower returns false immediately.
+func (s *Server) waitForLower() bool {
 	ranks, err := Ranks(s.folder)
 	if err != nil {
 		return false
@@ -235,16 +231,16 @@ func (s *Server) followLower() bool {
 		if rank >= s.cfg.Rank {
 			break
 		}
-		if s.follow(rank) {
+		if s.waitForExit(rank) {
 			return true
 		}
 	}
 	return false
 }
 
-// follow waits until a rank exits, and returns true. If the rank has already exited, it returns
-// false immediately.
-func (s *Server) follow(rank int) bool {
+// waitForExit waits until a rank exits, and returns true. If the rank has already exited,
+// waitForExit returns false immediately.
+func (s *Server) waitForExit(rank int) bool {
 	c, err := net.Dial("unix", socketPath(s.folder, rank))
 	if err != nil {
 		return false
@@ -258,14 +254,13 @@ func (s *Server) follow(rank int) bool {
 	return true
 }
 
-// serveAddress serves all ranks of the machine at the configured address until Close. It returns
-// an error if the address cannot be used.
+// serveAddress serves all ranks of the machine at the configured address until Close.
 func (s *Server) serveAddress() error {
 	listener, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {
 		return err
 	}
-	sys.CloseInForks(listener) // a child would keep the address in use after this rank exits
+	sys.CloseInForks(listener) // child processes must not keep the address in use
 	at := listener.Addr().(*net.TCPAddr)
 	s.address.Store(at)
 	defer s.address.Store(nil)

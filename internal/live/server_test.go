@@ -309,7 +309,7 @@ func stall(t *testing.T, address string, n int) {
 }
 
 // TestSlowClientsAreClosed opens more connections than the server allows and sends no requests
-// on them. After headerTimeout, the server must close them and serve other clients again.
+// on them. After requestTimeout, the server must close them and serve other clients again.
 func TestSlowClientsAreClosed(t *testing.T) {
 	useFolder(t)
 	s := openServer(t, "job", 0, "localhost:0")

@@ -20,8 +20,7 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error is the reason why the rank did not answer, or empty if it answered. If Error is set,
-	// all fields below it are empty.
+	// Error states why the rank did not answer. If Error is set, all fields below it are empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
@@ -33,11 +32,11 @@ type Snapshot struct {
 	Library string `json:"library,omitempty"`
 	Check   string `json:"check"`
 	Formula string `json:"formula"`
-	// Address is the TCP address at which the rank serves this document for all ranks of the
-	// machine. It is empty if the rank has no such address.
+	// Address is the TCP address at which the rank serves all ranks of the machine. It is empty if
+	// the rank serves only its own state.
 	Address string `json:"address,omitempty"`
 	// Waits lists the calls in which the rank is waiting for other ranks, oldest first. Groups is
-	// sorted by id.
+	// sorted by ID.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`
 	Pools  []Pool  `json:"pools"`
@@ -61,25 +60,26 @@ type Group struct {
 	ID string `json:"id"`
 	// Ranks lists the world ranks in group order.
 	Ranks []int `json:"ranks"`
-	// State is "open" or "failed", or "failing" while the ranks are still determining the cause of
-	// a fault.
+	// State is "open", "failing" or "failed". A group is failing while its ranks determine the
+	// cause of a fault.
 	State string `json:"state"`
-	// Fault is the reason why the group has failed, or empty if it has not failed.
+	// Fault states why the group has failed. It is empty if the group has not failed.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`
 	Registrations  uint64  `json:"registrations"`
 	Agreements     uint64  `json:"agreements"`
-	// Paths counts collectives by path, including those in replays of graphs.
+	// Paths counts collectives by path, that is, by the way in which symmem executed them. Replays
+	// of graphs are included.
 	Paths map[string]uint64 `json:"paths"`
 	// Activity describes what the other ranks of the group are doing, by world rank.
 	Activity map[int]string `json:"activity,omitempty"`
 	Calls    []Calls        `json:"calls"`
 }
 
-// Calls summarizes the calls of one operation on one path that are at least MinBytes and less
-// than MaxBytes in size. It does not include replays of graphs.
+// Calls summarizes calls of one operation on one path. Their sizes are at least MinBytes and less
+// than MaxBytes. Replays of graphs are not included.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -87,16 +87,16 @@ type Calls struct {
 	MaxBytes  int64  `json:"max_bytes"`
 	Calls     uint64 `json:"calls"`
 	Bytes     uint64 `json:"bytes"`
-	// Submit summarizes how long calls took to return. On the host, small calls run before they
-	// return. On a GPU, calls return before their work has run.
+	// Submit summarizes how long calls took to return. On a GPU, calls return before their work has
+	// run.
 	Submit Times `json:"submit"`
-	// Run summarizes how long calls took to run, including the ranks' waits for each other. It is
-	// nil if runs are not timed, as on GPUs.
+	// Run summarizes how long calls took to run, including waits for other ranks. Run is nil on
+	// GPUs, where runs are not timed.
 	Run *Times `json:"run,omitempty"`
 }
 
-// Times summarizes how long a set of calls took. Samples is the number of calls that were timed,
-// and Seconds is the sum of their times.
+// Times summarizes how long calls took. Samples is the number of timed calls, and Seconds is the
+// sum of their times.
 type Times struct {
 	Samples uint64  `json:"samples"`
 	Seconds float64 `json:"seconds"`
@@ -107,24 +107,35 @@ type Times struct {
 
 // Pool describes a pool.
 type Pool struct {
-	// ID is the pool's number within its domain, counting from 0.
+	// ID is the number of the pool within its domain, counting from 0.
 	ID uint64 `json:"id"`
-	// Domain is the id of the group that shares the pool, or "" if the pool has no domain.
+	// Domain is the ID of the group whose ranks must make the same requests to the pool. It is
+	// empty if there is no such group.
 	Domain string `json:"domain"`
-	// Busy is set if PoolStats could not be read because a call held the pool for too long.
+	// Busy is set if PoolStats could not be read because a call was using the pool.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// First is the position of Recent[0] in the history of the pool. Recent lists the latest events
-	// in the history if the request asked for events.
+	// First is the position of Recent[0] in the history of the pool. Recent lists the latest
+	// events.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
-	// Registered lists the windows of the pool if the request asked for events.
+	// Registered lists the windows of the pool. Recent and Registered are nil unless the request
+	// asked for events.
 	Registered []Window `json:"registered,omitempty"`
 }
 
-// Placement holds an event of a pool as six numbers: its kind (as in package event), stream,
-// segment, offset, size and requested size.
+// Placement holds an event of a pool. Its elements are described by the constants below.
 type Placement [6]int64
+
+// The elements of a Placement.
+const (
+	placementKind = iota // an event.Kind
+	placementStream
+	placementSegment
+	placementOffset
+	placementSize
+	placementRequested // requested size
+)
 
 // Window is a segment that is registered with a group.
 type Window struct {

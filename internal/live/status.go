@@ -29,7 +29,7 @@ func writeStatus(w http.ResponseWriter, m Machine) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// formatBytes formats a size with one decimal place, such as "12.0 MiB".
+// formatBytes formats a size, such as "12.0 MiB".
 func formatBytes(n int64) string {
 	value, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for len(units) > 1 && value >= 1024 {
@@ -41,7 +41,7 @@ func formatBytes(n int64) string {
 	return fmt.Sprintf("%.1f %s", value, units[0])
 }
 
-// formatSeconds formats a time with about three digits, such as "1.25ms".
+// formatSeconds formats a time, such as "1.25ms".
 func formatSeconds(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {

@@ -8,8 +8,8 @@ import (
 )
 
 // memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses, so
-// memory assigns a different address to each segment. Pools without a domain are those that no
-// other rank has.
+// memory assigns a different address to each segment. The domain of a pool is the group whose ranks
+// must make the same requests to the pool.
 type memory struct {
 	pools       map[poolKey]*pool
 	order       []*pool // in the order of first use

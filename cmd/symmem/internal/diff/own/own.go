@@ -30,7 +30,7 @@ type converter struct {
 	sequences   map[source]*sequence
 	texts       map[string]int32 // index in rank.Texts
 	stacks      map[string]int32 // index in rank.Stacks, by call site
-	localEvents int              // number of events of pools without a domain
+	localEvents int              // number of events of pools on which ranks need not agree
 	messages    int              // number of sends and receives
 }
 
