@@ -1,10 +1,9 @@
 // Package page makes web pages that show what the ranks of a job did: memory maps of the ranks,
 // their calls, the first difference between them, windows, pending work and faults.
 //
-// A [Page] holds the contents. `symmem report` fills it from files, and a server (package live)
-// fills it from a running job. [Page.WriteHTML] writes a self-contained file that needs no
-// network. A server instead uses [WriteShell] to write a page without data, which then fetches
-// the data from the server, where [Page.WriteData] writes them.
+// A [Page] holds the contents. [Page.WriteHTML] writes a self-contained file. [WriteShell] writes a
+// page without data, which fetches the data from a server. The server writes the data with
+// [Page.WriteData].
 //
 // # Data
 //
@@ -17,45 +16,34 @@
 //	12+n           columns
 //
 // The header describes each column as [offset, length] in bytes, relative to the first column.
-// Readers ignore columns and fields that they do not know. WriteHTML compresses the data with
-// gzip. The page accepts both compressed and uncompressed data.
+// Readers ignore unknown columns and fields. The page accepts the data with and without gzip
+// compression.
 //
 // A track contains the events of one pool or group on one rank. Each of its columns has one value
 // per event:
 //
-//	kind     one byte: 1 alloc, 2 free, 3 free completed, 4 segment, 5 segment freed, 6 call,
+//	kind     1 alloc, 2 free, 3 free completed, 4 segment, 5 segment freed, 6 call,
 //	         7 block that was allocated before the track
-//	size     bytes requested; of a segment, its size
+//	size     requested bytes, or the size of a segment
 //	bytes    bytes that a block occupies or that a call transfers; 0 if unknown
-//	offset   distance from the start of the segment, in bytes
+//	offset   in the segment, in bytes
 //	segment  1 + index of the segment in the track; 0 if unknown
 //	stream   number of the stream
-//	block    1 + number of the block among the track's allocations, 0 if it is older than the track;
-//	         of a call, the index of its text
-//	stack    1 + index of the stack; 0 if there is none
+//	block    1 + number of the allocation in the track; 0 if the allocation is older than the track;
+//	         for a call, the index of its text
+//	stack    1 + index of the stack; 0 if there is no stack
 //	number   number of the event in the rank's file
 //	time     UTC in microseconds since 1970; 0 if unknown
 //
-// The column kind consists of bytes. The other columns consist of varints: seven bits per byte,
-// the low ones first, with the high bit set in all bytes but the last. The columns block, number
-// and time contain differences from the previous event, as zigzag varints (0, -1, 1, -2 ...
-// become 0, 1, 2, 3 ...). No value exceeds 2^53-1, so that JavaScript can represent all of them
-// exactly.
+// The column kind consists of bytes. The other columns consist of varints: seven bits per byte, the
+// low bits first, with the high bit set in all bytes but the last. The columns block, number and
+// time contain differences from the previous event, as zigzag varints (0, -1, 1, -2 ... become 0,
+// 1, 2, 3 ...). No value exceeds 2^53-1, the limit for integers in JavaScript.
 //
-// The column stacks belongs to the page rather than to a track. It contains, for each stack, the
-// number of its frames and then the indexes of the frames, innermost first, all as varints.
+// The column stacks belongs to the page. It contains, for each stack, the number of frames and then
+// the indexes of the frames, innermost first, all as varints.
 //
-// A request is an event of kind 1, 2 or 6. Because ranks must make the same requests, the
-// horizontal axis of the page counts requests: the position of an event is the number of requests
-// before it. The first request of a track has the number First. Until the ranks differ, the same
-// number denotes the same request on all ranks.
-//
-// # Level of detail
-//
-// When a track is first shown, the page decodes it and computes its blocks and totals. Maps
-// consist of tiles that are 256 pixels wide, at scales that are powers of two. A tile is painted
-// when it first becomes visible, in slices of a few milliseconds. Scrolling only copies tiles
-// that have been painted. Blocks are indexed by the logarithm of their lifetime and by their
-// beginning, so that painting a tile visits few blocks outside it. Curves are drawn from a
-// pyramid of maxima.
+// A request is an event of kind 1, 2 or 6. All ranks must make the same requests, so the horizontal
+// axis of the page counts requests. The position of an event is the number of requests before the
+// event. The first request of a track has the number First.
 package page

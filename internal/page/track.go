@@ -5,7 +5,7 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
-// Alloc and the constants after it are the kinds of events. Older represents a block that was
+// Alloc and the constants after it are the kinds of events. Older stands for a block that was
 // allocated before the track begins.
 const (
 	Alloc Kind = iota + 1
@@ -17,8 +17,8 @@ const (
 	Older
 )
 
-// Event describes an event of a track. Its fields are described in the package comment under
-// "Data", except that unknown segments, blocks and stacks are -1 here.
+// Event describes an event of a track. The package comment describes the fields, but in an Event,
+// unknown segments, blocks and stacks are -1.
 type Event struct {
 	Kind        Kind
 	Size, Bytes int64
@@ -33,16 +33,15 @@ type Event struct {
 
 // Track holds the encoded events of a pool or group on one rank.
 type Track struct {
-	// Rank is the index of the rank in Page.Ranks.
-	Rank int
-	// First is the number of the track's first request. Request 0 is the first one that all ranks
-	// have, so First is negative if the track begins earlier.
+	Rank int // index in Page.Ranks
+	// First is the number of the track's first request. It is negative if the track begins before
+	// request 0, the first request that all ranks have.
 	First    int
 	Segments []Segment
 
-	count    int
-	columns  [columnCount][]byte
-	previous [columnCount]int64
+	count    int                 // number of events
+	columns  [columnCount][]byte // encoded
+	previous [columnCount]int64  // last value of each column that contains differences
 }
 
 // column is an index in Track.columns.
@@ -96,8 +95,8 @@ func (t *Track) addDelta(c column, v int64) {
 	t.previous[c] = v
 }
 
-// maxValue is the largest integer that a column can contain. JavaScript represents all integers up
-// to maxValue exactly.
+// maxValue is the largest integer that a column can contain. JavaScript represents integers up to
+// maxValue exactly.
 const maxValue = 1<<53 - 1
 
 func limit(v int64) int64 { return min(max(v, 0), maxValue) }

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// magic is at the beginning of the data. Its last byte is the version of the format.
+// magic is the beginning of the data. The last byte is the version of the format.
 const magic = "SYMPAGE\x01"
 
 // script and style are built from web/src by web/build.go.
@@ -25,6 +25,7 @@ var (
 	style string
 )
 
+// location is the offset and the length of a column.
 type location [2]int
 
 type trackHeader struct {
@@ -35,8 +36,7 @@ type trackHeader struct {
 	Columns  map[string]location `json:"columns"`
 }
 
-// header returns the JSON header and the columns to which it refers, in the order of their
-// offsets.
+// header returns the JSON header and the columns to which the header refers.
 func (p *Page) header() ([]byte, [][]byte, error) {
 	offset, columns := 0, [][]byte{}
 	add := func(b []byte) location {
@@ -87,8 +87,8 @@ func (p *Page) WriteData(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes the page as an HTML file that contains its data. If the browser does not run
-// JavaScript, it shows plain instead.
+// WriteHTML writes the page as an HTML file that contains the data. A browser without JavaScript
+// shows the text plain.
 func (p *Page) WriteHTML(w io.Writer, plain string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plain)
@@ -107,8 +107,8 @@ func (p *Page) WriteHTML(w io.Writer, plain string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML page without data. The page fetches its data from source, a URL
-// relative to the page's URL.
+// WriteShell writes an HTML page without data. The page fetches the data from source, a relative
+// URL.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -117,8 +117,8 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the part of a page that precedes the data. Its Content-Security-Policy permits
-// only the script and style of this package, whatever the data contain.
+// writeTop writes the part of a page that precedes the data. The Content-Security-Policy permits
+// only the script and style of this package.
 func writeTop(b *bufio.Writer, title, plain string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -144,7 +144,7 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages, for servers that send it as a header.
+// Policy returns the Content-Security-Policy of pages. Servers may also send it as a header.
 func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
@@ -152,7 +152,7 @@ func Policy() string {
 	}, "; ")
 }
 
-// hashOf returns the Content-Security-Policy source expression that permits a script or a style.
+// hashOf returns the expression in a Content-Security-Policy that permits a script or a style.
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"

@@ -1,4 +1,4 @@
-// Package pagetest controls Chromium in tests of web pages. It uses the DevTools protocol over
+// Package pagetest controls Chromium in tests of web pages, through the DevTools protocol over
 // pipes.
 package pagetest
 
@@ -33,7 +33,7 @@ type Browser struct {
 	exitErr error
 }
 
-// lockedBuffer collects the output of a process that may still be running.
+// lockedBuffer collects the output of a process. It is safe for concurrent use.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -112,14 +112,14 @@ func Open(t testing.TB) *Browser {
 	return b
 }
 
-// fonts contains the glyphs of DejaVu Sans that the pages use, so that screenshots do not depend on
-// the fonts that are installed on the machine.
+// fonts contains the glyphs of DejaVu Sans that the pages use. Therefore, screenshots do not depend
+// on the fonts of the machine.
 //
 //go:embed fonts
 var fonts embed.FS
 
-// writeFonts writes the fonts to a folder, and returns the path of a fontconfig file that makes
-// the browser use only these fonts.
+// writeFonts writes the fonts to a folder, and returns the path of a fontconfig file that selects
+// only these fonts.
 func writeFonts(t testing.TB, folder string) string {
 	t.Helper()
 	if err := os.CopyFS(folder, fonts); err != nil {
@@ -183,8 +183,8 @@ func (b *Browser) markExited(err error) {
 	b.waiting = map[int]chan message{}
 }
 
-// call sends a command to a session, or to the browser itself if session is empty. It waits for the
-// answer and, unless result is nil, decodes the answer into result.
+// call sends a command to a session, or to the browser if session is empty. It waits for the answer
+// and decodes the answer into result unless result is nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Page controls a tab of a Browser. If the browser fails, the methods of Page end the test with an
-// error.
+// Page controls a tab of a Browser. Its methods end the test with an error if the browser fails.
 type Page struct {
 	t       testing.TB
 	browser *Browser
@@ -31,8 +30,8 @@ type Screen struct {
 
 type object = map[string]any
 
-// Open opens a page in a new tab and waits until it is ready. A page is ready once its body has
-// the attribute data-ready.
+// Open opens a page in a new tab and waits until the page is ready, that is, until its body has the
+// attribute data-ready.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
 	var target struct{ TargetID string }
@@ -68,8 +67,8 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Go navigates to a URL and waits until the page is ready. It also accepts a page at the same
-// URL without the query, in case the server redirects there.
+// Go navigates to a URL and waits until the page is ready. The server may redirect to the URL
+// without the query.
 func (p *Page) Go(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
@@ -156,7 +155,7 @@ func (p *Page) Wait(expression string) {
 	}
 }
 
-// Painted waits until the page has finished drawing and has therefore set the attribute
+// Painted waits until the page has finished drawing, that is, until its body has the attribute
 // data-painted.
 func (p *Page) Painted() {
 	p.t.Helper()
@@ -184,8 +183,8 @@ func (p *Page) Type(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// Wheel turns the mouse wheel at a point to scroll by dx and dy pixels. If ctrl is set, the Ctrl
-// key is held down.
+// Wheel turns the mouse wheel at a point to scroll by dx and dy pixels, with the Ctrl key held down
+// if ctrl is set.
 func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -197,7 +196,7 @@ func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// Frame waits for two animation frames, so that the browser has drawn the current state of the
+// Frame waits for two animation frames. Afterwards, the browser has drawn the current state of the
 // page.
 func (p *Page) Frame() {
 	p.t.Helper()
@@ -226,8 +225,7 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// Work returns the CPU time that the main thread of the page has used for scripts and in total.
-// Unlike wall time, CPU time does not depend on other processes.
+// Work returns the CPU time that the main thread of the page has used, for scripts and in total.
 func (p *Page) Work() (script, all time.Duration) {
 	p.t.Helper()
 	var r struct {
