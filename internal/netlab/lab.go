@@ -14,29 +14,24 @@ import (
 
 // Config configures New.
 type Config struct {
-	// Machines is the number of machines, from 1 to 200.
-	Machines int
-	// Interfaces is the number of network interfaces of each machine. Zero means 1.
-	Interfaces int
-	// IPv6 gives the interfaces IPv6 addresses instead of IPv4 addresses.
-	IPv6 bool
-	// Seed seeds the random delays and losses.
-	Seed uint64
-	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
+	Machines   int    // number of machines, from 1 to 200
+	Interfaces int    // number of network interfaces of each machine; 0 means 1
+	IPv6       bool   // whether the interfaces have IPv6 addresses instead of IPv4 addresses
+	Seed       uint64 // seeds the random delays and losses
+	// ClockStep is the difference between the monotonic clocks of machines i+1 and i.
 	ClockStep time.Duration
 }
 
 // Lab is a network of simulated machines. Its methods are safe for concurrent use.
 type Lab struct {
-	// Machines lists the machines. It must not be changed.
-	Machines []*Machine
+	Machines []*Machine // must not be changed
 	router   *router
 	stop     chan struct{} // closed by close
 }
 
-// New builds a network in which all links are perfect. The network is closed when the test ends. If
-// this process cannot build a network, for example because it does not run as root, New skips the
-// test.
+// New builds a network in which all links are perfect. The network is closed when the test ends.
+// New skips the test if this process cannot build a network, for example because it does not run as
+// root.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {
@@ -85,10 +80,9 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// Stalled returns the longest time by which packets may have been late because the operating
-// system did not run this process. If that time is long, the host was busy, and tests should not
-// judge how fast ranks reacted.
-func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.late.Load()) }
+// Stalled returns the longest time for which packets may have been delayed because the host was
+// busy. If that time is long, tests should not judge how fast ranks reacted.
+func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
 // SetAll sets the links between all machines.
 func (l *Lab) SetAll(link Link) {
@@ -122,9 +116,9 @@ func (l *Lab) CutInterface(machine, number int) {
 	l.router.ports[address].cut = true
 }
 
-// TranslateAddress puts a machine behind NAT. TCP connections from the machine's first interface
-// then appear to come from the given public address, and other machines cannot connect to the
-// machine. Only IPv4 is supported.
+// TranslateAddress puts a machine behind NAT. TCP connections from the first interface of the
+// machine then appear to come from the given public address. Other machines cannot connect to the
+// machine. TranslateAddress supports only IPv4.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()

@@ -13,11 +13,10 @@ import (
 
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 type Machine struct {
-	// Name is the host name, and Addresses lists the address of each interface. Neither changes.
-	Name      string
-	Addresses []netip.Addr
-	// Thread is the ID of a thread that runs in the machine's namespaces. It does not change, and
-	// can be passed to nsenter --target.
+	Name      string       // host name
+	Addresses []netip.Addr // one for each interface
+	// Thread is the ID of a thread that runs in the namespaces of the machine. The ID can be passed
+	// to nsenter --target.
 	Thread int
 
 	index   int
@@ -40,9 +39,9 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread enters new namespaces and then runs the functions that Do passes to it, until
-// m.calls is closed. Because the goroutine stays locked to its thread, the thread exits when the
-// goroutine returns, and the kernel then kills the processes that the thread has started.
+// runThread enters new namespaces and then runs the functions that Do passes to it, until m.calls
+// is closed. The goroutine stays locked to its thread. Therefore, the thread exits when the
+// goroutine returns, and the kernel kills the processes that the thread has started.
 func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -58,8 +57,7 @@ func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts strin
 
 const cloneNewTime = 0x80 // CLONE_NEWTIME in linux/sched.h
 
-// enterNamespaces moves the calling thread into new namespaces. hosts is the path of the file that
-// becomes /etc/hosts on the machine.
+// enterNamespaces moves the calling thread into new namespaces. The file hosts becomes /etc/hosts.
 func (m *Machine) enterNamespaces(clock time.Duration, hosts string) error {
 	const all = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(all); err != nil {
@@ -85,7 +83,7 @@ func (m *Machine) enterNamespaces(clock time.Duration, hosts string) error {
 	return os.WriteFile(path, offsets, 0)
 }
 
-// Do calls f on a thread in the namespaces of the machine. Processes that f starts run on the
+// Do calls f on a thread in the namespaces of the machine. If f starts processes, they run on the
 // machine.
 func (m *Machine) Do(f func() error) error {
 	result := make(chan error)
@@ -148,7 +146,7 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// close ends the thread of the machine, which kills all its processes, and closes the interfaces.
+// close ends the thread and the processes of the machine, and closes the interfaces.
 func (m *Machine) close() {
 	close(m.calls)
 	for _, d := range m.devices {

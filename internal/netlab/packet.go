@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// maxPacket is the size of the buffer for a packet. It is larger than the MTU of the devices.
+// maxPacket is larger than the MTU of the devices.
 const maxPacket = 2048
 
 // Offsets in IP and TCP headers, a protocol number and TCP flags.
@@ -32,13 +32,13 @@ func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// translation describes a machine behind NAT. Other machines see its public address, but they
-// can connect to neither of the two addresses.
+// translation contains the addresses of a machine behind NAT. Other machines see the public
+// address.
 type translation struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. If a
-// packet must not get through, translate gives it an invalid destination, so that it is dropped.
-// The caller must hold r.mu.
+// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. Other
+// machines cannot open connections to such a machine: translate gives their packets an invalid
+// destination, so that the packets are dropped. The caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
@@ -78,8 +78,7 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	}
 }
 
-// updateChecksum updates an Internet checksum after one word of the packet has changed (RFC
-// 1624).
+// updateChecksum updates an Internet checksum after a word of the packet has changed (RFC 1624).
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

@@ -11,12 +11,12 @@ import (
 
 // Link describes how packets travel from one machine to another. The zero value is a perfect link.
 type Link struct {
-	// MinDelay and MaxDelay are the bounds of the random delay of each packet. If they differ,
-	// packets may overtake each other.
+	// MinDelay and MaxDelay bound the random delay of each packet. If they differ, packets may
+	// overtake each other.
 	MinDelay, MaxDelay time.Duration
 	// Loss is the probability that a packet is dropped.
 	Loss float64
-	// Cut makes the link drop all packets without reporting an error to the sender.
+	// Cut makes the link drop all packets. The sender gets no error.
 	Cut bool
 }
 
@@ -34,7 +34,9 @@ type router struct {
 	links  map[[2]int]Link      // by sender and receiver; guarded by mu
 	nats   map[int]translation  // by machine behind NAT; guarded by mu
 	tasks  sync.WaitGroup       // goroutines and packets in transit
-	late   atomic.Int64         // longest extra delay (see noteDelay), in nanoseconds
+	// longestStall is the longest time, in nanoseconds, for which the host did not run this
+	// process.
+	longestStall atomic.Int64
 }
 
 func newRouter(seed uint64) *router {
@@ -64,8 +66,7 @@ func (r *router) attach(p *port, addresses []netip.Addr) {
 	})
 }
 
-// forward sends a packet, after the link's delay, to the device that has the packet's destination
-// address.
+// forward sends a packet to the device with the destination address, after the delay of the link.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, ok := r.route(src, packet)
 	switch {
@@ -77,14 +78,14 @@ func (r *router) forward(src *port, packet []byte) {
 		due := time.Now().Add(delay)
 		time.AfterFunc(delay, func() {
 			defer r.tasks.Done()
-			r.noteDelay(time.Since(due))
+			r.noteStall(time.Since(due))
 			_, _ = dst.device.Write(packet)
 		})
 	}
 }
 
-// watch detects when this process was not running for some time, and calls noteDelay with the
-// length of that time. It returns when stop is closed.
+// watch detects when the host did not run this process for some time. It returns when stop is
+// closed.
 func (r *router) watch(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -92,25 +93,24 @@ func (r *router) watch(stop <-chan struct{}) {
 	for last := time.Now(); ; last = time.Now() {
 		select {
 		case <-ticker.C:
-			r.noteDelay(time.Since(last) - interval)
+			r.noteStall(time.Since(last) - interval)
 		case <-stop:
 			return
 		}
 	}
 }
 
-// noteDelay records that packets may have been late by the given delay, in addition to their link's
-// delay. r.late keeps the longest one.
-func (r *router) noteDelay(delay time.Duration) {
+// noteStall records that the host did not run this process for the given time.
+func (r *router) noteStall(stall time.Duration) {
 	for {
-		longest := r.late.Load()
-		if int64(delay) <= longest || r.late.CompareAndSwap(longest, int64(delay)) {
+		longest := r.longestStall.Load()
+		if int64(stall) <= longest || r.longestStall.CompareAndSwap(longest, int64(stall)) {
 			return
 		}
 	}
 }
 
-// route returns the destination of a packet and its delay. ok is false if the packet is dropped.
+// route returns the destination and the delay of a packet. ok is false if the packet is dropped.
 func (r *router) route(src *port, packet []byte) (dst *port, delay time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

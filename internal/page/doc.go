@@ -46,4 +46,10 @@
 // A request is an event of kind 1, 2 or 6. All ranks must make the same requests, so the horizontal
 // axis of the page counts requests. The position of an event is the number of requests before the
 // event. The first request of a track has the number First.
+//
+// # Painting
+//
+// The page paints maps in tiles of 256 pixels, at scales that are powers of two. To find the blocks
+// of a tile quickly, the page indexes blocks by the logarithm of their lifetime and by their
+// beginning.
 package page
