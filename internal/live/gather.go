@@ -45,7 +45,7 @@ func (s *Server) snapshot(events int) Snapshot {
 // of events to include for each pool.
 func (s *Server) readAll(ctx context.Context, events int) Machine {
 	m := newMachine(s.snapshot(events))
-	ranks, _ := Ranks(s.folder) // fails only if there are no other ranks any more
+	ranks, _ := Ranks(s.folder) // fails if the folder was removed, because there are no other ranks
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
 	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, events)...)
 	sortRanks(m.Ranks)

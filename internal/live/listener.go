@@ -9,8 +9,8 @@ import (
 )
 
 // limiter is a net.Listener that immediately closes connections above a limit and, on Unix sockets,
-// connections of other users. It closes the other connections in forked child processes, so that
-// they do not stay open after this process has exited.
+// connections of other users. Forked child processes close all connections. Otherwise, connections
+// would stay open after this process has exited.
 type limiter struct {
 	net.Listener
 	limit int64

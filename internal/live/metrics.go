@@ -157,7 +157,7 @@ func (r *rankMetrics) collect() {
 	}
 }
 
-// collectWaits sends the longest wait for each rank of each group.
+// collectWaits sends, for each group, the longest wait for each other rank.
 func (r *rankMetrics) collectWaits() {
 	type key struct {
 		group string

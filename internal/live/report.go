@@ -112,8 +112,8 @@ func (r *reporter) group(rank int, g *Group) {
 	}
 }
 
-// path returns the row that counts the calls of a group by operation and path, after adding the row
-// if necessary.
+// path returns the row that counts the calls of a group with the given operation and path. It adds
+// the row if necessary.
 func (r *reporter) path(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]

@@ -65,9 +65,11 @@ const (
 	// maxConns limits the number of open connections to the TCP address.
 	maxConns       = 64
 	maxHeaderBytes = 8 << 10
-	requestTimeout = 5 * time.Second  // until the client has sent a request
-	writeTimeout   = 20 * time.Second // until the client has read the response
-	idleTimeout    = 30 * time.Second // until the next request
+	// A client must send a request within requestTimeout and read the response within writeTimeout.
+	// A connection is closed if there is no other request within idleTimeout.
+	requestTimeout = 5 * time.Second
+	writeTimeout   = 20 * time.Second
+	idleTimeout    = 30 * time.Second
 	// retryInterval is the time between attempts to serve an address that is in use.
 	retryInterval = 2 * time.Second
 	// searchInterval is the time between two searches for the lowest rank.

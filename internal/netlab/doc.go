@@ -1,7 +1,8 @@
 // Package netlab simulates networks of machines on one host, for tests.
 //
-// A Machine has its own network namespace, host name and, optionally, monotonic clock. Its network
-// interfaces are TUN devices. The test process reads the packets of all devices and forwards them.
+// Each Machine has a separate network namespace and host name. The monotonic clock of a Machine may
+// be ahead of the host's clock. Network interfaces are TUN devices. The test process reads the
+// packets of all devices and forwards them.
 // The Link between two machines determines how packets are delayed, reordered and dropped. Machines
 // share memory and process IDs with the host.
 //

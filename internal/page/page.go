@@ -9,7 +9,7 @@ type Page struct {
 	// Agree is set if no difference was found. Compared is set if any ranks were compared.
 	Agree     bool       `json:"agree"`
 	Compared  bool       `json:"compared"`
-	Verdict   string     `json:"verdict"` // one sentence
+	Verdict   string     `json:"verdict"` // summary of the result in one sentence
 	Ranks     []Rank     `json:"ranks"`
 	Sequences []Sequence `json:"sequences"`
 	Windows   []Window   `json:"windows"`
@@ -18,7 +18,7 @@ type Page struct {
 	Paths     []Path     `json:"paths"`
 	// Notes lists what the page does not show.
 	Notes  []string `json:"notes"`
-	Texts  []string `json:"texts"` // of calls
+	Texts  []string `json:"texts"` // descriptions of calls
 	Frames []string `json:"frames"`
 
 	stacks     []byte

@@ -40,7 +40,7 @@ type Track struct {
 	Segments []Segment
 
 	count    int                 // number of events
-	columns  [columnCount][]byte // encoded
+	columns  [columnCount][]byte // encoded values
 	previous [columnCount]int64  // last value of each column that contains differences
 }
 

@@ -74,8 +74,9 @@ func (a *aligner) run() []edit {
 }
 
 // matches reports whether request ref of reference and request other of other are the same. Two
-// frees match if their blocks are partners. If both blocks were allocated after the base positions,
-// they must be equally many allocations after them instead.
+// frees match if their blocks are partners. Blocks that were allocated after the base positions
+// have no partners yet: two frees of such blocks match if both blocks have the same number of
+// allocations between the base position and the block.
 func (a *aligner) matches(ref, other, refBase, otherBase int) bool {
 	if ref >= len(a.reference.keys) || other >= len(a.other.keys) {
 		return false
@@ -217,8 +218,8 @@ func freesOlder(v *view, i, base int) bool {
 		v.keys[i].block < allocsBefore(v, base)
 }
 
-// hypotheses lists possible explanations of the difference at the current position. Of equally
-// good ones, the first is preferred.
+// hypotheses lists possible explanations of the difference at the current position. If several
+// explanations are equally good, step chooses the first of them.
 func (a *aligner) hypotheses() []hypothesis {
 	ref, other := a.refPos, a.otherPos
 	extra := hypothesis{kind: KindExtra, refNext: ref, otherNext: other + 1}

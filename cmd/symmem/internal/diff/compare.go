@@ -73,8 +73,8 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 type comparison struct {
 	match   *match
 	members []int   // indexes of ranks
-	views   []*view // by member
-	numbers []int   // rank numbers, by member
+	views   []*view // one for each member
+	numbers []int   // rank number of each member
 	result  Sequence
 }
 
@@ -188,8 +188,8 @@ func (c *comparison) requestDifference(at int) *Difference {
 }
 
 // findEdits returns the differences between two views that first differ at request at. An aligner
-// ignores some differences between frees. If it finds no others, findEdits returns a single edit,
-// which describes request at.
+// ignores some differences between frees. If the aligner finds no differences, findEdits returns a
+// single edit, which describes request at.
 func findEdits(reference, other *view, at int) []edit {
 	a := newAligner(reference, other)
 	edits := a.run()

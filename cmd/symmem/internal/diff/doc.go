@@ -10,5 +10,6 @@
 // the explanation with which most of the following requests agree. Therefore, a missing tensor
 // counts as one difference, although it shifts all later requests.
 //
-// If more than two ranks were compared and most of them agree, the report names the others.
+// If more than two ranks were compared and most of them agree, the report names the ranks that
+// deviate.
 package diff

@@ -21,7 +21,7 @@ type match struct {
 	class     history.Class
 	id        string // empty if the sequences were matched by order
 	title     string
-	sequences []*history.Sequence // by index of the rank; nil if the rank does not have it
+	sequences []*history.Sequence // one for each rank; nil if the rank lacks the pool or group
 }
 
 // matchSequences matches the sequences of ranks that belong to the same pool or group. notes lists

@@ -81,8 +81,8 @@ type Variant struct {
 	// Number is the number of the event in the file of Ranks[0], or -1 if that file ends earlier.
 	Number int64    `json:"number"`
 	Stack  []string `json:"stack"`
-	// Kind names the difference from the first variant, which is the majority's if there is one. It
-	// is empty for the first variant.
+	// Kind names the difference from the first variant. If there is a majority, the first variant
+	// describes the majority. Kind is empty in the first variant.
 	Kind string `json:"kind,omitempty"`
 }
 

@@ -10,14 +10,14 @@ type key struct {
 	action history.Action
 }
 
-// view lists the requests of a sequence that are compared. events, keys and blocks have an element
-// for each of them.
+// view lists the requests of a sequence that are compared. events, keys and blocks have one element
+// for each request.
 type view struct {
 	rank          *history.Rank
 	sequence      *history.Sequence
 	events        []int32 // indexes in sequence.Events
 	keys          []key
-	blocks        []int32 // number of earlier allocations
+	blocks        []int32 // number of allocations before the request
 	skippedBlocks int32   // number of allocations in the requests that were skipped
 }
 
@@ -78,7 +78,7 @@ func (v *view) event(i int) *history.Event {
 	return &v.sequence.Events[v.events[i]]
 }
 
-// commonPrefix returns the number of requests before the first one that differs between two views.
+// commonPrefix returns the number of requests before the first difference between two views.
 func (v *view) commonPrefix(other *view) int {
 	n := min(len(v.keys), len(other.keys))
 	for i := range n {

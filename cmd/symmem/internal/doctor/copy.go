@@ -16,8 +16,9 @@ const (
 	copies = 4
 )
 
-// MeasureCopies measures the speed of copies to a GPU from each other GPU that it can access. It
-// temporarily allocates 128 MiB on both. Other work on the GPUs or links lowers the speed.
+// MeasureCopies measures the speed of copies to a GPU from each GPU that it can access. For each
+// measurement, MeasureCopies temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or
+// links lowers the speed.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {

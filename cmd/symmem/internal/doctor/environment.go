@@ -15,14 +15,15 @@ type Variable struct {
 	Name string `json:"name"`
 	// Value is the variable's value, or "(hidden)" if it is a secret.
 	Value string `json:"value"`
-	// File is the NCCL configuration file that sets the variable, or empty if the environment does.
+	// File is the NCCL configuration file that sets the variable. It is empty if the variable is
+	// set in the environment.
 	File string `json:"file,omitempty"`
 }
 
 var relevantPrefixes = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
 // InspectVariables returns the relevant variables in environ and in NCCL's configuration files.
-// environ has the format of os.Environ and takes precedence.
+// environ has the format of os.Environ and takes precedence over the files.
 func InspectVariables(environ []string) []Variable {
 	all := []Variable{}
 	for _, entry := range environ {
@@ -88,7 +89,7 @@ type effect struct {
 	name   string
 	values []string // nil means any value
 	text   string
-	advice string // how to avoid the effect; if empty, there is no warning
+	advice string // how to avoid the effect; if advice is empty, there is no warning
 }
 
 const adviceUnset = "unset it, unless this is intended"

@@ -91,8 +91,8 @@ func tryMembarrier() error {
 	if !ok {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
-	const private = 1 << 3                            // MEMBARRIER_CMD_PRIVATE_EXPEDITED
-	kinds, _, errno := syscall.Syscall(call, 0, 0, 0) // 0 is MEMBARRIER_CMD_QUERY
+	const query, private = 0, 1 << 3 // MEMBARRIER_CMD_QUERY and MEMBARRIER_CMD_PRIVATE_EXPEDITED
+	kinds, _, errno := syscall.Syscall(call, query, 0, 0)
 	if errno == 0 && kinds&private == 0 {
 		return errors.New("the kernel has no expedited membarrier")
 	}

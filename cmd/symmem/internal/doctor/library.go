@@ -8,7 +8,7 @@ import (
 type Library struct {
 	Path   string `json:"path,omitempty"`
 	Origin string `json:"origin,omitempty"`
-	// Version is the version as a number, such as 22809, and Text is the same as text, such as
+	// Version is the version as a number, such as 22809. Text is the version as text, such as
 	// 2.28.9.
 	Version int    `json:"version,omitempty"`
 	Text    string `json:"text,omitempty"`

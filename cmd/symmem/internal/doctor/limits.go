@@ -20,7 +20,7 @@ func InspectLimits() Limits {
 	}
 }
 
-// limit returns the soft limit of a resource, or -1 if it is unlimited or unknown.
+// limit returns the soft limit of a resource, or -1 if the limit is unlimited or unknown.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
@@ -31,8 +31,8 @@ func limit(resource int) int64 {
 
 // Doctor warns about limits below these values.
 const (
-	// minAddressSpace suffices for a pool's arena (its range of addresses, up to 1 TiB) and as much
-	// again for NCCL's windows.
+	// minAddressSpace suffices for a pool, which reserves up to 1 TiB of addresses, and for NCCL's
+	// windows, which need as many addresses as the pool.
 	minAddressSpace = int64(2) << 40
 	// minLockedMemory is less than any RDMA network card needs to pin.
 	minLockedMemory = int64(64) << 20

@@ -27,7 +27,7 @@ type Pair struct {
 	Access bool `json:"access"`
 	// Atomics is set if kernels on From can use atomic operations on the memory of To.
 	Atomics bool `json:"atomics"`
-	// SpeedRank orders pairs by the speed of their links. The fastest have 0.
+	// SpeedRank orders pairs by the speed of their links. The pairs with the fastest links have 0.
 	SpeedRank int `json:"rank"`
 	// NVLink is "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
@@ -73,7 +73,7 @@ func (l *Links) queryCUDA(driver *cuda.Driver, n int) {
 	}
 }
 
-// queryNVML adds facts from NVML. Those that NVML does not support remain unknown.
+// queryNVML adds facts from NVML. If NVML does not support a query, the fact remains unknown.
 func (l *Links) queryNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {

@@ -48,8 +48,8 @@ func openNVML() (*nvml, error) {
 
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls a function. If the library lacks or does not support it, the error wraps
-// errNVMLUnsupported.
+// call calls a function. If the library lacks the function or does not support the query, the error
+// wraps errNVMLUnsupported.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, ok := n.library.Find(name)
 	if !ok {

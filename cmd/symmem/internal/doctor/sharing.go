@@ -15,11 +15,12 @@ const sharingVersion = 23000
 
 // GPUSharing describes whether several ranks can use one GPU.
 type GPUSharing struct {
-	// Obstacle states why ranks cannot share a GPU. It is empty if they can.
+	// Obstacle states why ranks cannot share a GPU. It is empty if ranks can share a GPU.
 	Obstacle string `json:"missing,omitempty"`
 	// ServiceRuns is set if a daemon of NVIDIA's Multi-Process Service (MPS) is running.
 	ServiceRuns bool `json:"mps_runs"`
-	// Program is the path of the program that starts the daemon, or empty if it is not installed.
+	// Program is the path of the program that starts the daemon. It is empty if the program is not
+	// installed.
 	Program string `json:"mps,omitempty"`
 }
 

@@ -16,7 +16,7 @@ type Trial struct {
 	RankZeroResults
 	// Error states why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
-	// RankResults is sorted by rank. It lacks the ranks that did not report a result.
+	// RankResults is sorted by rank. Ranks that did not report a result are missing.
 	RankResults []RankResult `json:"accounts"`
 }
 
@@ -26,10 +26,11 @@ type RankZeroResults struct {
 	Device string `json:"device"`
 	// LogRequested is set if NCCL's log was requested.
 	LogRequested bool `json:"logged"`
-	// LogProblem states why the log does not show which kernels ran. It is empty if the log does.
+	// LogProblem states why the log does not show which kernels ran. It is empty if the log shows
+	// the kernels.
 	LogProblem string `json:"log_trouble,omitempty"`
 	Copies     []Copy `json:"copies,omitempty"`
-	// CopyProblem states why Copies could not be measured. It is empty if they could.
+	// CopyProblem states why Copies could not be measured. It is empty if Copies were measured.
 	CopyProblem string `json:"copy_trouble,omitempty"`
 }
 
@@ -40,7 +41,7 @@ type RankResult struct {
 	Error   string      `json:"error,omitempty"`
 	Windows int         `json:"windows"` // number of windows that the rank has registered
 	Calls   []TrialCall `json:"calls"`
-	// RankZeroResults is nil on all ranks but 0.
+	// RankZeroResults is nil unless Rank is 0.
 	*RankZeroResults
 }
 
@@ -50,7 +51,7 @@ type TrialCall struct {
 	Bytes     int64  `json:"bytes"`
 	// RequestedPath is the path that was requested for the group.
 	RequestedPath string `json:"asked"`
-	// Path is the path that symmem chose, and Why is the reason, both from Explain.
+	// Path is the path that symmem chose, and Why is the reason. Explain reports both.
 	Path string `json:"path"`
 	Why  string `json:"why"`
 	// MicroS is the time of a call, including the launch, in microseconds.

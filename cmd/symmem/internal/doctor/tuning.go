@@ -11,7 +11,7 @@ import (
 // Tuning describes the tuning table, whose rules choose the paths of collectives.
 type Tuning struct {
 	Name   string `json:"name"`
-	Digest string `json:"digest"` // of the rules
+	Digest string `json:"digest"` // digest of the rules
 	// File is the path of the table for this machine.
 	File string `json:"file"`
 	// Rules is the number of rules for Ranks ranks on one machine.

@@ -40,8 +40,8 @@ func writeFiles(
 // name, so the name has no extension.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepare creates the folder. If the folder exists, every file in it must be one that the export
-// replaces.
+// prepare creates the folder. If the folder exists, prepare returns an error if the folder contains
+// a file that the export would not replace.
 func prepare(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

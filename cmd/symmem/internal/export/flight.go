@@ -110,7 +110,7 @@ func (f *flight) entry(p *pickler, r *trace.Record) {
 	sequence := f.counts[r.Group]
 	f.counts[r.Group]++
 	if !f.traces.complete() && !g.messages {
-		sequence = r.Number // has the same beginning on all ranks
+		sequence = r.Number // counts from the group's first event, even if the trace begins later
 		if sequence < g.first {
 			return
 		}

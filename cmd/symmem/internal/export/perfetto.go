@@ -131,7 +131,7 @@ type chrome struct {
 	threads map[string]int          // number of the thread in the viewer, by group
 	steps   map[string]*chromeEvent // current step, by group
 	memory  *memory
-	changed map[*pool]bool // pools whose counters flush writes
+	changed map[*pool]bool // pools whose counters have changed since the last flush
 	time    timeline
 	now     nanoseconds
 	comma   bool

@@ -38,7 +38,7 @@ func (p *pickler) finish() error {
 	return p.w.Flush()
 }
 
-// code writes opcodes. The bufio.Writer returns the first error from Flush.
+// code writes opcodes. It ignores errors, because Flush returns the first error.
 func (p *pickler) code(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {

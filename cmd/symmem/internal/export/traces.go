@@ -144,7 +144,7 @@ func (t *Traces) addGroups(l *trace.Log) {
 	}
 }
 
-// group returns the group with the given ID, after creating it if necessary.
+// group returns the group with the given ID. It creates the group if necessary.
 func (t *Traces) group(id string) *group {
 	g := t.groups[id]
 	if g == nil {
@@ -196,7 +196,7 @@ func (t *Traces) start(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
 }
 
-// site converts a call site (file:line) to a frame. If text is empty, so is the frame.
+// site converts a call site (file:line) to a frame. If text is empty, the frame is empty.
 func site(text, name string) frame {
 	if text == "" {
 		return frame{}
@@ -211,7 +211,7 @@ func site(text, name string) frame {
 }
 
 // timeline assigns times to the records of a trace. A record without a time gets the time of the
-// preceding record or, if there is none, the start of the trace.
+// preceding record. If there is no preceding record, it gets the start time of the trace.
 type timeline struct{ now time.Time }
 
 // at returns the time of the next record.

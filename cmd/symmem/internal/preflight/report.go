@@ -21,9 +21,9 @@ const (
 type Fault struct {
 	Kind Kind   `json:"kind"`
 	Node string `json:"node,omitempty"` // empty if unknown
-	// Ranks holds the rank of a KindRank or the two ranks of a KindLink.
+	// Ranks holds the rank at fault or the two ranks of a link. It is empty for other kinds.
 	Ranks []int `json:"ranks,omitempty"`
-	// GPU identifies the GPU of a KindRank.
+	// GPU identifies the GPU of the rank at fault. It is empty for other kinds.
 	GPU    string `json:"gpu,omitempty"`
 	Text   string `json:"text"`
 	Advice string `json:"advice"`
@@ -72,7 +72,7 @@ func (r *Report) Code() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// Interrupt adds the fault that a signal interrupted the checks.
+// Interrupt adds a fault which states that a signal interrupted the checks.
 func (r *Report) Interrupt(signal string) {
 	r.OK = false
 	r.Faults = append(r.Faults, Fault{

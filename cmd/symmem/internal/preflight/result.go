@@ -31,6 +31,7 @@ type Link struct {
 	To   int `json:"to"`
 	// BytesPerS is the best measured speed in one direction.
 	BytesPerS float64 `json:"bytes_per_s"`
-	// Wrong is the number of wrong bytes that From received. Wrong bytes at To are errors of To.
+	// Wrong is the number of wrong bytes that From received. If To receives wrong bytes, To reports
+	// an error.
 	Wrong int64 `json:"wrong"`
 }

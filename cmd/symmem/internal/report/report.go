@@ -73,15 +73,15 @@ type builder struct {
 	added  map[*history.Rank]*indexes
 
 	progress    func(done, total int)
-	done, total int // numbers of events
+	done, total int // arguments of progress
 }
 
 // indexes maps indexes in a rank's history to indexes in the page. An element is -1 until the stack
 // or text has been added to the page.
 type indexes struct{ stacks, texts []int32 }
 
-// histories returns the histories of the ranks, by index. The history of a rank is nil if no
-// sequence of the rank was compared.
+// histories returns the history of each rank, or nil for a rank none of whose sequences was
+// compared.
 func (b *builder) histories(r *diff.Report) []*history.Rank {
 	b.added = map[*history.Rank]*indexes{}
 	ranks := make([]*history.Rank, len(r.Ranks))
@@ -232,7 +232,7 @@ func (b *builder) text(r *history.Rank, text int32) int32 {
 	return added[text]
 }
 
-// intern returns the index of a text in a list, after adding the text if necessary.
+// intern returns the index of a text in a list. It adds the text if necessary.
 func intern(known map[string]int32, all *[]string, text string) int32 {
 	text = history.Clean(text)
 	i, ok := known[text]

@@ -79,8 +79,8 @@ func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a rank to the row with the given group and text, after adding the row if necessary.
-// The time of a row is the earliest of its ranks.
+// addRow adds a rank to the row with the given group and text. If there is no such row, addRow adds
+// the row. The time of a row is the earliest time of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {

@@ -19,7 +19,7 @@ type Request struct {
 }
 
 // Program lists requests. The request that frees a tensor has the same size, stream and pool as the
-// one that allocated it.
+// request that allocated the tensor.
 type Program []Request
 
 // Random returns a random program that uses the given number of pools and streams.

@@ -15,7 +15,7 @@ type Run struct {
 	Seed uint64
 	// Policy chooses between free blocks of the same size. PyTorch up to 2.11 uses alloc.Address.
 	Policy alloc.Policy
-	// MaxEntries is the number of trace entries to keep, the last ones. 0 keeps all of them.
+	// MaxEntries limits the trace to the last entries. 0 means that there is no limit.
 	MaxEntries int
 	// OmitPoolIDs omits pool IDs from trace entries, as PyTorch did before 2.11.
 	OmitPoolIDs bool
@@ -203,7 +203,7 @@ func (e *execution) blocks(p *pool, ordinal int32) List {
 }
 
 // Calls returns a Flight Recorder dump of a group that called the given collectives, such as
-// "all_reduce". first is the sequence number of the first one.
+// "all_reduce". first is the sequence number of the first collective.
 func Calls(operations []string, first int) Dict {
 	var entries List
 	for i, operation := range operations {

@@ -1,5 +1,6 @@
 // Package flight reads dumps of PyTorch's Flight Recorder, which list the collectives that a rank
-// called in each of its groups. It goes by the keys of a dump rather than by the stated version.
+// called in each of its groups. The keys of a dump, not the stated version, determine how the dump
+// is read.
 package flight
 
 import (

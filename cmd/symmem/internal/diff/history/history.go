@@ -40,7 +40,7 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
-	Number int64 // in the file's trace, from 0
+	Number int64 // index in the file's trace
 	Size   int64 // bytes that the program requested, or the size of the segment
 	Bytes  int64 // bytes that a block occupies or that a call transfers; 0 if unknown
 	Offset int64 // in bytes, within the segment
@@ -101,10 +101,11 @@ type Sequence struct {
 	InitialBlocks []InitialBlock
 	// Partial is set if the pool or group may have had events before the trace began.
 	Partial bool
-	// NoPlacesReason states why the places of blocks cannot be compared. It is empty if they can.
+	// NoPlacesReason states why the places of blocks cannot be compared. It is empty if the places
+	// can be compared.
 	NoPlacesReason string
 	// UnsupportedSetting names an allocator setting with which PyTorch's placement rule cannot be
-	// replayed. It is empty if there is none.
+	// replayed. It is empty if there is no such setting.
 	UnsupportedSetting string
 	// FirstCall is the number, within the group, of the sequence's first call.
 	FirstCall int64
@@ -144,7 +145,9 @@ func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, 
 type Rank struct {
 	File   string
 	Number int
-	World  int // number of the rank's world (communicating ranks) in its process, from 1
+	// World is the number of the rank's world in its process, counted from 1. A world is a set of
+	// ranks that communicate.
+	World int
 	// Format names the format of the file and, if World is above 1, the world. Ranks whose formats
 	// differ are not compared.
 	Format    string
@@ -161,7 +164,7 @@ type Rank struct {
 	noted map[string]bool // the Notes that Note has added
 }
 
-// Note adds a line to Notes, unless it has already added the same line.
+// Note adds a line to Notes, unless Note has already added the same line.
 func (r *Rank) Note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if r.noted[text] {

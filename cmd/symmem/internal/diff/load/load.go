@@ -32,7 +32,8 @@ type Options struct {
 	// Device selects the device whose events are read from snapshots. If Device is negative, each
 	// snapshot must have events on one device only.
 	Device int
-	// Ranks contains the ranks of files by path. They take precedence over ranks in file names.
+	// Ranks contains the ranks of files by path. A rank in Ranks takes precedence over the rank in
+	// a file's name.
 	Ranks map[string]int
 	// Progress, if set, is called with the number of bytes read so far and the total. Calls may be
 	// concurrent.
@@ -52,7 +53,8 @@ type Source struct {
 // lastNumber finds the last integer in a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// laterWorld finds the number of the world in the name of a trace. World 1 is not in the name.
+// laterWorld finds the number of the world in the name of a trace. The name of a trace of world 1
+// does not contain that number.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
 
 func worldOf(path string) int {

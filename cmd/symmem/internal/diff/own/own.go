@@ -60,7 +60,7 @@ func (c *converter) finish(l *trace.Log) {
 		if l.Missing > 0 {
 			s.Partial, s.FirstCall = true, s.number
 		} else {
-			s.InitialBlocks = nil // the trace is complete, so there are none
+			s.InitialBlocks = nil // a complete trace has no initial blocks
 		}
 	}
 	if l.Torn > 0 {
@@ -99,8 +99,8 @@ func (c *converter) record(r *trace.Record) {
 	}
 }
 
-// sequence returns the sequence of a source. If there is none, it creates one whose first event has
-// the given number.
+// sequence returns the sequence of a source. If the source has no sequence yet, sequence creates a
+// sequence whose first event has the given number.
 func (c *converter) sequence(src source, number uint64) *sequence {
 	s := c.sequences[src]
 	if s == nil {

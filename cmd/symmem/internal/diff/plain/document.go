@@ -245,7 +245,7 @@ func (d *Document) Label(v Value) (int32, bool) {
 }
 
 // SetLabel drops the items of an object and assigns a number to it. Files refer to the same stack
-// frame many times: a caller can convert the frame once and look up its label later.
+// frame many times. A caller can convert the frame once and look up the label later.
 func (d *Document) SetLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)

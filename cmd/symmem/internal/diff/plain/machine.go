@@ -6,9 +6,9 @@ import "io"
 type Options struct {
 	// Streamed describes the lists whose elements are passed to Element.
 	Streamed []Stream
-	// Element is called with each element of the streamed lists. key is an index in Streamed. list
-	// is the index of the inner list in a list of lists, and 0 otherwise. The element is valid
-	// until Element returns.
+	// Element is called with each element of the streamed lists. key is an index in Streamed. If
+	// the streamed list consists of lists, list is the index of the inner list. Otherwise, list is
+	// 0. The element is valid until Element returns.
 	Element func(d *Document, key, list int, element Value) error
 }
 
@@ -112,8 +112,8 @@ func (m *machine) top(k kind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list. The list is streamed if it is one of Options.Streamed or in one of
-// them.
+// pushList pushes an empty list. It marks the list as streamed if Options.Streamed contains the
+// list or the list that contains it.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(list)
 	o := m.doc.object(v)

@@ -14,8 +14,8 @@ func malformedSnapshot(format string, args ...any) error {
 }
 
 // Finish converts the elements to sequences of the rank. It uses the events of the given device. If
-// device is negative, it uses the only device that has events, and returns an error if several
-// have.
+// device is negative, it uses the only device that has events. It returns an error if several
+// devices have events.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknown > 0 {
@@ -190,7 +190,7 @@ func (b *backwardPass) undo(trace []rawEvent) int {
 }
 
 // undoEvent undoes an event, and reports whether the event agrees with the state after it. If the
-// pool of either the event or its segment is unknown, undoEvent copies it from the other.
+// pool of the event or the pool of its segment is unknown, undoEvent sets it to the other pool.
 func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	_, live := b.blocks[e.address]
 	switch e.action {

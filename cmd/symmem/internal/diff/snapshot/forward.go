@@ -145,7 +145,7 @@ func (f *forwardPass) mapSegment(e *rawEvent) {
 	f.write(p, e, history.MapSegment, p.number(s), 0, -1)
 }
 
-// number returns the number of a segment, after assigning one if there is none.
+// number returns the number of a segment. If the segment has no number yet, number assigns one.
 func (p *pool) number(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))

@@ -1,6 +1,6 @@
 // Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and its
-// C++ counterparts write as pickles or JSON. It goes by the keys of a snapshot rather than by the
-// version.
+// C++ counterparts write as pickles or JSON. The keys of a snapshot, not the version, determine how
+// the snapshot is read.
 //
 // A snapshot contains the allocator's final state and a trace of the events before it. The package
 // reconstructs the initial state by undoing the trace from the end. A note of the rank states what
@@ -99,8 +99,8 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 // Seen reports whether the snapshot contained any elements.
 func (r *Reader) Seen() bool { return r.count > 0 }
 
-// Element adds v, an element of Streamed[key]. v is an event of the device with the index list, or
-// a segment.
+// Element adds v, an element of the list Streamed[key]. v is a segment or an event. If v is an
+// event, list is the index of the device.
 func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error {
 	r.count++
 	if len(r.keys) == 0 {

@@ -13,7 +13,7 @@ type stackTable struct {
 	frames map[history.Frame]int32 // index in rank.Frames
 	stacks map[string]int32        // index in rank.Stacks, by encoded frame indexes
 	ids    []int32                 // frame indexes of the current stack
-	bytes  []byte                  // ids, encoded
+	bytes  []byte                  // encoding of ids
 }
 
 // maxFrames limits the number of frames that are kept of each stack, innermost first.
@@ -84,7 +84,7 @@ func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
 	return id, true
 }
 
-// add returns the index of the stack with the frames t.ids, after adding it if it is new.
+// add returns the index of the stack with the frames t.ids. It adds the stack if the stack is new.
 func (t *stackTable) add() int32 {
 	t.bytes = t.bytes[:0]
 	for _, id := range t.ids {
