@@ -32,9 +32,6 @@ type Options struct {
 	// Device selects the device whose events are read from snapshots. If Device is negative, each
 	// snapshot must have events on one device only.
 	Device int
-	// Ranks contains the ranks of files by path. A rank in Ranks takes precedence over the rank in
-	// a file's name.
-	Ranks map[string]int
 	// Progress, if set, is called with the number of bytes read so far and the total. Calls may be
 	// concurrent.
 	Progress func(done, total int64)
