@@ -25,7 +25,7 @@ func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
 
 func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
 
-func (r *reporter) pools() {
+func (r *reporter) addPools() {
 	var order []poolKey
 	members := map[poolKey][]member{}
 	for i := range r.machine.Ranks {
@@ -47,11 +47,11 @@ func (r *reporter) pools() {
 		if key.rank >= 0 {
 			title = fmt.Sprintf("pool %d of only rank %d", key.id, r.page.Ranks[key.rank].Rank)
 		}
-		r.pool(title, members[key])
+		r.addPool(title, members[key])
 	}
 }
 
-func (r *reporter) pool(title string, members []member) {
+func (r *reporter) addPool(title string, members []member) {
 	s := page.Sequence{Title: title, Notes: []string{}, Differences: []page.Difference{}}
 	begin := uint64(0)
 	for _, m := range members {
@@ -61,7 +61,7 @@ func (r *reporter) pool(title string, members []member) {
 		}
 		begin = max(begin, m.First)
 		for _, w := range m.Registered {
-			r.window(title, m.rank, w)
+			r.addWindow(title, m.rank, w)
 		}
 	}
 	for _, m := range members {
@@ -74,7 +74,7 @@ func (r *reporter) pool(title string, members []member) {
 	r.page.Sequences = append(r.page.Sequences, s)
 }
 
-func (r *reporter) window(pool string, rank int, w Window) {
+func (r *reporter) addWindow(pool string, rank int, w Window) {
 	for i := range r.page.Windows {
 		row := &r.page.Windows[i]
 		if row.Group == w.Group && row.Pool == pool && row.Segment == int(w.Segment) {

@@ -62,14 +62,14 @@ func newReport(m *Machine) *page.Page {
 		},
 	}}
 	for i := range m.Ranks {
-		r.rank(i, &m.Ranks[i])
+		r.addRank(i, &m.Ranks[i])
 	}
-	r.pools()
+	r.addPools()
 	r.page.Verdict = r.verdict()
 	return r.page
 }
 
-func (r *reporter) rank(index int, s *Snapshot) {
+func (r *reporter) addRank(index int, s *Snapshot) {
 	rank := page.Rank{
 		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
 		Notes: []string{},
@@ -93,28 +93,28 @@ func (r *reporter) rank(index int, s *Snapshot) {
 		})
 	}
 	for i := range s.Groups {
-		r.group(index, &s.Groups[i])
+		r.addGroup(index, &s.Groups[i])
 	}
 }
 
-func (r *reporter) group(rank int, g *Group) {
+func (r *reporter) addGroup(rank int, g *Group) {
 	if g.Fault != "" {
 		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{rank}, Group: g.ID, Text: g.Fault})
 	}
 	for i := range g.Calls {
 		c := &g.Calls[i]
-		row := r.path(g.ID, c.Operation, c.Path)
+		row := r.pathRow(g.ID, c.Operation, c.Path)
 		row.Calls[rank] += int64(c.Calls)
 		row.Bytes[rank] += int64(c.Bytes)
 	}
 	for path, n := range g.Paths {
-		r.path(g.ID, "all, including replays of graphs", path).Calls[rank] += int64(n)
+		r.pathRow(g.ID, "all, including replays of graphs", path).Calls[rank] += int64(n)
 	}
 }
 
-// path returns the row that counts the calls of a group with the given operation and path. It adds
+// pathRow returns the row that counts the calls of a group with the given operation and path. It adds
 // the row if necessary.
-func (r *reporter) path(group, operation, path string) *page.Path {
+func (r *reporter) pathRow(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
 		if p.Group == group && p.Operation == operation && p.Path == path {

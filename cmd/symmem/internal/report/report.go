@@ -32,9 +32,9 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	}
 	ranks := b.histories(r)
 	for i := range r.Sequences {
-		b.sequence(&r.Sequences[i])
+		b.addSequence(&r.Sequences[i])
 	}
-	b.tables(r, ranks)
+	b.addTables(r, ranks)
 	return b.page
 }
 
@@ -106,7 +106,7 @@ func notAdded(n int) []int32 {
 	return all
 }
 
-func (b *builder) sequence(s *diff.Sequence) {
+func (b *builder) addSequence(s *diff.Sequence) {
 	p := page.Sequence{
 		Title: s.Title, Calls: s.Class == history.Calls, Equal: s.Equal, Notes: s.Notes,
 		Differences: []page.Difference{},
@@ -121,7 +121,7 @@ func (b *builder) sequence(s *diff.Sequence) {
 	}
 	for i := range s.Members {
 		if m := &s.Members[i]; m.Sequence != nil {
-			p.Tracks = append(p.Tracks, b.track(m))
+			p.Tracks = append(p.Tracks, b.newTrack(m))
 			if p.Calls {
 				b.countPaths(s, m)
 			}
@@ -155,7 +155,7 @@ var kinds = map[history.Action]page.Kind{
 // progressStep is the number of events between calls of the progress function.
 const progressStep = 1 << 14
 
-func (b *builder) track(m *diff.Member) *page.Track {
+func (b *builder) newTrack(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
 	for _, block := range m.Sequence.InitialBlocks {
 		t.Add(&page.Event{

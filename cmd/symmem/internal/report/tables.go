@@ -51,8 +51,8 @@ func parseCall(text string) (operation, path string) {
 	return history.Clean(operation), history.Clean(path)
 }
 
-// tables fills in the tables of windows, pending calls and faults.
-func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
+// addTables fills in the tables of windows, pending calls and faults.
+func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, func(x, y page.Path) int {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
 			cmp.Compare(x.Path, y.Path))
@@ -70,7 +70,7 @@ func (b *builder) tables(r *diff.Report, ranks []*history.Rank) {
 				fmt.Sprintf("%s: %s", history.Clean(c.Text), history.Clean(c.State)), c.Time)
 		}
 		for _, w := range rank.Windows {
-			b.window(windows, i, &w)
+			b.addWindow(windows, i, &w)
 		}
 	}
 	b.addUnregistered()
@@ -99,7 +99,7 @@ type windowKey struct {
 	segment     int32
 }
 
-func (b *builder) window(rows map[windowKey]int, rank int, w *history.Window) {
+func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window) {
 	key := windowKey{w.Group, w.Pool, w.Segment}
 	at, ok := rows[key]
 	if !ok {

@@ -15,9 +15,9 @@ import (
 func Read(r io.Reader) (*history.Rank, error) {
 	c := &converter{
 		rank:      &history.Rank{Format: "trace of symmem"},
-		sequences: map[source]*sequence{}, texts: map[string]int32{}, stacks: map[string]int32{},
+		sequences: map[sequenceKey]*sequence{}, texts: map[string]int32{}, stacks: map[string]int32{},
 	}
-	l, err := trace.Scan(r, c.record)
+	l, err := trace.Scan(r, c.addRecord)
 	if err != nil {
 		return nil, fmt.Errorf("reading symmem's trace: %w", err)
 	}
@@ -27,15 +27,15 @@ func Read(r io.Reader) (*history.Rank, error) {
 
 type converter struct {
 	rank        *history.Rank
-	sequences   map[source]*sequence
+	sequences   map[sequenceKey]*sequence
 	texts       map[string]int32 // index in rank.Texts
 	stacks      map[string]int32 // index in rank.Stacks, by call site
 	localEvents int              // number of events of pools on which ranks need not agree
 	messages    int              // number of sends and receives
 }
 
-// source identifies a pool or a group.
-type source struct {
+// sequenceKey identifies a pool or a group.
+type sequenceKey struct {
 	class history.Class
 	pool  uint64 // 0 for a group
 	group string
@@ -78,7 +78,7 @@ func (c *converter) finish(l *trace.Log) {
 	}
 }
 
-func (c *converter) record(r *trace.Record) {
+func (c *converter) addRecord(r *trace.Record) {
 	switch {
 	case r.Kind == event.KindFault:
 		c.rank.Faults = append(c.rank.Faults, history.Fault{
@@ -88,31 +88,31 @@ func (c *converter) record(r *trace.Record) {
 	case r.Kind == event.KindRestart:
 		c.rank.Note("the ranks realigned pool %d of group %s after a fault", r.Pool, r.Group)
 	case r.Kind.IsGroupEvent():
-		c.call(r)
+		c.addCall(r)
 	case r.Kind == event.KindRegister || r.Kind == event.KindDeregister:
-		c.window(r)
+		c.addWindow(r)
 	case !r.Kind.InHistory():
 	case r.Group == "":
 		c.localEvents++
 	default:
-		c.placement(r)
+		c.addPlacement(r)
 	}
 }
 
-// sequence returns the sequence of a source. If the source has no sequence yet, sequence creates a
-// sequence whose first event has the given number.
-func (c *converter) sequence(src source, number uint64) *sequence {
-	s := c.sequences[src]
+// sequence returns the sequence of a pool or group. It creates a missing sequence, whose first event
+// has the given number.
+func (c *converter) sequence(key sequenceKey, number uint64) *sequence {
+	s := c.sequences[key]
 	if s == nil {
-		id := src.group
-		if src.class == history.SymmemPool {
-			id = poolID(src.pool, src.group)
+		id := key.group
+		if key.class == history.SymmemPool {
+			id = poolID(key.pool, key.group)
 		}
 		s = &sequence{
-			Sequence: &history.Sequence{Class: src.class, ID: id}, number: int64(number),
+			Sequence: &history.Sequence{Class: key.class, ID: id}, number: int64(number),
 			live: map[[2]int64]int32{}, segments: map[int32]int32{},
 		}
-		c.sequences[src] = s
+		c.sequences[key] = s
 		c.rank.Sequences = append(c.rank.Sequences, s.Sequence)
 	}
 	return s
@@ -149,8 +149,8 @@ func (c *converter) stack(site string) int32 {
 	return n
 }
 
-// call adds an event of a group, which is a collective, a value or a step.
-func (c *converter) call(r *trace.Record) {
+// addCall adds a call of a group: a collective, a comparison of values or a step.
+func (c *converter) addCall(r *trace.Record) {
 	text := r.Call
 	switch {
 	case strings.HasPrefix(text, "Send ") || strings.HasPrefix(text, "Recv "):
@@ -161,7 +161,7 @@ func (c *converter) call(r *trace.Record) {
 	case r.Kind != event.KindCollective:
 		text = r.String()
 	}
-	s := c.sequence(source{history.Calls, 0, r.Group}, r.Number)
+	s := c.sequence(sequenceKey{history.Calls, 0, r.Group}, r.Number)
 	s.NoPlacesReason = "calls have no places"
 	s.Events = append(s.Events, history.Event{
 		Number: int64(r.Number), Bytes: r.Bytes, Time: r.Time.UnixMicro(), Segment: -1,
@@ -171,8 +171,8 @@ func (c *converter) call(r *trace.Record) {
 
 func poolID(pool uint64, group string) string { return fmt.Sprintf("%d of group %s", pool, group) }
 
-// window adds a registration, or marks one as deregistered.
-func (c *converter) window(r *trace.Record) {
+// addWindow adds a registration, or marks a registration as ended.
+func (c *converter) addWindow(r *trace.Record) {
 	if r.Kind == event.KindRegister {
 		c.rank.Windows = append(c.rank.Windows, history.Window{
 			Pool: poolID(r.Pool, r.Group), Segment: r.Segment, Bytes: r.Size, Group: r.Name,
@@ -189,9 +189,9 @@ func (c *converter) window(r *trace.Record) {
 	}
 }
 
-// placement adds an event in a pool's history.
-func (c *converter) placement(r *trace.Record) {
-	s := c.sequence(source{history.SymmemPool, r.Pool, r.Group}, r.Number)
+// addPlacement adds an event in a pool's history.
+func (c *converter) addPlacement(r *trace.Record) {
+	s := c.sequence(sequenceKey{history.SymmemPool, r.Pool, r.Group}, r.Number)
 	e := history.Event{
 		Number: int64(r.Number), Size: r.Requested, Bytes: r.Size, Offset: r.Offset,
 		Segment: s.segment(r), Stream: int32(r.Stream), Block: -1, Stack: c.stack(r.Site),

@@ -14,8 +14,7 @@ func malformedSnapshot(format string, args ...any) error {
 }
 
 // Finish converts the elements to sequences of the rank. It uses the events of the given device. If
-// device is negative, it uses the only device that has events. It returns an error if several
-// devices have events.
+// device is negative, at most one device may have events, and Finish uses that device.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknown > 0 {
@@ -29,9 +28,8 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	if err != nil {
 		return err
 	}
-	// This is the last use of d, so that the garbage collector can free the memory of d, which is
-	// larger than that of the histories.
 	setting := unusualSetting(d, top)
+	// Do not use d below this line, so that the garbage collector can free the memory of d.
 	var trace []rawEvent
 	if device < len(r.traces) {
 		trace = r.traces[device]
@@ -53,8 +51,8 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// unusualSetting returns the name of an allocator setting that changes how PyTorch places
-// blocks, or "" if none is set.
+// unusualSetting returns the name of an allocator setting that changes how PyTorch places blocks, or
+// "" if no such setting is in use.
 func unusualSetting(d *plain.Document, top plain.Value) string {
 	settings := d.Get(top, d.String("allocator_settings"))
 	if n, ok := d.Get(settings, d.String("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
@@ -87,7 +85,7 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 	case len(used) == 1:
 		return used[0], nil
 	case len(used) > 1:
-		return 0, malformedSnapshot("it has events of the devices %v: choose one with --device", used)
+		return 0, malformedSnapshot("it has events of several devices, %v: select one with --device", used)
 	}
 	r.rank.Note("there is no trace: only the state at the end is known")
 	if len(r.segments) > 0 {
