@@ -112,8 +112,8 @@ func (r *reporter) addGroup(rank int, g *Group) {
 	}
 }
 
-// pathRow returns the row that counts the calls of a group with the given operation and path. It adds
-// the row if necessary.
+// pathRow returns the row that counts the calls of a group with the given operation and path. It
+// adds the row if necessary.
 func (r *reporter) pathRow(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]

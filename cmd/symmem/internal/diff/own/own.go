@@ -99,8 +99,8 @@ func (c *converter) addRecord(r *trace.Record) {
 	}
 }
 
-// sequence returns the sequence of a pool or group. It creates a missing sequence, whose first event
-// has the given number.
+// sequence returns the sequence of a pool or group. It creates a missing sequence, whose first
+// event has the given number.
 func (c *converter) sequence(key sequenceKey, number uint64) *sequence {
 	s := c.sequences[key]
 	if s == nil {

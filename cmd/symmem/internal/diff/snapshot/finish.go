@@ -51,8 +51,8 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// unusualSetting returns the name of an allocator setting that changes how PyTorch places blocks, or
-// "" if no such setting is in use.
+// unusualSetting returns the name of an allocator setting that changes how PyTorch places blocks,
+// or "" if no such setting is in use.
 func unusualSetting(d *plain.Document, top plain.Value) string {
 	settings := d.Get(top, d.String("allocator_settings"))
 	if n, ok := d.Get(settings, d.String("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
@@ -85,7 +85,7 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 	case len(used) == 1:
 		return used[0], nil
 	case len(used) > 1:
-		return 0, malformedSnapshot("it has events of several devices, %v: select one with --device", used)
+		return 0, malformedSnapshot("it has events of the devices %v: select one with --device", used)
 	}
 	r.rank.Note("there is no trace: only the state at the end is known")
 	if len(r.segments) > 0 {
