@@ -51,9 +51,9 @@ type limited struct {
 	closed  atomic.Bool
 }
 
-func (c *limited) Close() error {
-	if !c.closed.Swap(true) {
-		c.limiter.open.Add(-1)
+func (l *limited) Close() error {
+	if !l.closed.Swap(true) {
+		l.limiter.open.Add(-1)
 	}
-	return c.Conn.Close()
+	return l.Conn.Close()
 }

@@ -179,10 +179,10 @@ func (l *links) check(rank, peer int) (wrong int64, err error) {
 // message returns the contents of the message that check sends from src to dst.
 func message(src, dst int, size int64) []byte {
 	b := make([]byte, size)
-	x := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1
+	random := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1
 	for i := range b {
-		x = x*1664525 + 1013904223
-		b[i] = byte(x >> 24)
+		random = random*1664525 + 1013904223
+		b[i] = byte(random >> 24)
 	}
 	return b
 }

@@ -119,18 +119,19 @@ func plantExtra(rng *rand.Rand, p Program, at int) Program {
 // programs, or -1 if there is no difference. Tensors are considered the same if they are allocated
 // in the same order in the pool.
 func FirstDifference(a, b Program, pools int) []int {
-	first := make([]int, pools)
-	for pool := range first {
-		x, y := canonical(a, pool), canonical(b, pool)
-		first[pool] = -1
-		if !slices.Equal(x, y) {
-			first[pool] = 0
-			for first[pool] < min(len(x), len(y)) && x[first[pool]] == y[first[pool]] {
-				first[pool]++
+	all := make([]int, pools)
+	for pool := range all {
+		requestsA, requestsB := canonical(a, pool), canonical(b, pool)
+		all[pool] = -1
+		if !slices.Equal(requestsA, requestsB) {
+			first, n := 0, min(len(requestsA), len(requestsB))
+			for first < n && requestsA[first] == requestsB[first] {
+				first++
 			}
+			all[pool] = first
 		}
 	}
-	return first
+	return all
 }
 
 // canonical lists the requests of a pool, with tensors and streams numbered by their first use. The
