@@ -116,7 +116,7 @@ func (t *textWriter) notes(r *Report) {
 		}
 	}
 	if len(order)+len(r.Notes) > 0 {
-		t.line("\nNot recorded in the files:")
+		t.line("\nNotes:")
 	}
 	for _, note := range r.Notes {
 		t.line("  %s", note)

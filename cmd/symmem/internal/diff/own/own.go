@@ -64,10 +64,10 @@ func (c *converter) finish(l *trace.Log) {
 		}
 	}
 	if l.Torn > 0 {
-		c.rank.Note("%d records were being written when the trace ended", l.Torn)
+		c.rank.Note("%d records are incomplete, because the process was writing them", l.Torn)
 	}
 	if l.LostTexts > 0 {
-		c.rank.Note("there was no room for all texts, which are shown as ?")
+		c.rank.Note("some texts did not fit into the trace and are shown as ?")
 	}
 	if c.localEvents > 0 {
 		c.rank.Note("%d events of pools without a domain are left out: ranks need not agree on them",
