@@ -168,7 +168,7 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 		p := page.Event{
 			Kind: kinds[e.Action], Size: e.Size, Bytes: e.Bytes, Offset: e.Offset, Segment: e.Segment,
 			Stream: e.Stream, Block: e.Block, Stack: b.stack(m.History, e.Stack), Number: e.Number,
-			Time: e.Time,
+			Time: e.UnixMicro,
 		}
 		if e.Action == history.Call {
 			p.Block = b.text(m.History, e.Block)

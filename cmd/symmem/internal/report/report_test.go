@@ -25,7 +25,7 @@ func group(rank int, calls ...string) *history.Rank {
 		}
 		s.Events = append(s.Events, history.Event{
 			Action: history.Call, Number: int64(i), Block: int32(at), Segment: -1, Stack: -1,
-			Time: int64(1000 + i), Bytes: int64(64 * (i + 1) / len(calls)),
+			UnixMicro: int64(1000 + i), Bytes: int64(64 * (i + 1) / len(calls)),
 		})
 	}
 	r.Sequences = append(r.Sequences, s)
@@ -61,7 +61,7 @@ func TestPaths(t *testing.T) {
 // segments that only some ranks have registered.
 func TestPending(t *testing.T) {
 	a, b, c := group(0, "A", "B", "C"), group(1, "A", "B", "C"), group(2, "A")
-	b.Pending = []history.PendingCall{{Group: "world", Text: "C", State: "scheduled", Time: 5}}
+	b.Pending = []history.PendingCall{{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5}}
 	for _, r := range []*history.Rank{a, b, c} {
 		r.Windows = []history.Window{{Pool: "1 of group world", Bytes: 64, Group: "world"}}
 	}
@@ -92,8 +92,8 @@ func TestPending(t *testing.T) {
 // TestFaults checks that ranks with the same fault share a row, which shows the earliest time.
 func TestFaults(t *testing.T) {
 	a, b := group(0, "A"), group(1, "A")
-	a.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", Time: 9}}
-	b.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", Time: 7}}
+	a.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", UnixMicro: 9}}
+	b.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", UnixMicro: 7}}
 	want := []page.Row{{Ranks: []int{0, 1}, Group: "world", Text: "rank 2 is late?[31m", Time: 7}}
 	if d := cmp.Diff(want, build(a, b).Faults); d != "" {
 		t.Errorf("faults differ (-want +got):\n%s", d)

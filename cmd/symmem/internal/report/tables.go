@@ -63,11 +63,11 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 			continue
 		}
 		for _, f := range rank.Faults {
-			b.page.Faults = addRow(b.page.Faults, i, f.Group, history.Clean(f.Text), f.Time)
+			b.page.Faults = addRow(b.page.Faults, i, f.Group, history.Clean(f.Text), f.UnixMicro)
 		}
 		for _, c := range rank.Pending {
 			b.page.Pending = addRow(b.page.Pending, i, c.Group,
-				fmt.Sprintf("%s: %s", history.Clean(c.Text), history.Clean(c.State)), c.Time)
+				fmt.Sprintf("%s: %s", history.Clean(c.Text), history.Clean(c.State)), c.UnixMicro)
 		}
 		for _, w := range rank.Windows {
 			b.addWindow(windows, i, &w)
@@ -167,7 +167,7 @@ func (b *builder) addLagging(s *diff.Sequence) {
 		e := &ahead.Sequence.Events[n+ahead.Skipped]
 		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", n,
 			ahead.History.Text(e), ahead.History.Number, ranklist.Plural(calls(ahead)-n, "more request"))
-		b.page.Pending = addRow(b.page.Pending, m.Rank, s.Title, text, e.Time)
+		b.page.Pending = addRow(b.page.Pending, m.Rank, s.Title, text, e.UnixMicro)
 	}
 }
 

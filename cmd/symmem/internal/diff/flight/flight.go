@@ -65,7 +65,7 @@ func (r *Reader) Element(d *plain.Document, v plain.Value) error {
 	created, _ := d.Get(v, r.key(d, "time_created_ns")).RoundedInt()
 	created /= 1000 // in microseconds
 	group.Events = append(group.Events, history.Event{
-		Number: number, Size: sequence, Time: created, Segment: -1, Block: id, Action: history.Call,
+		Number: number, Size: sequence, UnixMicro: created, Segment: -1, Block: id, Action: history.Call,
 		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
 	})
 	r.lastStates[group.ID], _ = d.Text(d.Get(v, r.key(d, "state")))
@@ -83,7 +83,7 @@ func (r *Reader) addPending(group *history.Sequence, text string, created int64)
 		return
 	}
 	r.rank.Pending = append(r.rank.Pending, history.PendingCall{
-		Group: group.ID, Text: text, State: state, Time: created,
+		Group: group.ID, Text: text, State: state, UnixMicro: created,
 	})
 }
 

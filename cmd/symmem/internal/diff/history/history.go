@@ -40,11 +40,11 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
-	Number int64 // index in the file's trace
-	Size   int64 // bytes that the program requested, or the size of the segment
-	Bytes  int64 // bytes that a block occupies or that a call transfers; 0 if unknown
-	Offset int64 // in bytes, within the segment
-	Time   int64 // microseconds since 1970 (UTC); 0 if unknown
+	Number    int64 // index in the file's trace
+	Size      int64 // bytes that the program requested, or the size of the segment
+	Bytes     int64 // bytes that a block occupies or that a call transfers; 0 if unknown
+	Offset    int64 // in bytes, within the segment
+	UnixMicro int64 // 0 if unknown
 	// Segment is an index in Sequence.Segments, or -1 if the segment is unknown.
 	Segment int32
 	Stream  int32 // 0 for the default stream; the others are counted from 1
@@ -114,13 +114,13 @@ type Sequence struct {
 // Fault describes the failure of a group.
 type Fault struct {
 	Group, Text string
-	Time        int64 // microseconds since 1970 (UTC); 0 if unknown
+	UnixMicro   int64 // 0 if unknown
 }
 
 // PendingCall describes a call that had not completed when the file was written.
 type PendingCall struct {
 	Group, Text, State string
-	Time               int64 // microseconds since 1970 (UTC); 0 if unknown
+	UnixMicro          int64 // 0 if unknown
 }
 
 // Window describes the registration of a segment with a group.

@@ -94,10 +94,10 @@ func TestRecordedTimes(t *testing.T) {
 		for _, rank := range read(t, files[name]...) {
 			last := earliest
 			for _, e := range rank.Sequences[0].Events {
-				if e.Time < last {
-					t.Fatalf("%s: time of event %d = %d, want at least %d", name, e.Number, e.Time, last)
+				if e.UnixMicro < last {
+					t.Fatalf("%s: time of event %d = %d, want at least %d", name, e.Number, e.UnixMicro, last)
 				}
-				last = e.Time
+				last = e.UnixMicro
 			}
 		}
 	}

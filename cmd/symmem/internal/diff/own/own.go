@@ -82,7 +82,7 @@ func (c *converter) addRecord(r *trace.Record) {
 	switch {
 	case r.Kind == event.KindFault:
 		c.rank.Faults = append(c.rank.Faults, history.Fault{
-			Group: r.Group, Text: r.Text, Time: r.Time.UnixMicro(),
+			Group: r.Group, Text: r.Text, UnixMicro: r.Time.UnixMicro(),
 		})
 		c.rank.Note("group %s failed: %s", r.Group, r.Text)
 	case r.Kind == event.KindRestart:
@@ -164,7 +164,7 @@ func (c *converter) addCall(r *trace.Record) {
 	s := c.sequence(sequenceKey{history.Calls, 0, r.Group}, r.Number)
 	s.NoPlacesReason = "calls have no places"
 	s.Events = append(s.Events, history.Event{
-		Number: int64(r.Number), Bytes: r.Bytes, Time: r.Time.UnixMicro(), Segment: -1,
+		Number: int64(r.Number), Bytes: r.Bytes, UnixMicro: r.Time.UnixMicro(), Segment: -1,
 		Block: c.text(text), Stack: c.stack(r.Site), Action: history.Call,
 	})
 }

@@ -197,7 +197,7 @@ func (f *forwardPass) write(
 	p *pool, e *rawEvent, a history.Action, segment int32, offset int64, block int32,
 ) {
 	p.sequence.Events = append(p.sequence.Events, history.Event{
-		Number: e.number, Size: e.size, Offset: offset, Time: e.time, Segment: segment,
+		Number: e.number, Size: e.size, Offset: offset, UnixMicro: e.time, Segment: segment,
 		Stream: p.stream(e.stream), Block: block, Stack: e.stack, Action: a,
 	})
 }
