@@ -1,9 +1,8 @@
 // Package page makes web pages that show what the ranks of a job did: memory maps of the ranks,
 // their calls, the first difference between them, windows, pending work and faults.
 //
-// A [Page] holds the contents. [Page.WriteHTML] writes a self-contained file. [WriteShell] writes a
-// page without data, which fetches the data from a server. The server writes the data with
-// [Page.WriteData].
+// [Page.WriteHTML] writes a self-contained file. [WriteShell] writes a page that fetches the data
+// from a server, which writes them with [Page.WriteData].
 //
 // # Data
 //
@@ -49,7 +48,6 @@
 //
 // # Painting
 //
-// The page paints maps in tiles of 256 pixels, at scales that are powers of two. To find the blocks
-// of a tile quickly, the page indexes blocks by the logarithm of their lifetime and by their
-// beginning.
+// The page paints maps in tiles of 256 pixels, at scales that are powers of two. Blocks are indexed
+// by the logarithm of their lifetime and by their beginning.
 package page

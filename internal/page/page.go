@@ -86,8 +86,8 @@ const (
 	Deregistered
 )
 
-// Window describes a window: a segment that at least one rank has registered with a group. States
-// contains the state on each rank.
+// Window describes a segment that a rank has registered with a group. States has an element for each
+// rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
@@ -114,8 +114,8 @@ type Path struct {
 	Bytes     []int64 `json:"bytes"`
 }
 
-// AddStack adds a call stack, given as indexes in Frames with the innermost frame first. It returns
-// the index to use as [Event.Stack].
+// AddStack adds a call stack, given as indexes in Frames, innermost first. It returns the index to
+// use as [Event.Stack].
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

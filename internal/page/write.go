@@ -36,7 +36,7 @@ type trackHeader struct {
 	Columns  map[string]location `json:"columns"`
 }
 
-// header returns the JSON header and the columns to which the header refers.
+// header returns the JSON header and the columns.
 func (p *Page) header() ([]byte, [][]byte, error) {
 	offset, columns := 0, [][]byte{}
 	add := func(b []byte) location {
@@ -117,8 +117,7 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the part of a page that precedes the data. The Content-Security-Policy permits
-// only the script and style of this package.
+// writeTop writes the part of a page that precedes the data.
 func writeTop(b *bufio.Writer, title, plain string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -144,7 +143,8 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages. Servers may also send it as a header.
+// Policy returns the Content-Security-Policy of pages, which permits only the script and style of
+// this package. Servers may also send the policy as a header.
 func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
