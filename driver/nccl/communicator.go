@@ -144,7 +144,7 @@ func (c *communicator) Register(
 ) (driver.Window, error) {
 	w, err := c.registrar.register(ctx, key, s)
 	if err == nil {
-		err = c.registerTwin(ctx, w.(*window))
+		err = c.registerIntraWindow(ctx, w.(*window))
 	}
 	if err != nil {
 		return nil, err
@@ -154,7 +154,9 @@ func (c *communicator) Register(
 
 // UseWindows registers the group's segments with NCCL, even if the group has a direct path. Later
 // calls of Register do the same.
-func (c *communicator) UseWindows(ctx context.Context) error { return c.registrar.useAll(ctx) }
+func (c *communicator) UseWindows(ctx context.Context) error {
+	return c.registrar.registerAllWithNCCL(ctx)
+}
 
 // Abort fails the communicator for all its ranks.
 func (c *communicator) Abort(cause error) {
@@ -169,10 +171,10 @@ func (c *communicator) Close() error {
 	levelsErr := c.twoLevel.close()
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// The abort of NCCL's communicator is about to stop unfinished work. If another rank launched its
-		// part of that work now, it would expect the work to succeed. Withdraw prevents that, but it
-		// returns false if the last rank has just launched its part. In that case, the other ranks rely
-		// on this rank, so wait again.
+		// The abort of NCCL's communicator is about to stop unfinished work. If another rank
+		// launched its part of that work now, it would expect the work to succeed. Withdraw
+		// prevents that, but it returns false if the last rank has just launched its part. In that
+		// case, the other ranks rely on this rank, so wait again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}

@@ -39,7 +39,7 @@ func (c *comparer) announce(p *driver.Call, ticket uint64) {
 // can announce calls, compare leaves the comparison to the kernels.
 func (c *comparer) compare(p *driver.Call, ticket uint64, kernelsCompare bool) error {
 	if kernelsCompare && c.direct.announcements != nil {
-		return c.admitKernels(p, ticket)
+		return c.checkPeersBeforeKernels(p, ticket)
 	}
 	return c.compareNow(p, ticket)
 }
@@ -73,14 +73,15 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// admitKernels returns an error if a peer has failed. It is called before a call whose kernels
-// compare calls themselves, because those kernels might succeed although the peer has failed.
-func (c *comparer) admitKernels(p *driver.Call, ticket uint64) error {
+// checkPeersBeforeKernels returns an error if a peer has failed. It is called before a call whose
+// kernels compare calls themselves, because those kernels might succeed although the peer has
+// failed.
+func (c *comparer) checkPeersBeforeKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
 	if err := c.faults.mismatch(p, ticket); err != nil {
 		return c.plane.Fail(err) // the peer may have failed for the same reason
 	}
-	return c.faults.afterPeerFaultAt(p, ticket)
+	return c.faults.failAfterPeerInCall(p, ticket)
 }

@@ -127,7 +127,7 @@ func (c *communicator) initParts(j *connector) {
 		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
 		replaysWindows: func() bool {
 			r := &c.recorder
-			return c.windowGraphs.Load() > 0 || r.windows && r.captures.Any()
+			return c.windowGraphs.Load() > 0 || r.windowsCaptured && r.captures.Any()
 		},
 	}
 	c.recorder = recorder{
@@ -138,7 +138,7 @@ func (c *communicator) initParts(j *connector) {
 	c.suspender = suspender{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, comm: c.comm,
 		exchange: &c.direct.exchange, messages: p2p.Suspender{Messages: &c.messages},
-		others: c.twoLevel.suspended,
+		levelTargets: c.twoLevel.suspendTargets,
 	}
 	c.owner = owner{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, history: &c.history, direct: &c.direct,
@@ -153,9 +153,9 @@ func (c *communicator) initParts(j *connector) {
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
 		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages,
 		registrar: &c.registrar, recorder: &c.recorder, stages: &c.stages, graphs: &c.graphs,
-		watcher:           &c.watcher.running,
-		othersHaveWindows: func() bool { return d.othersHaveWindows(c) },
-		forget:            func() { d.removeCommunicator(c) },
+		watcher:               &c.watcher.running,
+		otherGroupsUseWindows: func() bool { return d.otherGroupsUseWindows(c) },
+		removeFromDevice:      func() { d.removeCommunicator(c) },
 	}
 }
 
@@ -341,7 +341,7 @@ func (j *connector) discard() error {
 // openExchange opens the memory that the group's direct kernels need.
 func (j *connector) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.result
-	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
+	c.direct.unavailableReason, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
 		Code: &d.collectives, Sharers: sharers(c.members, &d.self),
 		NoFabric:   noFabricReason(&c.cfg, c.members),
@@ -358,6 +358,6 @@ func (j *connector) openMessages() error {
 	}
 	return c.messages.Open(p2p.Group{
 		Owner: &c.owner, Device: &j.device.messages, Config: &c.cfg, Plane: c.plane,
-		Busy: &c.busy, Check: &c.check, Ended: c.stages.ended, Mu: &c.mu,
+		Busy: &c.busy, Check: &c.check, Ended: c.stages.groupEnded, Mu: &c.mu,
 	})
 }

@@ -29,34 +29,36 @@ const (
 	stepAbort step = "abort"
 	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
-	// stepAwaitGraphs closes stages.kernelsEnded, because the teardown no longer waits for kernels,
-	// even if some are still running after the last drain. It then waits until symmem's own graphs
-	// with calls of the group are closed.
-	stepAwaitGraphs step = "await graphs"
-	// stepAwaitCaptures frees everything that graphs of other libraries do not use. It then waits
-	// until those graphs are destroyed.
-	stepAwaitCaptures step = "await captures"
+	// stepAwaitOwnGraphs closes stages.kernelsEnded, because the teardown no longer waits for
+	// kernels, even if some are still running after the last drain. It then waits until symmem's
+	// own graphs with calls of the group are closed.
+	stepAwaitOwnGraphs step = "await graphs"
+	// stepAwaitForeignGraphs frees everything that graphs of other libraries do not use. It then
+	// waits until those graphs are destroyed.
+	stepAwaitForeignGraphs step = "await captures"
 	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// The last step of a teardown is stepFinish, stepAbandon or stepKeep.
+	// The last step of a teardown is stepFinish, stepAbandonStreams or stepKeepCommunicator.
 
 	// stepFinish waits for the abort and frees everything.
 	stepFinish step = "finish"
-	// stepAbandon abandons the streams with work of the group, and NCCL's communicator.
-	stepAbandon step = "abandon"
-	// stepKeep keeps NCCL's communicator until the process exits.
-	stepKeep step = "keep"
+	// stepAbandonStreams abandons the streams with work of the group, and NCCL's communicator.
+	stepAbandonStreams step = "abandon"
+	// stepKeepCommunicator keeps NCCL's communicator until the process exits.
+	stepKeepCommunicator step = "keep"
 )
 
-func (s step) isLast() bool { return s == stepFinish || s == stepAbandon || s == stepKeep }
+func (s step) isLast() bool {
+	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
+}
 
 // progress records which steps the teardown has executed.
 type progress struct {
 	// drainTimedOut is set if the last drain timed out. The abort clears it, because the abort also
 	// stops work for which the drain could only wait.
 	drainTimedOut bool
-	// deregistered, kernelsEnded and aborted are set once stepDeregister, stepAwaitGraphs and
+	// deregistered, kernelsEnded and aborted are set once stepDeregister, stepAwaitOwnGraphs and
 	// stepAbort, respectively, have been executed.
 	deregistered, kernelsEnded, aborted bool
 }
@@ -75,15 +77,15 @@ type facts struct {
 	// windows is set if window kernels of NCCL may be running. plain is set if plain kernels may be
 	// running, which is possible even if the group is idle, because a stream can be closed before
 	// its kernel has exited.
-	windows, plain bool
+	windowKernels, plainKernels bool
 	// closedStreamsBusy is set if the device has unfinished work of closed streams
 	// (gpu.GPU.MustKeepMemory).
 	closedStreamsBusy bool
 	// captured is set if graphs of other libraries contain calls of the group. Such graphs may be
-	// replayed at any time. capturedPlain is set if these graphs contain plain kernels of NCCL, and
-	// capturedWindows is set if they contain window kernels of NCCL. If blockedCall is set, the
-	// kernels are unknown, and both fields are false.
-	captured, capturedPlain, capturedWindows bool
+	// replayed at any time. foreignPlainKernels is set if these graphs contain plain kernels of
+	// NCCL, and foreignWindowKernels is set if they contain window kernels of NCCL. If blockedCall
+	// is set, the kernels are unknown, and both fields are false.
+	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool
 }
@@ -97,10 +99,10 @@ func decide(f *facts) step {
 		return decideAfterAbort(f)
 	case f.kernelsEnded:
 		return decideBeforeAbort(f)
-	case (f.windows || f.capturedWindows) && !f.idle && !f.drainTimedOut && !f.blockedCall:
+	case (f.windowKernels || f.foreignWindowKernels) && !f.idle && !f.drainTimedOut && !f.blockedCall:
 		return stepDrain // find out whether the window kernels exit
-	case f.windows && !f.idle && !f.blockedCall:
-		return stepAbandon
+	case f.windowKernels && !f.idle && !f.blockedCall:
+		return stepAbandonStreams
 	case needsAbort(f):
 		return stepAbort
 	case !f.idle && !f.drainTimedOut:
@@ -108,14 +110,14 @@ func decide(f *facts) step {
 	case f.idle && !f.deregistered:
 		return stepDeregister
 	default:
-		return stepAwaitGraphs
+		return stepAwaitOwnGraphs
 	}
 }
 
 // needsAbort reports whether there may be a call or a kernel that only the abort can stop.
 func needsAbort(f *facts) bool {
-	ncclMayRun := f.plain || f.capturedPlain || f.capturedWindows
-	return f.blockedCall || f.plain && f.closedStreamsBusy || !f.idle && ncclMayRun
+	ncclMayRun := f.plainKernels || f.foreignPlainKernels || f.foreignWindowKernels
+	return f.blockedCall || f.plainKernels && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
 // decideBeforeAbort returns the next step if no call or kernel needs the abort. It does not wait
@@ -123,8 +125,8 @@ func needsAbort(f *facts) bool {
 // even in later replays, and NCCL keeps their memory until the graphs are destroyed.
 func decideBeforeAbort(f *facts) step {
 	switch {
-	case f.captured && (f.capturedWindows || !f.capturedPlain):
-		return stepAwaitCaptures
+	case f.foreignGraphs && (f.foreignWindowKernels || !f.foreignPlainKernels):
+		return stepAwaitForeignGraphs
 	case !f.quickAbort:
 		return stepAwaitDevice
 	default:
@@ -135,18 +137,18 @@ func decideBeforeAbort(f *facts) step {
 // decideAfterAbort returns the next step after the start of the abort.
 func decideAfterAbort(f *facts) step {
 	switch {
-	case f.kernelsEnded && f.captured:
-		return stepAwaitCaptures
+	case f.kernelsEnded && f.foreignGraphs:
+		return stepAwaitForeignGraphs
 	case f.kernelsEnded:
 		return stepFinish
 	case !f.idle && !f.drainTimedOut:
 		// The abort waits for kernels, and a kernel may be queued behind a Recv whose message never
 		// arrives.
 		return stepDrain
-	case f.windows:
-		return stepAbandon // the blocked call has returned, but an earlier window kernel runs forever
+	case f.windowKernels:
+		return stepAbandonStreams // an earlier window kernel runs forever
 	default:
-		return stepAwaitGraphs
+		return stepAwaitOwnGraphs
 	}
 }
 
@@ -155,14 +157,14 @@ func decideAfterAbort(f *facts) step {
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:
-		return stepKeep
+		return stepKeepCommunicator
 	case !f.idle && !f.drainTimedOut:
 		return stepDrain
 	case f.blockedCall && !f.aborted:
 		return stepAbort
 	case !f.idle:
-		return stepAbandon
+		return stepAbandonStreams
 	default:
-		return stepKeep
+		return stepKeepCommunicator
 	}
 }

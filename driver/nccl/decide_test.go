@@ -16,7 +16,7 @@ func factsOf(words string) (f facts) {
 			}
 		}
 	}
-	f.captured = f.captured || f.capturedPlain || f.capturedWindows
+	f.foreignGraphs = f.foreignGraphs || f.foreignPlainKernels || f.foreignWindowKernels
 	f.closedStreamsBusy = f.closedStreamsBusy || f.stuck
 	f.quickAbort = !f.closedStreamsBusy && !strings.Contains(words, "slow-abort")
 	return f
@@ -33,12 +33,12 @@ func (f *facts) fields() []namedFact {
 		{"stuck", &f.stuck},
 		{"blocked-call", &f.blockedCall},
 		{"idle", &f.idle},
-		{"windows", &f.windows},
-		{"plain", &f.plain},
+		{"windows", &f.windowKernels},
+		{"plain", &f.plainKernels},
 		{"closed-streams-busy", &f.closedStreamsBusy},
-		{"captured", &f.captured},
-		{"captured-plain", &f.capturedPlain},
-		{"captured-windows", &f.capturedWindows},
+		{"captured", &f.foreignGraphs},
+		{"captured-plain", &f.foreignPlainKernels},
+		{"captured-windows", &f.foreignWindowKernels},
 		{"quick-abort", &f.quickAbort},
 	}
 }
@@ -48,8 +48,8 @@ func (f *facts) String() string { return fmt.Sprintf("%+v", *f) }
 // possible reports whether this combination of facts can occur.
 func (f *facts) possible() bool {
 	switch {
-	case f.idle && f.windows,
-		(f.capturedPlain || f.capturedWindows) && (!f.captured || f.blockedCall),
+	case f.idle && f.windowKernels,
+		(f.foreignPlainKernels || f.foreignWindowKernels) && (!f.foreignGraphs || f.blockedCall),
 		f.stuck && !f.closedStreamsBusy, f.closedStreamsBusy && f.quickAbort:
 		return false
 	}
@@ -61,7 +61,7 @@ func (f *facts) possible() bool {
 func (f *facts) successors(s step) []facts {
 	next := *f
 	idle := *f
-	idle.idle, idle.windows, idle.blockedCall = true, false, false
+	idle.idle, idle.windowKernels, idle.blockedCall = true, false, false
 	switch s {
 	case stepDrain:
 		timedOut := *f
@@ -77,17 +77,17 @@ func (f *facts) successors(s step) []facts {
 		return []facts{next, returned, idle}
 	case stepDeregister:
 		next.deregistered = true
-	case stepAwaitGraphs:
+	case stepAwaitOwnGraphs:
 		next.kernelsEnded, idle.kernelsEnded = true, true
 		return []facts{next, idle}
-	case stepAwaitCaptures:
-		next.captured, next.capturedPlain, next.capturedWindows = false, false, false
+	case stepAwaitForeignGraphs:
+		next.foreignGraphs, next.foreignPlainKernels, next.foreignWindowKernels = false, false, false
 	case stepAwaitDevice:
 		stuck := *f
 		stuck.stuck = true
 		next.closedStreamsBusy, next.quickAbort = f.stuck, !f.stuck
 		return []facts{next, stuck}
-	case stepFinish, stepAbandon, stepKeep:
+	case stepFinish, stepAbandonStreams, stepKeepCommunicator:
 	}
 	return []facts{next}
 }
@@ -252,21 +252,21 @@ func explore(t *testing.T, f facts, steps []step) {
 func whyUnsafe(f *facts, s step) string {
 	for reason, unsafe := range map[string]bool{
 		"aborts twice":                     s == stepAbort && f.aborted,
-		"closes stages.kernelsEnded twice": s == stepAwaitGraphs && f.kernelsEnded,
-		"abandons work that might complete": s == stepAbandon &&
+		"closes stages.kernelsEnded twice": s == stepAwaitOwnGraphs && f.kernelsEnded,
+		"abandons work that might complete": s == stepAbandonStreams &&
 			(f.idle || !f.drainTimedOut || f.blockedCall && !f.aborted),
-		"abandons work after kernels ended":     s == stepAbandon && f.kernelsEnded,
+		"abandons work after kernels ended":     s == stepAbandonStreams && f.kernelsEnded,
 		"deregisters while kernels may run":     s == stepDeregister && !f.idle,
 		"deregisters twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
-		"the abort waits for a window kernel":   s == stepAbort && f.windows && !f.blockedCall,
+		"the abort waits for a window kernel":   s == stepAbort && f.windowKernels && !f.blockedCall,
 		"the abort waits for a graph's window kernel, although no work needs the abort": s == stepAbort &&
-			f.capturedWindows && f.idle && !(f.plain && f.closedStreamsBusy),
+			f.foreignWindowKernels && f.idle && !(f.plainKernels && f.closedStreamsBusy),
 		"the abort waits for another group's kernel": s == stepAbort && f.stuck &&
 			!f.blockedCall,
 		"waits for an abort that was not started":                s == stepFinish && !f.aborted,
-		"frees memory that graphs use":                           s == stepFinish && f.captured,
+		"frees memory that graphs use":                           s == stepFinish && f.foreignGraphs,
 		"frees memory that kernels may use":                      s == stepFinish && !f.kernelsEnded,
-		"keeps the communicator although the abort would return": s == stepKeep && !f.stuck,
+		"keeps the communicator although the abort would return": s == stepKeepCommunicator && !f.stuck,
 	} {
 		if unsafe {
 			return reason

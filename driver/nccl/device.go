@@ -79,7 +79,7 @@ func (d *Device) open(ctx context.Context) error {
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
 	d.streams = &stream.Streams{
 		GPU: d.gpu, Groups: d.groups, LongestTimeout: d.longestTimeout,
-		NewCalls: func() stream.Calls { return newCalls(d.gpu) },
+		NewCalls: func() stream.Calls { return newGraphCalls(d.gpu) },
 	}
 	d.messages.GPU, d.messages.Streams, d.messages.Exporter = d.gpu, d.streams, &d.exporter
 	d.messages.Copies.Objects = []gpu.ObjectFunc{kernels.MessageObject}
@@ -216,7 +216,7 @@ func (d *Device) Close() error {
 	if len(pending) > 0 {
 		go func() {
 			for _, c := range pending {
-				<-c.stages.tornDown
+				<-c.stages.allFreed
 			}
 			if reclaimed, _ := d.gpu.Reclaim(); reclaimed {
 				_ = d.release()
@@ -237,9 +237,9 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	timedOut := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		err := c.stages.await(c.stages.released, timedOut || gpu.Stuck.Load())
+		err := c.stages.await(c.stages.memoryFreed, timedOut || gpu.Stuck.Load())
 		select {
-		case <-c.stages.tornDown:
+		case <-c.stages.allFreed:
 			err = c.teardown.err
 		default:
 			pending = append(pending, c)
@@ -304,8 +304,8 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
-// othersHaveWindows reports whether a group other than c may have an unfinished window kernel.
-func (d *Device) othersHaveWindows(c *communicator) bool {
+// otherGroupsUseWindows reports whether a group other than c may have an unfinished window kernel.
+func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for other := range d.communicators {

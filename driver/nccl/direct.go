@@ -12,7 +12,7 @@ import (
 type directPath struct {
 	// unavailable is the reason why the group has no direct path, or empty if it has one. It is set
 	// before the group is used.
-	unavailable string
+	unavailableReason string
 	// choose is kernels.Choose, or a test function that counts the calls.
 	choose   func(kernels.Launch) (kernels.Work, error)
 	exchange direct.Exchange

@@ -165,7 +165,7 @@ func (m *testRank) closeGroup() error {
 	c := m.group.(*communicator)
 	m.group = nil
 	errs = append(errs, c.Close())
-	if timeoutErr := c.stages.await(c.stages.tornDown, false); timeoutErr != nil {
+	if timeoutErr := c.stages.await(c.stages.allFreed, false); timeoutErr != nil {
 		return errors.Join(append(errs, timeoutErr)...)
 	}
 	return errors.Join(append(errs, c.teardown.err)...)

@@ -307,7 +307,8 @@ func TestAdoptedStreamsTakeTurns(t *testing.T) {
 		if err := m.check(w, p, streams...); err != nil {
 			return err
 		}
-		// The group is closed after these streams are destroyed, and must not query CUDA about them.
+		// The group is closed after these streams are destroyed, and must not query CUDA about
+		// them.
 		o := foreign[0]
 		err = o.capture(func() error { return o.record(driver.PathDirect, p, p) })
 		for range 50 {

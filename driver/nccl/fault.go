@@ -163,14 +163,14 @@ func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// afterPeerFault implements afterPeerFaultAt for calls without a ticket. It uses the next ticket.
-func (f *faults) afterPeerFault(p *driver.Call) error {
+// failAfterPeer implements failAfterPeerInCall for calls without a ticket. It uses the next ticket.
+func (f *faults) failAfterPeer(p *driver.Call) error {
 	ticket, _ := f.history.last()
-	return f.afterPeerFaultAt(p, ticket+1)
+	return f.failAfterPeerInCall(p, ticket+1)
 }
 
-// afterPeerFaultAt fails the group after a peer has failed, and returns the cause.
-func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
+// failAfterPeerInCall fails the group after a peer has failed, and returns the cause.
+func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
@@ -183,14 +183,14 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failUnqueued fails the group because this rank could not queue a call. The other ranks assume
-// that the call was launched, and would otherwise wait for it forever.
-func (f *faults) failUnqueued(p *driver.Call, err error) error {
+// failAfterQueueError fails the group because this rank could not queue a call. The other ranks
+// assume that the call was launched, and would otherwise wait for it forever.
+func (f *faults) failAfterQueueError(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause // the cause also made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.afterPeerFault(p) // a failed peer stops sharing memory, which probably caused err
+		return f.failAfterPeer(p) // a failed peer stops sharing memory, which probably caused err
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

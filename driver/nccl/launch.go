@@ -39,7 +39,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
-		c.direct.unavailable == "" && c.direct.order.Latest() != s {
+		c.direct.unavailableReason == "" && c.direct.order.Latest() != s {
 		c.mu.Unlock()
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
@@ -49,10 +49,10 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		c.recordLaunch(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
 		if err = prepared.singleCall.On(s.CUDA); err != nil {
-			err = s.Refuse(c.group, c.faults.failUnqueued(&prepared.Call, err))
+			err = s.Refuse(c.group, c.faults.failAfterQueueError(&prepared.Call, err))
 		}
 	} else {
-		err = s.Refuse(c.group, c.faults.afterPeerFault(&prepared.Call))
+		err = s.Refuse(c.group, c.faults.failAfterPeer(&prepared.Call))
 	}
 	c.mu.Unlock()
 	s.Mu.Unlock()
@@ -90,7 +90,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		c.busy.Windows.Store(false) // otherwise the teardown would not abort this plain call
 	}
 	var err error
-	if c.recorder.replayed.Load() {
+	if c.recorder.everCaptured.Load() {
 		err = c.faults.checkKernels()
 	}
 	if err == nil {
@@ -163,7 +163,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	} else {
 		var ok bool
 		if ticket, ok = c.plane.TrySubmit(); !ok {
-			return c.faults.afterPeerFault(&p.Call)
+			return c.faults.failAfterPeer(&p.Call)
 		}
 	}
 	c.recordLaunch(s, p, ticket)
@@ -202,7 +202,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 		return errors.Join(c.enqueueInOrder(p, s, gpu), s.RecordQueued())
 	})
 	if err != nil {
-		return c.faults.failUnqueued(&p.Call, err)
+		return c.faults.failAfterQueueError(&p.Call, err)
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 // must be called on a thread where the CUDA context is current. The caller must hold s.Mu and c.mu.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
-	case c.direct.unavailable != "":
+	case c.direct.unavailableReason != "":
 		return p.queue(s, gpu) // NCCL keeps its own calls in order
 	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
@@ -258,7 +258,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := cmp.Or(c.recorder.markReplayed(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
+	err := cmp.Or(c.recorder.markCaptured(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
 	if err != nil {
 		return err
 	}
@@ -305,13 +305,13 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	cache := members[0].list
+	cache := members[0].cachedList
 	if cache != nil {
-		if list := cache.Load(); list != nil && slices.Equal(list.members, members) {
+		if list := cache.Load(); list != nil && slices.Equal(list.listedPlans, members) {
 			return list, nil
 		}
 	}
-	list := &plan{c: c, members: members, Call: driver.ListOf(plans)}
+	list := &plan{c: c, listedPlans: members, Call: driver.ListOf(plans)}
 	if list.Path != driver.PathDirect {
 		return list, nil
 	}

@@ -12,8 +12,8 @@ import (
 
 // canGroup reports whether NCCL can launch the call in a list, as part of one NCCL group.
 func canGroup(p *plan) bool {
-	return p.kernel == nil && p.parts == nil && p.members == nil && p.steps == nil &&
-		!p.Operation.PointToPoint() && !p.scales()
+	return p.kernel == nil && p.parts == nil && p.listedPlans == nil && p.steps == nil &&
+		!p.Operation.PointToPoint() && !p.hasFactor()
 }
 
 // listMembers returns the plans of a list, or ErrUnsupported if they cannot be combined.
@@ -38,9 +38,9 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 // ErrUnsupported if a call is not a gather.
 func prepareGather(p *plan) error {
 	l := directLaunch(p)
-	calls := make([]*driver.Call, len(p.members))
+	calls := make([]*driver.Call, len(p.listedPlans))
 	l.Symmetric = true
-	for i, member := range p.members {
+	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
 		window := member.ownWindow(member.RecvWindow)
 		l.Symmetric = l.Symmetric && window != nil && window.mappedByAll
@@ -55,7 +55,7 @@ func prepareGather(p *plan) error {
 // queueList queues the calls of a list. In a group of one rank, each call is a separate copy.
 func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	var calls []nccl.Invocation
-	for _, member := range p.members {
+	for _, member := range p.listedPlans {
 		switch {
 		case len(p.c.cfg.Ranks) == 1:
 			if err := copyLocally(member, s.CUDA, gpu); err != nil {
@@ -69,7 +69,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 			}
 			calls = append(calls, member.guardedCall)
 		default:
-			calls = append(calls, member.grouped...)
+			calls = append(calls, member.groupedCalls...)
 		}
 	}
 	if len(calls) == 0 {

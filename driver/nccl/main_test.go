@@ -103,12 +103,12 @@ func ranksUpTo(t *testing.T, n int) int {
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)
-	if c.direct.unavailable == "" {
+	if c.direct.unavailableReason == "" {
 		return
 	}
 	if err := checkLinks(c.device.gpu, &c.device.self, c.members); err != nil {
 		t.Skipf("the direct path does not support the links of these GPUs: %v", err)
 	}
 	t.Fatalf("the group has no direct path, although NVLink connects its GPUs: %s",
-		c.direct.unavailable)
+		c.direct.unavailableReason)
 }

@@ -219,7 +219,7 @@ func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-p[0].group.(*communicator).stages.tornDown
+	<-p[0].group.(*communicator).stages.allFreed
 	err = errors.Join(p.message(1, driver.Recv, at[1], large, 0),
 		p[1].stream.Synchronize(t.Context()))
 	if err != nil {

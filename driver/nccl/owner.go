@@ -61,8 +61,8 @@ func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
 		o.teardown.begin()
-		if whole := o.teardown.whole.Load(); whole != nil {
-			return whole.plane.Cause()
+		if parent := o.teardown.parent.Load(); parent != nil {
+			return parent.plane.Cause()
 		}
 	}
 	return err
@@ -71,8 +71,8 @@ func (o *owner) Reported() error {
 // Whole returns the two-level group if the communicator is one of its levels, and the
 // communicator's own group if it is not.
 func (o *owner) Whole() stream.Group {
-	if whole := o.teardown.whole.Load(); whole != nil {
-		return whole.group
+	if parent := o.teardown.parent.Load(); parent != nil {
+		return parent.group
 	}
 	return o
 }
@@ -80,7 +80,7 @@ func (o *owner) Whole() stream.Group {
 // ReplayFault returns the group's fault if another library has captured calls of the group. If
 // there is no fault, or if no other library has captured calls, it returns nil.
 func (o *owner) ReplayFault() error {
-	if !o.recorder.replayed.Load() {
+	if !o.recorder.everCaptured.Load() {
 		return nil
 	}
 	_ = o.faults.checkKernels()
@@ -112,7 +112,7 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 // rank to be detected, because that would be a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
-	if call == nil || !needsAll(call) || o.submittedByAll(ticket) {
+	if call == nil || !needsAllRanks(call) || o.submittedByAll(ticket) {
 		return nil
 	}
 	o.pollFor(causeTimeout, func() bool {
@@ -146,8 +146,8 @@ func (o *owner) submittedByAll(ticket uint64) bool {
 	return !ok || n.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
-// needsAll reports whether a call can end only after all ranks have launched it.
-func needsAll(call *driver.Call) bool {
+// needsAllRanks reports whether a call can end only after all ranks have launched it.
+func needsAllRanks(call *driver.Call) bool {
 	// If there is no data to move, NCCL is not called.
 	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 	return movesData && call.Operation.Together()
@@ -165,8 +165,8 @@ func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 
 // FailUnqueued makes the group fail because a message could not be queued.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
-	return o.faults.failUnqueued(call, err)
+	return o.faults.failAfterQueueError(call, err)
 }
 
 // AfterPeerFault makes the group fail after a peer has failed.
-func (o *owner) AfterPeerFault(call *driver.Call) error { return o.faults.afterPeerFault(call) }
+func (o *owner) AfterPeerFault(call *driver.Call) error { return o.faults.failAfterPeer(call) }

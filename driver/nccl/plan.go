@@ -34,12 +34,12 @@ type plan struct {
 	// If NCCL runs the call as a group of Send and Recv, parts holds the sizes of the parts.
 	parts *driver.Splits
 	// If NCCL runs the call as a group of other calls, grouped holds these calls.
-	grouped []nccl.Invocation
+	groupedCalls []nccl.Invocation
 	// members holds the plans of a list, which run as one group.
-	members []*plan
+	listedPlans []*plan
 	// list caches the plan of the latest list that begins with this call. It is nil unless the call
 	// is an AllGatherV on the direct path.
-	list *atomic.Pointer[plan]
+	cachedList *atomic.Pointer[plan]
 	// steps holds the plans of the levels' calls if the call runs on two levels.
 	steps []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
@@ -201,12 +201,12 @@ func (p *plan) prepareNCCL() error {
 	p.dataType, p.reduceOp = dataTypes[p.DataType], nccl.ReduceOp(reduceOp)
 	p.parts = p.chooseParts()
 	switch {
-	case p.scales():
+	case p.hasFactor():
 		return nil
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
 	case p.Operation.Uneven():
-		p.grouped = p.unevenCalls()
+		p.groupedCalls = p.unevenCalls()
 		return nil
 	}
 	call, err := p.collective()
@@ -288,7 +288,7 @@ func (p *plan) addGuard() error {
 // movesNothing reports whether the call itself moves no data. This is also the case for a call on
 // two levels, because its steps move the data.
 func (p *plan) movesNothing() bool {
-	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.members == nil
+	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
 // usesNCCL reports whether NCCL launches kernels for the call, which then wait for other ranks.
@@ -300,7 +300,7 @@ func (p *plan) usesNCCL() bool {
 // call with splits, it returns false, because NCCL is not called if this rank exchanges nothing
 // with other ranks.
 func (p *plan) orderedByNCCL() bool {
-	return p.kernel == nil && p.Splits == nil && p.members == nil
+	return p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
 func messagePlan(p *plan) *p2p.Plan {
@@ -317,14 +317,14 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 		return p.singleCall.On(s.CUDA)
 	case p.kernel != nil:
 		return p.kernel.queue(gpu, s.CUDA)
-	case p.scales():
+	case p.hasFactor():
 		return p.queueScaled(s.CUDA)
-	case p.members != nil:
+	case p.listedPlans != nil:
 		return queueList(p, s, gpu)
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
-	case p.grouped != nil:
-		return queueGroup(p.c.device, p.grouped, s.CUDA)
+	case p.groupedCalls != nil:
+		return queueGroup(p.c.device, p.groupedCalls, s.CUDA)
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:
@@ -333,7 +333,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 }
 
 // scales reports whether NCCL multiplies the call's input by a factor.
-func (p *plan) scales() bool {
+func (p *plan) hasFactor() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
 
@@ -353,8 +353,8 @@ func (p *plan) choose() (kernels.Work, error) {
 	switch {
 	case p.work != nil || p.workErr != nil:
 		return p.work, p.workErr
-	case c.direct.unavailable != "":
-		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
+	case c.direct.unavailableReason != "":
+		return nil, fmt.Errorf("%s: %w", c.direct.unavailableReason, driver.ErrUnsupported)
 	}
 	work, err := c.direct.choose(directLaunch(p))
 	if err == nil {
@@ -388,7 +388,7 @@ func isSymmetric(p *plan) bool {
 // refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
 func (p *plan) refuseWindow() error {
 	support := p.c.registrar.support()
-	if support.noneReason == "" && p.c.registrar.skipsWindows() {
+	if support.noWindowsReason == "" && p.c.registrar.skipsWindows() {
 		return fmt.Errorf("NCCL has no windows for the group, since its tuning table does not use them "+
 			"(setting the group's path to window registers them): %w", driver.ErrUnsupported)
 	}
@@ -434,7 +434,7 @@ const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {
 	if p.Operation == driver.AllGatherV {
-		p.list = new(atomic.Pointer[plan])
+		p.cachedList = new(atomic.Pointer[plan])
 	}
 	work, err := p.choose()
 	if err != nil {
@@ -474,10 +474,10 @@ func (p *plan) recordedAs(position driver.Recorded) *plan {
 
 // useCounts returns the use counts of the windows and segments that the call uses.
 func (p *plan) useCounts() (counts []*memory.UseCount) {
-	for _, member := range p.members {
+	for _, member := range p.listedPlans {
 		counts = append(counts, member.useCounts()...)
 	}
-	if p.members != nil {
+	if p.listedPlans != nil {
 		return counts
 	}
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {

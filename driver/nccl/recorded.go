@@ -28,14 +28,14 @@ type recorder struct {
 
 	// replayed is set once another library has captured calls of the group. That library may replay
 	// the calls at any time without notifying symmem.
-	replayed atomic.Bool
-	captures memory.Holds
+	everCaptured atomic.Bool
+	captures     memory.Holds
 
 	// The group's lock guards the following fields.
 
 	// plain is set if plain kernels of NCCL have been captured. windows is set if window kernels of
 	// NCCL have been captured.
-	plain, windows bool
+	plainCaptured, windowsCaptured bool
 	// recordings numbers the captures. current is the recording of the capture to which a call is
 	// being added, or nil.
 	recordings direct.Recordings
@@ -64,11 +64,11 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Get(capture.ID), nil
 }
 
-// markReplayed records that another library captures calls of the group. From then on, the
+// markCaptured records that another library captures calls of the group. From then on, the
 // watcher also checks the reports of replayed kernels. If kernels have already reported a fault,
-// markReplayed returns it.
-func (r *recorder) markReplayed() error {
-	if !r.replayed.Swap(true) {
+// markCaptured returns it.
+func (r *recorder) markCaptured() error {
+	if !r.everCaptured.Swap(true) {
 		r.busy.WakeWatcher()
 	}
 	return r.faults.checkKernels()
@@ -97,8 +97,8 @@ func (r *recorder) countUses(
 	}
 	hold.Use(used)
 	if usesNCCL {
-		r.plain = r.plain || path != driver.PathWindow
-		r.windows = r.windows || path == driver.PathWindow
+		r.plainCaptured = r.plainCaptured || path != driver.PathWindow
+		r.windowsCaptured = r.windowsCaptured || path == driver.PathWindow
 	}
 	return nil
 }

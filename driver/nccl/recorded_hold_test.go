@@ -17,7 +17,7 @@ import (
 // teardown.
 func teardownError(c *communicator) error {
 	select {
-	case <-c.stages.tornDown:
+	case <-c.stages.allFreed:
 		return c.teardown.err
 	case <-time.After(time.Minute):
 		return errors.New("the teardown is not done a minute after the last graph was destroyed")
@@ -51,7 +51,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if err != nil {
 			return err
 		}
-		<-c.stages.released
+		<-c.stages.memoryFreed
 		oldTransport, oldErr := c.direct.exchange.Transport()
 		for range 3 {
 			took, err := g.waitIdle()

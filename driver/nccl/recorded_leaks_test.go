@@ -107,7 +107,7 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, i int) {
 		if closeErr := c.Close(); !abort {
 			err = errors.Join(err, closeErr)
 		}
-		<-c.stages.released
+		<-c.stages.memoryFreed
 		for _, g := range graphs[m.rank] {
 			err = errors.Join(err, g.replay())
 		}

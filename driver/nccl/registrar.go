@@ -84,7 +84,7 @@ func (r *registrar) registerOnce(
 		return nil, err
 	}
 	w := &window{registrar: r, key: key, segment: segment}
-	if err := r.makeWindow(ctx, w); err != nil {
+	if err := r.registerWithNCCL(ctx, w); err != nil {
 		return w, err
 	}
 	err = cmp.Or(shareErr, w.mapPeers(ctx, allShared))
@@ -92,7 +92,7 @@ func (r *registrar) registerOnce(
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
 	}
-	if err := r.commit(ctx, w); err != nil {
+	if err := r.exchangeResults(ctx, w); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -110,10 +110,10 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// useAll registers the group's segments with NCCL, even if the group has a direct path, and makes
-// later calls of register do the same. A suspended window, which is suspended on all ranks, is
-// registered when it is resumed.
-func (r *registrar) useAll(ctx context.Context) error {
+// registerAllWithNCCL registers the group's segments with NCCL, even if the group has a direct
+// path, and makes later calls of register do the same. A suspended window, which is suspended on
+// all ranks, is registered when it is resumed.
+func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
 	}
@@ -123,9 +123,9 @@ func (r *registrar) useAll(ctx context.Context) error {
 		return nil
 	}
 	for _, w := range r.mappedWindows() {
-		err := r.makeWindow(ctx, w)
+		err := r.registerWithNCCL(ctx, w)
 		if err == nil {
-			err = r.commit(ctx, w)
+			err = r.exchangeResults(ctx, w)
 		}
 		if err != nil {
 			return r.plane.Fail(fmt.Errorf("registering segment %d with NCCL: %w", w.key.Ordinal, err))
@@ -149,11 +149,11 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 	return mapped
 }
 
-// makeWindow registers the window with NCCL if the group uses NCCL's windows. NCCL waits for all
-// ranks without a deadline, so the ranks must have agreed on the registration. If a rank is lost in
-// the meantime, the watcher fails the group, and the teardown makes NCCL's call return.
-func (r *registrar) makeWindow(ctx context.Context, w *window) error {
-	if r.supported.noneReason != "" || r.skipsWindows() {
+// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. NCCL waits for
+// all ranks without a deadline, so the ranks must have agreed on the registration. If a rank is
+// lost in the meantime, the watcher fails the group, and the teardown makes NCCL's call return.
+func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
+	if r.supported.noWindowsReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
 	}
 	begin := time.Now()
@@ -187,11 +187,11 @@ func (r *registrar) addUnregistered(w *window) error {
 
 // commit waits until NCCL has registered the window on all ranks. If NCCL has registered no
 // window on some rank, commit makes all ranks stop using windows.
-func (r *registrar) commit(ctx context.Context, w *window) error {
+func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
-		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
+		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Reason: w.mapError,
 	}
-	if own.NoWindow && r.supported.noneReason == "" {
+	if own.NoWindow && r.supported.noWindowsReason == "" {
 		defer r.startLoneRankTimer(ctx)()
 	}
 	encoded, err := json.Marshal(own)
@@ -243,10 +243,10 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.supported.noneReason == "" {
+	if r.supported.noWindowsReason == "" {
 		_, text := r.comm.library.Version()
-		r.supported.noneReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no "+
-			"window kernels for this group (symmem doctor explains why)", text, rank)
+		r.supported.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has "+
+			"no window kernels for this group (symmem doctor explains why)", text, rank)
 	}
 }
 
@@ -254,7 +254,7 @@ func (r *registrar) disableWindows(rank int) {
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {
-	if r.direct.unavailable != "" {
+	if r.direct.unavailableReason != "" {
 		return memory.Shared{}, nil
 	}
 	err = r.gpu.Do(func() error {
@@ -278,7 +278,7 @@ var errNotShared = errors.New("a rank has shared no memory")
 // skipsWindows reports whether the group registers no windows with NCCL. It does not need them if
 // it has a direct path, unless UseWindows was called.
 func (r *registrar) skipsWindows() bool {
-	return r.direct.unavailable == "" && !r.useWindows.Load()
+	return r.direct.unavailableReason == "" && !r.useWindows.Load()
 }
 
 func (r *registrar) support() support {
@@ -294,7 +294,7 @@ func (r *registrar) deregisterAll() error {
 	return r.gpu.Do(func() error {
 		var errs []error
 		for _, w := range slices.SortedFunc(maps.Values(r.windows), byKey) {
-			if !w.deferDeregister() {
+			if !w.deferDeregistration() {
 				errs = append(errs, w.deregister())
 			}
 		}
@@ -319,5 +319,5 @@ type registerResult struct {
 	NotMapped bool `json:"no_peers,omitempty"`
 	// Why is the reason why the rank failed to map a segment. It is empty if the reason is that
 	// another rank did not share its segment.
-	Why string `json:"why,omitempty"`
+	Reason string `json:"why,omitempty"`
 }

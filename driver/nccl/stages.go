@@ -17,21 +17,21 @@ type stages struct {
 	plane control.Plane
 
 	// ended is closed when the group has failed or has been closed.
-	ended chan struct{}
+	groupEnded chan struct{}
 	// kernelsEnded is closed when the group's kernels have exited and its windows have been
 	// deregistered, or when the time limit for that has expired.
 	kernelsEnded chan struct{}
 	// released is closed when everything has been freed except what graphs of other libraries use.
-	released chan struct{}
+	memoryFreed chan struct{}
 	// tornDown is closed when everything has been freed, including NCCL's communicator.
-	tornDown chan struct{}
+	allFreed chan struct{}
 }
 
 func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages {
 	return stages{
 		gpu: g, cfg: cfg, plane: plane,
-		ended: make(chan struct{}), kernelsEnded: make(chan struct{}),
-		released: make(chan struct{}), tornDown: make(chan struct{}),
+		groupEnded: make(chan struct{}), kernelsEnded: make(chan struct{}),
+		memoryFreed: make(chan struct{}), allFreed: make(chan struct{}),
 	}
 }
 
@@ -45,7 +45,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	switch {
 	case checkOnly:
 		limit = 0
-	case stage == s.released && s.gpu.MustKeepMemory():
+	case stage == s.memoryFreed && s.gpu.MustKeepMemory():
 		limit = gpu.KernelEndTimeout
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())

@@ -14,14 +14,14 @@ const averageVersion = 23003
 // support determines for which calls NCCL has window kernels. This depends only on NCCL's version
 // and on the group, so the result is the same on all ranks.
 type support struct {
-	// noneReason is the reason why there are no window kernels at all, or empty if there are some.
-	// It is set before register returns the first window.
-	noneReason string
+	// noWindowsReason is the reason why there are no window kernels at all, or empty if there are
+	// some. It is set before register returns the first window.
+	noWindowsReason string
 	// average is set if NCCL has window kernels for ReduceScatter with avg.
-	average bool
+	averages bool
 	// unaligned is set if window kernels require no alignment of buffers.
-	unaligned bool
-	rank      int
+	anyAlignment bool
+	rank         int
 }
 
 // newSupport returns the support for a group. major is the major compute capability of the
@@ -29,17 +29,17 @@ type support struct {
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{
-		average: code >= averageVersion, unaligned: !nccl.ShiftedLoads.In(code, major),
+		averages: code >= averageVersion, anyAlignment: !nccl.ShiftedLoads.In(code, major),
 		rank: group.Rank,
 	}
 	switch {
 	case !library.Windows():
-		s.noneReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
+		s.noWindowsReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
 	case machines > 1 && nccl.MachinesWithoutWindows.In(code, major):
-		s.noneReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels only "+
-			"for groups on one machine", machines, text)
+		s.noWindowsReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels "+
+			"only for groups on one machine", machines, text)
 	case len(group.Ranks) == 1:
-		s.noneReason = "the group has one rank"
+		s.noWindowsReason = "the group has one rank"
 	}
 	return s
 }
@@ -48,8 +48,8 @@ func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, mac
 // window kernels for AllGather of any type, and for AllReduce and ReduceScatter with sum in three
 // float types.
 func (s *support) unsupportedReason(call *driver.Call) string {
-	if s.noneReason != "" {
-		return s.noneReason
+	if s.noWindowsReason != "" {
+		return s.noWindowsReason
 	}
 	if s.misaligned(call) {
 		return "NCCL before 2.30.3 gives wrong results in windows unless inputs are aligned to 4 bytes"
@@ -67,7 +67,7 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 	// No version has a kernel for AllReduce with avg (nccl.AverageWithoutKernel).
-	averages := s.average && call.Operation == driver.ReduceScatter
+	averages := s.averages && call.Operation == driver.ReduceScatter
 	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && averages) {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
 	}
@@ -83,7 +83,7 @@ const wordBytes = 4
 // part of the output, so the alignment of the parts matters. The same is true of a ReduceScatter,
 // because each part of the input is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
-	if s.unaligned {
+	if s.anyAlignment {
 		return false
 	}
 	part := uintptr(call.Count * int64(call.DataType.Size()))

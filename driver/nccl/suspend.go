@@ -22,7 +22,7 @@ func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The twin needs no check, because it is never registered with NCCL.
+	// The intraWindow needs no check, because it is never registered with NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -34,13 +34,13 @@ func (w *window) PrepareSuspend() error {
 // Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has
 // failed, Suspend does neither, because the teardown does both.
 func (w *window) Suspend() error {
-	if w.twin != nil {
-		return errors.Join(w.twin.Suspend(), w.suspend())
+	if w.intraWindow != nil {
+		return errors.Join(w.intraWindow.Suspend(), w.suspend())
 	}
 	return w.suspend()
 }
 
-// suspend suspends the window but not its twin.
+// suspend suspends the window but not its intraWindow.
 func (w *window) suspend() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -58,9 +58,9 @@ func (w *window) Resume(ctx context.Context) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	err := w.resume(ctx)
-	if err == nil && w.twin != nil {
-		if err = w.twin.resume(ctx); err == nil {
-			err = w.agreeOnTwin(ctx)
+	if err == nil && w.intraWindow != nil {
+		if err = w.intraWindow.resume(ctx); err == nil {
+			err = w.agreeOnIntraWindow(ctx)
 		}
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func (w *window) resume(ctx context.Context) error {
 		return err
 	}
 	if w.suspension.registered {
-		if err := r.makeWindow(ctx, w); err != nil {
+		if err := r.registerWithNCCL(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (w *window) resume(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
 	}
-	if err := r.commit(ctx, w); err != nil {
+	if err := r.exchangeResults(ctx, w); err != nil {
 		return err
 	}
 	if wasMapped && !w.mappedByAll {

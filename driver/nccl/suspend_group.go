@@ -27,24 +27,24 @@ type suspender struct {
 	messages p2p.Suspender
 	// others returns the communicators of the group's levels. It returns none if the group has no
 	// levels.
-	others func() []suspended
+	levelTargets func() []suspendTarget
 }
 
 // suspended is a communicator that is suspended together with its group: the group's own
 // communicator or one of its levels.
-type suspended struct {
+type suspendTarget struct {
 	*suspender
 	// members lists the group ranks of the communicator's ranks.
 	members []int
 }
 
 // all returns the group's own communicator and its levels, in the same order on all ranks.
-func (s *suspender) all() []suspended {
+func (s *suspender) targets() []suspendTarget {
 	members := make([]int, len(s.cfg.Ranks))
 	for r := range members {
 		members[r] = r
 	}
-	return append([]suspended{{s, members}}, s.others()...)
+	return append([]suspendTarget{{s, members}}, s.levelTargets()...)
 }
 
 // PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if abandoned
@@ -64,7 +64,7 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	defer cancel()
 	var released driver.Suspension
 	var errs []error
-	all := s.all()
+	all := s.targets()
 	for _, c := range all {
 		exchanged, err := c.exchange.Suspend()
 		staged, stagingErr := c.messages.Suspend()
@@ -99,7 +99,7 @@ func (s *suspender) keptByNCCL(communicators int) string {
 // deadline. When ctx is done, callNCCL therefore makes the group fail, and the teardown then
 // makes the call return.
 func (s *suspender) callNCCL(
-	ctx context.Context, all []suspended, call func(*ncclComm) error,
+	ctx context.Context, all []suspendTarget, call func(*ncclComm) error,
 ) error {
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
@@ -107,7 +107,7 @@ func (s *suspender) callNCCL(
 	})
 	defer stop()
 	for _, c := range all {
-		if err := c.locked(func() error { return call(c.comm) }); err != nil {
+		if err := c.withLock(func() error { return call(c.comm) }); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (s *suspender) callNCCL(
 
 // locked runs do with the communicator's lock held, so that the teardown does not free addresses
 // during the call. If the communicator has failed or is closed, locked returns the cause instead.
-func (s *suspender) locked(do func() error) error {
+func (s *suspender) withLock(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.plane.Cause(); err != nil {
@@ -125,8 +125,8 @@ func (s *suspender) locked(do func() error) error {
 	return do()
 }
 
-// resumption is the message that a rank sends to the other ranks when a group resumes.
-type resumption struct {
+// resumeMessage is the message that a rank sends to the other ranks when a group resumes.
+type resumeMessage struct {
 	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
 	// Exchange describes the exchange memory of each of the rank's communicators, so that the other
@@ -138,13 +138,13 @@ type resumption struct {
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
-	all := s.all()
+	all := s.targets()
 	memory, err := allocate(all)
 	if errors.Is(err, driver.ErrClosed) {
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
 	}
 	defer memory.withdraw()
-	messages, refusal, agreeErr := s.exchangeResumptions(ctx, memory, err)
+	messages, refusal, agreeErr := s.exchangeResumeMessages(ctx, memory, err)
 	switch {
 	case agreeErr != nil:
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), agreeErr))
@@ -166,13 +166,13 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumptions sends this rank's resumption to the other ranks. It returns the Exchange
-// field of every rank's resumption. If some ranks cannot resume, it returns the refusal of the
-// first such rank. If it returns an error, the caller must make the group fail.
-func (s *suspender) exchangeResumptions(
+// exchangeResumeMessages sends this rank's resumeMessage to the other ranks. It returns the
+// Exchange field of every rank's resumeMessage. If some ranks cannot resume, it returns the refusal
+// of the first such rank. If it returns an error, the caller must make the group fail.
+func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, memory resumedMemory, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
-	own := resumption{Exchange: memory.messages()}
+	own := resumeMessage{Exchange: memory.messages()}
 	if allocateErr != nil {
 		own.Refusal = allocateErr.Error()
 		own.Refusal = own.Refusal[:min(len(own.Refusal), driver.MaxPayload/8)]
@@ -186,11 +186,11 @@ func (s *suspender) exchangeResumptions(
 		return nil, nil, err
 	}
 	for r, encoded := range received {
-		var message resumption
+		var message resumeMessage
 		err := json.Unmarshal(encoded, &message)
-		if err == nil && message.Refusal == "" && len(message.Exchange) != len(s.all()) {
+		if err == nil && message.Refusal == "" && len(message.Exchange) != len(s.targets()) {
 			err = fmt.Errorf("it describes %d communicators instead of %d", len(message.Exchange),
-				len(s.all()))
+				len(s.targets()))
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("decoding the message of rank %d: %w", s.cfg.Ranks[r], err)
@@ -210,17 +210,17 @@ type resumedMemory []resumedPart
 // resumedPart holds the memory of one communicator. exchange is nil if the communicator has no
 // exchange memory.
 type resumedPart struct {
-	suspended
+	suspendTarget
 	exchange *direct.Allocation
 }
 
 // allocate allocates this rank's memory. If it returns an error, nothing stays allocated.
-func allocate(all []suspended) (resumedMemory, error) {
+func allocate(all []suspendTarget) (resumedMemory, error) {
 	var memory resumedMemory
 	for _, c := range all {
 		err := c.messages.Allocate()
 		if err == nil {
-			part := resumedPart{suspended: c}
+			part := resumedPart{suspendTarget: c}
 			if part.exchange, err = c.exchange.Allocate(); err == nil {
 				memory = append(memory, part)
 				continue
@@ -247,11 +247,11 @@ func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error 
 		for _, r := range part.members {
 			memberMessages = append(memberMessages, messages[r][i])
 		}
-		err := part.locked(func() error {
+		err := part.withLock(func() error {
 			if err := part.exchange.MapPeers(ctx, memberMessages); err != nil {
 				return err
 			}
-			return part.suspended.messages.MapAgain(ctx)
+			return part.suspendTarget.messages.MapAgain(ctx)
 		})
 		if err != nil {
 			return err
@@ -265,7 +265,7 @@ func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error 
 func (m resumedMemory) discard() error {
 	var errs []error
 	for _, part := range m {
-		errs = append(errs, part.exchange.Discard(), part.suspended.messages.Deallocate())
+		errs = append(errs, part.exchange.Discard(), part.suspendTarget.messages.Deallocate())
 	}
 	return errors.Join(errs...)
 }

@@ -38,9 +38,9 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 		c := m.group.(*communicator)
 		if m.rank == 1 {
 			defer c.Abort(nil)
-			memory, err := allocate(c.suspender.all())
+			memory, err := allocate(c.suspender.targets())
 			defer memory.withdraw()
-			_, refusal, agreeErr := c.suspender.exchangeResumptions(t.Context(), memory, err)
+			_, refusal, agreeErr := c.suspender.exchangeResumeMessages(t.Context(), memory, err)
 			return errors.Join(refusal, agreeErr)
 		}
 		if err := c.suspender.Resume(t.Context()); err == nil {
@@ -49,7 +49,7 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 		return nil
 	})
 	w.must(func(m *testRank) error {
-		<-m.group.(*communicator).stages.tornDown
+		<-m.group.(*communicator).stages.allFreed
 		return m.group.(*communicator).teardown.err
 	})
 }
@@ -130,7 +130,7 @@ func TestErrorForMalformedResumeMessageNamesRank(t *testing.T) {
 		w.must(func(m *testRank) error {
 			c := m.group.(*communicator)
 			c.Abort(errAborted)
-			<-c.stages.tornDown
+			<-c.stages.allFreed
 			return c.teardown.err
 		})
 		for r, now := range w.freeMemory() {

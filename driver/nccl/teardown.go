@@ -33,25 +33,25 @@ type teardown struct {
 	// graphs counts symmem's open graphs that contain calls of the group. watcher is used to wait
 	// for the watcher's goroutine.
 	graphs, watcher *sync.WaitGroup
-	// othersHaveWindows reports whether another group of the device may have an unfinished window
-	// kernel.
-	othersHaveWindows func() bool
+	// otherGroupsUseWindows reports whether another group of the device may have an unfinished
+	// window kernel.
+	otherGroupsUseWindows func() bool
 	// whole is the two-level group of which the communicator is a level, or nil.
-	whole atomic.Pointer[wholeGroup]
+	parent atomic.Pointer[parentGroup]
 	// forget removes the communicator from the device.
-	forget func()
+	removeFromDevice func()
 
 	once sync.Once
-	// err may be read after stages.tornDown is closed.
+	// err may be read after stages.allFreed is closed.
 	err error
 
 	// The following fields are used only by the goroutine that executes run.
 
 	progress
-	drainErr      error      // the error of the last drain
-	errs          []error    // the errors of the other steps
-	abortErr      chan error // receives the error of the abort
-	closeReleased func()     // closes stages.released unless it is closed already
+	drainErr         error      // the error of the last drain
+	errs             []error    // the errors of the other steps
+	abortErr         chan error // receives the error of the abort
+	closeMemoryFreed func()     // closes stages.memoryFreed unless it is closed already
 }
 
 // begin starts the teardown after a fault or Close, and reports the cause to streams with
@@ -59,41 +59,41 @@ type teardown struct {
 // until the user closes graphs.
 func (t *teardown) begin() {
 	t.once.Do(func() {
-		cause := t.failWhole()
+		cause := t.failParent()
 		t.busy.AllIdle() // removes idle streams, to which the fault must not be reported
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, cause)
 			}
 		}
-		close(t.stages.ended)
+		close(t.stages.groupEnded)
 		go t.run()
 	})
 }
 
-// failWhole makes the two-level group fail if the communicator is one of its levels, and returns
+// failParent makes the two-level group fail if the communicator is one of its levels, and returns
 // the cause of the failure. It must be called before the level's kernels are stopped, because the
 // two-level group could otherwise report success for their work.
-func (t *teardown) failWhole() error {
+func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
-	whole := t.whole.Load()
-	if whole == nil || errors.Is(cause, driver.ErrClosed) {
+	parent := t.parent.Load()
+	if parent == nil || errors.Is(cause, driver.ErrClosed) {
 		return cause
 	}
-	cause = whole.plane.Fail(cause)
-	whole.begin()
+	cause = parent.plane.Fail(cause)
+	parent.begin()
 	return cause
 }
 
-// wholeGroup is a two-level group as seen by its levels.
-type wholeGroup struct {
+// parentGroup is a two-level group as seen by its levels.
+type parentGroup struct {
 	group stream.Group
 	plane control.Plane
 	begin func() // begins the group's teardown
 }
 
 func (t *teardown) run() {
-	t.closeReleased = sync.OnceFunc(func() { close(t.stages.released) })
+	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
 	t.watcher.Wait()  // because the watcher uses NCCL's communicator
 	t.exchange.Stop() // makes running direct kernels exit, and later replays exit at once
 	t.messages.Release()
@@ -109,24 +109,24 @@ func (t *teardown) run() {
 		close(t.stages.kernelsEnded)
 	}
 	t.err = errors.Join(append(t.errs, t.drainErr)...)
-	t.forget()
-	close(t.stages.tornDown)
-	t.closeReleased() // last, because callers check tornDown after they have waited for released
+	t.removeFromDevice()
+	close(t.stages.allFreed)
+	t.closeMemoryFreed() // last, because callers check tornDown after they have waited for released
 }
 
 // collect gathers the facts for decide.
 func (t *teardown) collect() facts {
 	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), blockedCall: !t.tryLock()}
-	f.captured = t.recorder.captures.Any()
+	f.foreignGraphs = t.recorder.captures.Any()
 	if !f.blockedCall {
-		f.capturedPlain = f.captured && t.recorder.plain
-		f.capturedWindows = f.captured && t.recorder.windows
+		f.foreignPlainKernels = f.foreignGraphs && t.recorder.plainCaptured
+		f.foreignWindowKernels = f.foreignGraphs && t.recorder.windowsCaptured
 		t.mu.Unlock()
 	}
 	f.idle = t.busy.AllIdle() // clears Windows and Plain if possible
-	f.windows, f.plain = t.busy.Windows.Load(), t.busy.Plain.Load()
+	f.windowKernels, f.plainKernels = t.busy.Windows.Load(), t.busy.Plain.Load()
 	f.closedStreamsBusy = t.gpu.MustKeepMemory()
-	f.quickAbort = !f.closedStreamsBusy && !t.othersHaveWindows()
+	f.quickAbort = !f.closedStreamsBusy && !t.otherGroupsUseWindows()
 	return f
 }
 
@@ -149,19 +149,19 @@ func (t *teardown) execute(next step) {
 	case stepDeregister:
 		t.deregistered = true
 		t.addErr(t.registrar.deregisterAll())
-	case stepAwaitGraphs:
+	case stepAwaitOwnGraphs:
 		t.kernelsEnded = true
 		close(t.stages.kernelsEnded)
 		t.graphs.Wait()
-	case stepAwaitCaptures:
+	case stepAwaitForeignGraphs:
 		t.addErr(t.messages.Close())
-		t.closeReleased()
+		t.closeMemoryFreed()
 		t.recorder.captures.Wait()
 	case stepAwaitDevice:
 		gpu.PollWithBackoff(func() bool {
-			return gpu.Stuck.Load() || !t.gpu.MustKeepMemory() && !t.othersHaveWindows()
+			return gpu.Stuck.Load() || !t.gpu.MustKeepMemory() && !t.otherGroupsUseWindows()
 		})
-	case stepAbandon:
+	case stepAbandonStreams:
 		for _, s := range t.busy.Streams() {
 			s.Abandon()
 		}
@@ -169,7 +169,7 @@ func (t *teardown) execute(next step) {
 		t.addErr(<-t.abortErr)
 		t.addErr(t.messages.Close())
 		t.addErr(t.free())
-	case stepKeep:
+	case stepKeepCommunicator:
 	}
 }
 
@@ -198,7 +198,7 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator. After stepAwaitGraphs, abort waits for the
+// abort starts the abort of NCCL's communicator. After stepAwaitOwnGraphs, abort waits for the
 // group's lock, because another goroutine may be deregistering a window. Before that step, it
 // does not wait for the lock, because a blocked call to NCCL may hold it.
 //

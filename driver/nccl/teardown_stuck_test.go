@@ -272,7 +272,7 @@ func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 		t.Errorf("Synchronize = %v, want a TimeoutError", err)
 	}
 	select {
-	case <-first[0].(*communicator).stages.tornDown:
+	case <-first[0].(*communicator).stages.allFreed:
 	case <-time.After(20 * time.Second):
 		t.Error("the teardown is waiting for the other group's stuck kernel")
 	}

@@ -154,7 +154,7 @@ func (h *blockedPair) checkFreed(before []int64) {
 func waitTornDown(c *communicator) error {
 	return gpu.Within(20*time.Second, func() (bool, error) {
 		select {
-		case <-c.stages.tornDown:
+		case <-c.stages.allFreed:
 			return true, nil
 		default:
 			return false, nil
@@ -217,7 +217,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	c := blocked.group.(*communicator)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
-	<-c.stages.ended
+	<-c.stages.groupEnded
 	h.release(0)
 	if err := waitTornDown(c); err != nil {
 		t.Errorf("waiting for the teardown of rank 0: %v", err)

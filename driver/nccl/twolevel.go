@@ -191,8 +191,9 @@ func (t *twoLevel) formulaReason() string {
 		"implement", formula)
 }
 
-// registerTwin gives a new window a twin (window.twin) if the group has levels.
-func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
+// registerIntraWindow gives a new window a intraWindow (window.intraWindow) if the group has
+// levels.
+func (t *twoLevel) registerIntraWindow(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
 		return nil
@@ -204,12 +205,12 @@ func (t *twoLevel) registerTwin(ctx context.Context, w *window) error {
 }
 
 // suspended returns the levels, which are suspended together with the group.
-func (t *twoLevel) suspended() []suspended {
+func (t *twoLevel) suspendTargets() []suspendTarget {
 	l := t.levels.Load()
 	if l == nil {
 		return nil
 	}
-	return []suspended{
+	return []suspendTarget{
 		{&l.intra.suspender, l.intraRanks()}, {&l.inter.suspender, l.interRanks()},
 	}
 }
@@ -229,7 +230,7 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 	}
 	// Agree now, so that no rank connects l.inter and waits there for a machine that has no direct
 	// path.
-	reason, err = l.agree(ctx, c, l.intra.direct.unavailable)
+	reason, err = l.agree(ctx, c, l.intra.direct.unavailableReason)
 	if reason != "" || err != nil {
 		return reason, err
 	}
@@ -256,7 +257,7 @@ func (l *levels) join(
 	}
 	level := joined.(*communicator)
 	level.isLevel = true
-	level.teardown.whole.Store(&wholeGroup{c.group, c.plane, c.teardown.begin})
+	level.teardown.parent.Store(&parentGroup{c.group, c.plane, c.teardown.begin})
 	return level, nil
 }
 
@@ -278,19 +279,19 @@ func (l *levels) agree(ctx context.Context, c *communicator, own string) (string
 
 // register registers a window's segment with l.intra as well, so that direct kernels can use it.
 func (l *levels) register(ctx context.Context, w *window) error {
-	twin, err := l.intra.Register(ctx, w.key, w.segment)
+	intraWindow, err := l.intra.Register(ctx, w.key, w.segment)
 	if err != nil {
 		return err
 	}
-	w.twin = twin.(*window)
-	return w.agreeOnTwin(ctx)
+	w.intraWindow = intraWindow.(*window)
+	return w.agreeOnIntraWindow(ctx)
 }
 
-// agreeOnTwin lets direct kernels access peers' memory through the twin only if that works on every
-// machine, because ranks could otherwise choose different paths for a call.
-func (w *window) agreeOnTwin(ctx context.Context) error {
+// agreeOnIntraWindow lets direct kernels access peers' memory through the intraWindow only if that
+// works on every machine, because ranks could otherwise choose different paths for a call.
+func (w *window) agreeOnIntraWindow(ctx context.Context) error {
 	own := []byte{0}
-	if w.twin.mappedByAll {
+	if w.intraWindow.mappedByAll {
 		own[0] = 1
 	}
 	all, err := w.registrar.plane.Exchange(ctx, driver.LaneControl, own)
@@ -301,25 +302,25 @@ func (w *window) agreeOnTwin(ctx context.Context) error {
 		if len(mapped) == 1 && mapped[0] == 1 {
 			continue
 		}
-		w.twin.mappedByAll = false
-		if w.twin.notMappedReason == "" {
-			w.twin.notMappedReason = fmt.Sprintf("rank %d is on a machine where memory was not mapped",
-				w.registrar.cfg.Ranks[rank])
+		w.intraWindow.mappedByAll = false
+		if w.intraWindow.notMappedReason == "" {
+			w.intraWindow.notMappedReason = fmt.Sprintf(
+				"rank %d is on a machine where memory was not mapped", w.registrar.cfg.Ranks[rank])
 		}
 	}
 	return nil
 }
 
-// linkFailures makes the levels fail if the group fails. (If a level fails, teardown.failWhole
+// linkFailures makes the levels fail if the group fails. (If a level fails, teardown.failParent
 // makes the group fail.)
 func (l *levels) linkFailures(c *communicator) {
 	for _, level := range []*communicator{l.intra, l.inter} {
 		go func() {
 			select {
-			case <-level.stages.ended:
+			case <-level.stages.groupEnded:
 				// The level may have failed before it was linked with the group.
-				_ = level.teardown.failWhole()
-			case <-c.stages.ended:
+				_ = level.teardown.failParent()
+			case <-c.stages.groupEnded:
 				if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
 					level.Abort(cmp.Or(cause, driver.ErrAborted))
 				}

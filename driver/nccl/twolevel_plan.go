@@ -72,8 +72,8 @@ func (l *levels) steps(p *plan) []levelStep {
 		DataType: p.DataType, ReduceOp: p.ReduceOp, Send: p.Send, Recv: p.Recv, Keep: p.Keep,
 	}
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
-	if send != nil && recv != nil && send.twin != nil && recv.twin != nil {
-		call.SendWindow, call.RecvWindow = send.twin, recv.twin
+	if send != nil && recv != nil && send.intraWindow != nil && recv.intraWindow != nil {
+		call.SendWindow, call.RecvWindow = send.intraWindow, recv.intraWindow
 	}
 	if p.Operation == driver.AllGather {
 		call.Count = p.Count

@@ -109,8 +109,8 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 		if err := window.Resume(t.Context()); err != nil {
 			return err
 		}
-		if window.twin == nil || !window.twin.mappedByAll {
-			return failuref("the levels cannot use the resumed window: %+v", window.twin)
+		if window.intraWindow == nil || !window.intraWindow.mappedByAll {
+			return failuref("the levels cannot use the resumed window: %+v", window.intraWindow)
 		}
 		return nil
 	})

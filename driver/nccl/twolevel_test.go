@@ -107,11 +107,11 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
 		window := m.regions[1].window.(*window)
-		window.twin.mappedByAll = m.rank < 2
-		if err := window.agreeOnTwin(t.Context()); err != nil {
+		window.intraWindow.mappedByAll = m.rank < 2
+		if err := window.agreeOnIntraWindow(t.Context()); err != nil {
 			return err
 		}
-		if window.twin.mappedByAll || window.twin.notMappedReason == "" {
+		if window.intraWindow.mappedByAll || window.intraWindow.notMappedReason == "" {
 			return failuref("the window is used although the other machine could not map its memory")
 		}
 		return nil
@@ -225,7 +225,7 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 			c := m.group.(*communicator)
 			if m.rank == 3 {
 				level := failed(c.levels.Load())
-				_ = level.plane.Fail(level.faults.afterPeerFault(&driver.Call{}))
+				_ = level.plane.Fail(level.faults.failAfterPeer(&driver.Call{}))
 			}
 			for err == nil {
 				if err = c.Launch(m.stream, plans[m.rank]); err == nil {
@@ -237,7 +237,7 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 			}
 			<-c.Failed()
 			for _, level := range []*communicator{c.levels.Load().intra, c.levels.Load().inter} {
-				<-level.stages.tornDown
+				<-level.stages.allFreed
 			}
 			for _, err := range []error{err, c.Cause()} {
 				if !strings.Contains(err.Error(), "of group "+c.cfg.Name()) ||

@@ -49,13 +49,13 @@ func (w *watcher) watch() {
 	work := workCheck{time.NewTicker(checkInterval), w.faults.newWait(0, 0)}
 	work.ticker.Stop()
 	for {
-		if check == nil && w.recorder.replayed.Load() {
+		if check == nil && w.recorder.everCaptured.Load() {
 			ticker := time.NewTicker(replayCheckInterval)
 			defer ticker.Stop()
 			check = ticker.C
 		}
 		select {
-		case <-w.stages.ended:
+		case <-w.stages.groupEnded:
 			return
 		case <-w.plane.Failed():
 			w.teardown.begin()
@@ -86,7 +86,7 @@ func (w *watcher) watchWork(check workCheck) {
 	seen, _ := w.history.last()
 	for checks := 1; ; checks++ {
 		select {
-		case <-w.stages.ended:
+		case <-w.stages.groupEnded:
 			return
 		case <-w.plane.Failed():
 			return
@@ -97,7 +97,7 @@ func (w *watcher) watchWork(check workCheck) {
 		latest, _ := w.history.last()
 		launching := latest != seen
 		seen = latest
-		finished := !launching && w.mayStop()
+		finished := !launching && w.canSleep()
 		var err error
 		switch {
 		case finished: // read the reports of the finished work
@@ -117,9 +117,9 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// mayStop reports whether all work is finished, so that the watcher may sleep. It clears Watching
+// canSleep reports whether all work is finished, so that the watcher may sleep. It clears Watching
 // before it checks the work, so that a concurrent launch wakes the watcher.
-func (w *watcher) mayStop() bool {
+func (w *watcher) canSleep() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
 		return true
@@ -170,7 +170,7 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err
 	}
-	if w.teardown.whole.Load() != nil { // the watcher of the whole group examines the peers
+	if w.teardown.parent.Load() != nil { // the watcher of the whole group examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
 	if call := w.comparer.call.Load(); call != nil {

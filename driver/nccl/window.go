@@ -27,9 +27,9 @@ type window struct {
 	// the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
-	// twin is the window of the same segment in the communicator levels.intra. It is nil unless the
-	// group has a two-level path.
-	twin *window
+	// intraWindow is the window of the same segment in the communicator levels.intra. It is nil
+	// unless the group has a two-level path.
+	intraWindow *window
 	peers
 	suspension windowSuspension
 }
@@ -47,21 +47,21 @@ type windowSuspension struct {
 // has mapped all of them. If that is not the case, notMappedReason is the reason of the first
 // rank that gave one.
 func (w *window) merge(rank int, result *registerResult) {
-	if result.Why != "" && w.notMappedReason == "" {
-		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Why))
+	if result.Reason != "" && w.notMappedReason == "" {
+		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
 	}
 	w.mappedByAll = w.mappedByAll && !result.NotMapped
 }
 
 // Deregister deregisters the window on this rank.
 func (w *window) Deregister() error {
-	if w.twin != nil {
-		return errors.Join(w.twin.Deregister(), w.deregisterSelf())
+	if w.intraWindow != nil {
+		return errors.Join(w.intraWindow.Deregister(), w.deregisterSelf())
 	}
 	return w.deregisterSelf()
 }
 
-// deregisterSelf deregisters the window but not its twin.
+// deregisterSelf deregisters the window but not its intraWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
@@ -69,7 +69,7 @@ func (w *window) deregisterSelf() error {
 		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
 			return err
 		}
-		if w.deferDeregister() {
+		if w.deferDeregistration() {
 			return nil
 		}
 		return w.unmapPeers()
@@ -80,16 +80,16 @@ func (w *window) deregisterSelf() error {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
 	delete(r.windows, w.key)
-	if w.deferDeregister() {
+	if w.deferDeregistration() {
 		return nil
 	}
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregister defers the deregistration until graphs of other libraries that use the window
+// deferDeregistration defers the deregistration until graphs of other libraries that use the window
 // or its segment are destroyed, and returns true. If there are no such graphs, it does nothing
 // and returns false.
-func (w *window) deferDeregister() bool {
+func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
@@ -142,7 +142,7 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 // calls on the window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.registrar
-	if reg.direct.unavailable != "" {
+	if reg.direct.unavailableReason != "" {
 		return driver.ErrUnsupported
 	}
 	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
@@ -171,7 +171,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch reason := cmp.Or(r.direct.unavailable, w.notMappedReason); {
+	switch reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason); {
 	case w.unmapped.Load():
 		return nil, driver.ErrClosed
 	case !w.mappedByAll:

@@ -71,7 +71,7 @@ func (x *Exchange) Transport() (kernels.Transport, error) {
 type capabilities struct {
 	// Why is the reason why the rank cannot have exchange memory. It is empty if the rank can have
 	// it.
-	Why string `json:"why,omitempty"`
+	Reason string `json:"why,omitempty"`
 	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
 	// Fabric is the fabric handle of the rank's memory. It is used if ranks cannot send each other
@@ -120,9 +120,9 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	if err != nil || reason != "" {
 		return reason, err
 	}
-	own.Why = ""
+	own.Reason = ""
 	if err := x.mapPeers(ctx, key, all); err != nil {
-		own.Why = err.Error()
+		own.Reason = err.Error()
 	}
 	_, reason, err = x.agree(ctx, &own)
 	return reason, err
@@ -148,8 +148,8 @@ func (x *Exchange) agree(
 		if err := json.Unmarshal(received[r], peer); err != nil {
 			return nil, "", fmt.Errorf("decoding the capabilities of rank %d: %w", rank, err)
 		}
-		if peer.Why != "" && reason == "" {
-			reason = fmt.Sprintf("rank %d: %s", rank, control.Printable(peer.Why))
+		if peer.Reason != "" && reason == "" {
+			reason = fmt.Sprintf("rank %d: %s", rank, control.Printable(peer.Reason))
 		}
 		x.Multiprocessors = min(x.Multiprocessors, peer.Multiprocessors)
 	}
@@ -167,7 +167,7 @@ func (x *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) 
 		})
 	}
 	if err != nil {
-		own.Why = err.Error()
+		own.Reason = err.Error()
 	}
 	return own, withdraw
 }

@@ -32,8 +32,8 @@ type Recording struct {
 	// The following fields serialize the group's calls in a capture of another library.
 
 	stream     cuda.Stream // stream of the last call
-	tips       []cuda.Node // last graph nodes of that call
-	recordNode cuda.Node   // node after tips that records LaunchOrder.replayEvent
+	lastNodes  []cuda.Node // last graph nodes of that call
+	recordNode cuda.Node   // node after lastNodes that records LaunchOrder.replayEvent
 }
 
 // Begin assigns a number to a capture and returns its recording. id is CUDA's ID of the capture.
@@ -75,7 +75,7 @@ func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
 	switch {
-	case len(r.tips) == 0:
+	case len(r.lastNodes) == 0:
 		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
 	case r.stream == s:
 		return nil // the stream orders the two calls
@@ -84,7 +84,7 @@ func (r *Recording) waitForPrevious(
 	if err != nil {
 		return err
 	}
-	missing := slices.DeleteFunc(slices.Clone(r.tips), func(n cuda.Node) bool {
+	missing := slices.DeleteFunc(slices.Clone(r.lastNodes), func(n cuda.Node) bool {
 		return slices.Contains(capture.Tips, n)
 	})
 	if len(missing) == 0 {
@@ -105,12 +105,12 @@ func (r *Recording) recordLatest(
 	if err != nil {
 		return err
 	}
-	previousTips := r.tips
-	r.stream, r.tips = s, capture.Tips
+	previousNodes := r.lastNodes
+	r.stream, r.lastNodes = s, capture.Tips
 	dependencies := capture.Tips
 	if r.recordNode != 0 {
-		if gpu.GraphRemoveDependencies(capture.Graph, previousTips,
-			repeat(r.recordNode, len(previousTips))) == nil {
+		if gpu.GraphRemoveDependencies(capture.Graph, previousNodes,
+			repeat(r.recordNode, len(previousNodes))) == nil {
 			return gpu.GraphAddDependencies(capture.Graph, capture.Tips,
 				repeat(r.recordNode, len(capture.Tips)))
 		}
