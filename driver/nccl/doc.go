@@ -96,7 +96,7 @@
 //	 7 stream.BusyStreams.mu
 //	 8 direct.Launches.mu
 //	 9 direct.Exchange.mu
-//	10 gpu.Aside.mu
+//	10 gpu.InternalStream.mu
 //	11 gpu.Code.Mu
 //	12 direct.LaunchOrder.mu
 //	13 stream.Event.mu

@@ -201,7 +201,7 @@ func (x *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func()
 	if x.addresses[rank], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	if err := g.Aside.Zero(g, x.addresses[rank], kernels.ExchangeBytes); err != nil {
+	if err := g.InternalStream.Zero(g, x.addresses[rank], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
 	shared, err := x.group.Sharing.Share(key, handle)
@@ -296,7 +296,7 @@ func (x *Exchange) Stop() {
 	x.stops.Go(func() {
 		g := x.group.Sharing.GPU
 		_ = g.Do(func() error { // if the copy fails, later kernels exit when they first wait
-			return g.Aside.Run(g, func(stream cuda.Stream) error {
+			return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(dst, src, 4, stream)
 			})
 		})

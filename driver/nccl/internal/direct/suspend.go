@@ -64,7 +64,7 @@ func (x *Exchange) own() uintptr {
 func (x *Exchange) copyHeader(dst, src uintptr) error {
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
-		return g.Aside.Run(g, func(stream cuda.Stream) error {
+		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, stream)
 		})
 	})
@@ -102,7 +102,7 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 		if err := g.MapAt(x.own(), handle, kernels.ExchangeBytes); err != nil {
 			return err
 		}
-		err = g.Aside.Zero(g, x.own(), kernels.ExchangeBytes)
+		err = g.InternalStream.Zero(g, x.own(), kernels.ExchangeBytes)
 		if err == nil {
 			err = x.copyHeader(x.own(), dl.AddressOf(&x.suspension.header[0]))
 		}

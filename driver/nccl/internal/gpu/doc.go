@@ -31,14 +31,14 @@
 // # Invariants
 //
 // From Take to Put, a value of Pinned has one owner and a fixed address, and the device does not
-// use the value after Put. Code loads all kernels or none. Work on Aside's stream never waits for
-// work that callers have queued.
+// use the value after Put. Code loads all kernels or none. Work on the InternalStream never waits
+// for work that callers have queued.
 //
 // # Lock order
 //
 // Package nccl documents the order of all locks of the backend.
 //
-//	Aside.mu
+//	InternalStream.mu
 //	Code.Mu
 //	Pinned.Mu
 //	GPU.mu

@@ -24,8 +24,8 @@ type GPU struct {
 	Adopted atomic.Bool
 	// Timeout limits waits for the backend's internal work.
 	Timeout time.Duration
-	// Aside runs the backend's internal work.
-	Aside Aside
+	// InternalStream runs the backend's internal work.
+	InternalStream InternalStream
 	// Words allocates the words of host memory that streams wait for.
 	Words Pinned[Word]
 	Properties

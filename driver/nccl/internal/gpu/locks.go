@@ -4,14 +4,14 @@ import "symmem/internal/ranked"
 
 // Lock classes of this package, in the lock order that doc.go describes.
 type (
-	asideMu  struct{}
-	codeMu   struct{}
-	pinnedMu struct{}
-	gpuMu    struct{}
+	internalStreamMu struct{}
+	codeMu           struct{}
+	pinnedMu         struct{}
+	gpuMu            struct{}
 )
 
-// Rank returns the lock rank of Aside.mu.
-func (asideMu) Rank() ranked.Rank { return ranked.NCCL.At(10, "gpu.Aside.mu") }
+// Rank returns the lock rank of InternalStream.mu.
+func (internalStreamMu) Rank() ranked.Rank { return ranked.NCCL.At(10, "gpu.InternalStream.mu") }
 
 // Rank returns the lock rank of Code.Mu.
 func (codeMu) Rank() ranked.Rank { return ranked.NCCL.At(11, "gpu.Code.Mu") }

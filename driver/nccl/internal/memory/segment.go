@@ -49,7 +49,7 @@ func (s *Segment) create() error {
 	if err := s.mapAt(s.plainAddress(), handle); err != nil {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
-	if err := m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes); err != nil {
+	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
 		return errors.Join(err, s.release()) // deferred if the device may still be writing zeros
 	}
 	return nil

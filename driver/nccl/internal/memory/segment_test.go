@@ -29,7 +29,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 			return err
 		}
 		defer gate.Set(1)
-		err = g.Aside.Run(g, func(stream cuda.Stream) error {
+		err = g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return errors.Join(errQueued, g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual))
 		})
 		if !errors.Is(err, errQueued) {

@@ -93,7 +93,7 @@ func (s *Segment) recreate() error {
 func (s *Segment) copy(host []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
-		return g.Aside.Run(g, func(stream cuda.Stream) error {
+		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})

@@ -13,9 +13,10 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout, that later work
-// runs on another stream, and that memory stays mapped until the abandoned work completes.
-func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
+// TestInternalStreamAbandonsStreamAfterTimeout checks that Run returns after its timeout, that
+// later work runs on another stream, and that memory stays mapped until the abandoned work
+// completes.
+func TestInternalStreamAbandonsStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
 		gate, err := g.Words.Take(g.CUDA)
@@ -25,7 +26,7 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 		defer gate.Set(1)
 		timeout := g.Timeout
 		g.Timeout = time.Millisecond
-		err = g.Aside.Run(g, func(stream cuda.Stream) error {
+		err = g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual)
 		})
 		g.Timeout = timeout
@@ -40,7 +41,7 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 			return err
 		}
 		defer g.Words.Put(next)
-		err = g.Aside.Run(g, func(stream cuda.Stream) error {
+		err = g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.StreamWriteValue(stream, next.Address(), 1)
 		})
 		if next.Value() != 1 {

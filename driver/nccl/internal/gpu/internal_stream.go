@@ -9,33 +9,34 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Aside runs the backend's internal work on a separate stream, so that it never waits for work
-// that callers have queued. Its methods must be called on a thread where the context is current.
-type Aside struct {
-	mu     ranked.Mutex[asideMu]
+// InternalStream runs the backend's internal work on a separate stream, so that it never waits for
+// work that callers have queued. Its methods must be called on a thread where the context is
+// current.
+type InternalStream struct {
+	mu     ranked.Mutex[internalStreamMu]
 	stream cuda.Stream // created by the first Run; guarded by mu
 }
 
 // Run calls queue and waits until the queued work has completed, for at most the GPU's timeout.
 // After a timeout, Run registers the work as unfinished (GPU.AddUnfinished) and abandons the
 // stream, and the next Run creates a new stream.
-func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var err error
-	if a.stream == 0 {
-		a.stream, err = g.CUDA.StreamCreate()
+	if s.stream == 0 {
+		s.stream, err = g.CUDA.StreamCreate()
 	}
 	if err == nil {
-		err = queue(a.stream)
+		err = queue(s.stream)
 	}
 	if err != nil {
 		return err
 	}
-	err = Within(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(a.stream) })
+	err = Within(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(s.stream) })
 	if errors.Is(err, context.DeadlineExceeded) {
-		abandoned := a.stream
-		a.stream = 0
+		abandoned := s.stream
+		s.stream = 0
 		g.AddUnfinished(func() bool {
 			var done bool
 			err := g.With(func(gpu *cuda.Driver) (err error) {
@@ -52,20 +53,20 @@ func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 }
 
 // Zero fills device memory with zeros and waits until all zeros have been written.
-func (a *Aside) Zero(g *GPU, address uintptr, bytes int64) error {
-	return a.Run(g, func(stream cuda.Stream) error {
+func (s *InternalStream) Zero(g *GPU, address uintptr, bytes int64) error {
+	return s.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)
 	})
 }
 
 // Close destroys the stream.
-func (a *Aside) Close(gpu *cuda.Driver) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.stream == 0 {
+func (s *InternalStream) Close(gpu *cuda.Driver) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream == 0 {
 		return nil
 	}
-	stream := a.stream
-	a.stream = 0
+	stream := s.stream
+	s.stream = 0
 	return gpu.StreamDestroy(stream)
 }
