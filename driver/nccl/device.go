@@ -204,7 +204,7 @@ func (d *Device) Close() error {
 	// If a stream has an unfinished message, everything that the stream uses is kept until the
 	// process exits.
 	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
-	late := gpu.Within(gpu.KernelEndTimeout, messagesEnded) != nil
+	late := gpu.PollQueryFor(gpu.KernelEndTimeout, messagesEnded) != nil
 	reclaimed, err := d.gpu.Reclaim()
 	errs = append(errs, err)
 	d.mu.Lock()

@@ -172,11 +172,11 @@ func (m *testRank) checkOrder(
 	}
 	unblock, err := m.blockStream(blocked)
 	err = errors.Join(err, first(), second())
-	if err == nil && gpu.Within(20*time.Millisecond, idle(other)) == nil {
+	if err == nil && gpu.PollQueryFor(20*time.Millisecond, idle(other)) == nil {
 		err = errors.New("the second call ran before the first")
 	}
-	return errors.Join(err, unblock(), gpu.Within(time.Minute, idle(blocked)),
-		gpu.Within(time.Minute, idle(other)))
+	return errors.Join(err, unblock(), gpu.PollQueryFor(time.Minute, idle(blocked)),
+		gpu.PollQueryFor(time.Minute, idle(other)))
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in

@@ -249,7 +249,7 @@ type delayedAnnouncements struct {
 func (d delayedAnnouncements) Announce(ticket, digest uint64) {
 	d.Announcements.Announce(ticket, digest)
 	if ticket == 2 {
-		_ = gpu.Within(20*time.Second, func() (bool, error) { return d.plane.PeerFailed(), nil })
+		_ = gpu.PollQueryFor(20*time.Second, func() (bool, error) { return d.plane.PeerFailed(), nil })
 	}
 }
 

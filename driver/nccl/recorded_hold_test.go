@@ -132,7 +132,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, g.destroy(), d.destroy(g.cudaStream), teardownError(c))
-	errs = append(errs, gpu.Within(time.Minute, func() (bool, error) {
+	errs = append(errs, gpu.PollQueryFor(time.Minute, func() (bool, error) {
 		return !d.gpu.Held(), nil
 	}))
 	if d.gpu.IsMapped(address) {

@@ -36,7 +36,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		w.captureAndClose(sums, i)
 	}
 	var now map[string]int
-	err := gpu.Within(20*time.Second, func() (bool, error) {
+	err := gpu.PollQueryFor(20*time.Second, func() (bool, error) {
 		now = countResources(t)
 		for resource, count := range now {
 			if count-before[resource] >= min(groups, 20) {

@@ -94,7 +94,7 @@ func (o *foreignStream) replayAndWait(sums ...*repeatedSum) error {
 // waitIdle waits for the stream's work and returns how long it has waited.
 func (o *foreignStream) waitIdle() (time.Duration, error) {
 	begin, d := time.Now(), o.m.device
-	err := gpu.Within(time.Minute, func() (done bool, err error) {
+	err := gpu.PollQueryFor(time.Minute, func() (done bool, err error) {
 		err = d.gpu.Do(func() error { done, err = d.gpu.CUDA.StreamQuery(o.cudaStream); return err })
 		return done, err
 	})

@@ -128,7 +128,7 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
 		isIdle := func() (bool, error) { return !m.device.gpu.MustKeepMemory(), nil }
-		return gpu.Within(20*time.Second, isIdle)
+		return gpu.PollQueryFor(20*time.Second, isIdle)
 	})
 	before := h.freeMemory()
 	h.must((*testRank).closeGroup)
@@ -152,7 +152,7 @@ func (h *blockedPair) checkFreed(before []int64) {
 }
 
 func waitTornDown(c *communicator) error {
-	return gpu.Within(20*time.Second, func() (bool, error) {
+	return gpu.PollQueryFor(20*time.Second, func() (bool, error) {
 		select {
 		case <-c.stages.allFreed:
 			return true, nil

@@ -33,7 +33,7 @@ func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error
 	if err != nil {
 		return err
 	}
-	err = Within(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(s.stream) })
+	err = PollQueryFor(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(s.stream) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		abandoned := s.stream
 		s.stream = 0

@@ -53,7 +53,7 @@ func TestInternalStreamAbandonsStreamAfterTimeout(t *testing.T) {
 		t.Error(err)
 	}
 	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.Within(20*time.Second, ended); err != nil {
+	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
 		t.Errorf("MustKeepMemory = true after the abandoned work should have completed: %v", err)
 	}
 }

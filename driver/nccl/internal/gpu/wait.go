@@ -45,8 +45,8 @@ func PollWithBackoff(done func() bool) {
 	}
 }
 
-// Within calls PollQuery with a time limit.
-func Within(limit time.Duration, query func() (bool, error)) error {
+// PollQueryFor is PollQuery with a time limit.
+func PollQueryFor(limit time.Duration, query func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return PollQuery(ctx, query)

@@ -47,7 +47,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.Within(20*time.Second, ended); err != nil {
+	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
 		t.Fatal(err)
 	}
 	segment, err := arena.Map(0, g.Granularity)
