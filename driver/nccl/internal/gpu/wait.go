@@ -13,8 +13,8 @@ const (
 	// sleeps between polls from then on.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
-	// Nap is the length of each sleep.
-	Nap = 50 * time.Microsecond
+	// PollPause is the length of each sleep.
+	PollPause = 50 * time.Microsecond
 )
 
 // Poll waits until done returns true. If ctx is done first, Poll returns the cause.
@@ -31,7 +31,7 @@ func Poll(ctx context.Context, done func() bool) error {
 		case waited < yieldUntil:
 			runtime.Gosched()
 		default:
-			time.Sleep(Nap)
+			time.Sleep(PollPause)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func Poll(ctx context.Context, done func() bool) error {
 // polls become longer. It is meant for work of the program, which may take hours.
 func PollWithBackoff(done func() bool) {
 	const maxPause = 50 * time.Millisecond
-	for pause := Nap; !done(); pause = min(2*pause, maxPause) {
+	for pause := PollPause; !done(); pause = min(2*pause, maxPause) {
 		time.Sleep(pause)
 	}
 }

@@ -66,7 +66,7 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	default:
 		sleep := idleSleep
 		if announced {
-			sleep = gpu.Nap
+			sleep = gpu.PollPause
 		}
 		atomic.AddInt32(&w.sleeping, 1)
 		sys.FutexWait(&w.word, word, sleep)

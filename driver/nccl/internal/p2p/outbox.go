@@ -188,7 +188,7 @@ const busyPolls = 20
 // pause waits between two polls of words that GPUs write. polls is the number of polls so far.
 func pause(polls int) {
 	if polls > busyPolls {
-		time.Sleep(min(gpu.Nap, time.Duration(polls-busyPolls)*time.Microsecond))
+		time.Sleep(min(gpu.PollPause, time.Duration(polls-busyPolls)*time.Microsecond))
 	}
 }
 
