@@ -133,7 +133,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	}
 	errs = append(errs, g.destroy(), d.destroy(g.cudaStream), teardownError(c))
 	errs = append(errs, gpu.PollQueryFor(time.Minute, func() (bool, error) {
-		return !d.gpu.Held(), nil
+		return !d.gpu.IsHeld(), nil
 	}))
 	if d.gpu.IsMapped(address) {
 		errs = append(errs, errors.New("the segment is still mapped although the graph was destroyed"))

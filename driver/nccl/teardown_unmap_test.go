@@ -191,7 +191,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	h.must(func(m *testRank) error {
 		m.regions = nil
 		d, err := m.device, m.close()
-		if d.gpu.Held() {
+		if d.gpu.IsHeld() {
 			err = errors.Join(err, errors.New("the device has not released its context"))
 		}
 		return errors.Join(err, d.Close())

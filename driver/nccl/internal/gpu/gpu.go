@@ -104,8 +104,8 @@ func (g *GPU) Drop() error {
 	return g.ReleasePrimary()
 }
 
-// Held reports whether the context is still retained.
-func (g *GPU) Held() bool {
+// IsHeld reports whether the context is still retained.
+func (g *GPU) IsHeld() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.references > 0

@@ -45,7 +45,7 @@ func TestKeptMemoryOutlivesDevice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if g.Held() {
+	if g.IsHeld() {
 		t.Error("the context is still retained after the last arena has been closed")
 	}
 }
