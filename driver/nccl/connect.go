@@ -344,8 +344,8 @@ func (j *connector) openExchange(ctx context.Context) (err error) {
 	c.direct.unavailableReason, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
 		Code: &d.collectives, Sharers: sharers(c.members, &d.self),
-		NoFabric:   noFabricReason(&c.cfg, c.members),
-		CheckLinks: func() error { return checkLinks(d.gpu, &d.self, c.members) },
+		NoFabricReason: noFabricReason(&c.cfg, c.members),
+		CheckLinks:     func() error { return checkLinks(d.gpu, &d.self, c.members) },
 	})
 	return err
 }

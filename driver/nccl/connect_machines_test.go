@@ -63,7 +63,7 @@ func needFabric(t *testing.T) {
 		return
 	}
 	d := newTestGroup(t, 1, time.Minute).opened[0].device
-	reason := d.gpu.NoFabric
+	reason := d.gpu.NoFabricReason
 	if reason == "" {
 		return
 	}

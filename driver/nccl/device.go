@@ -103,12 +103,12 @@ func (d *Device) publishMember(ctx context.Context) error {
 	code, _ := d.nccl.Version()
 	d.self = member{
 		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
-		Name: d.info.Name, NCCL: code, NoFabric: d.gpu.NoFabric,
+		Name: d.info.Name, NCCL: code, NoFabricReason: d.gpu.NoFabricReason,
 	}
 	// Load the kernels before any message is sent: loading a kernel may make CUDA wait until all
 	// streams are idle, and a stream may be waiting for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
-		d.self.NoKernels = err.Error()
+		d.self.NoKernelsReason = err.Error()
 	}
 	return d.publish(ctx, &d.self)
 }

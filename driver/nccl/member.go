@@ -33,11 +33,11 @@ type member struct {
 	Name string `json:"name"`
 	// NCCL is the version code of the rank's NCCL.
 	NCCL int `json:"nccl"`
-	// NoFabric is the reason why the rank's memory has no fabric handles, or empty if it has them.
-	NoFabric string `json:"no_fabric,omitempty"`
-	// NoKernels is the reason why the rank's GPU cannot run the message kernels, or empty if it
+	// NoFabricReason is the reason why the rank's memory has no fabric handles, or empty if it has them.
+	NoFabricReason string `json:"no_fabric,omitempty"`
+	// NoKernelsReason is the reason why the rank's GPU cannot run the message kernels, or empty if it
 	// can.
-	NoKernels string `json:"no_kernels,omitempty"`
+	NoKernelsReason string `json:"no_kernels,omitempty"`
 	// Failed is the reason why the rank could not open its GPU. If it is set, the other fields are
 	// empty.
 	Failed string `json:"failed,omitempty"`
@@ -210,8 +210,8 @@ func noMessagesError(group *driver.GroupConfig, all []*member) error {
 // noKernelsReason returns the reason why some rank's GPU cannot run the message kernels, or "".
 func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 	for i, m := range all {
-		if m.NoKernels != "" {
-			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i], control.Printable(m.NoKernels))
+		if m.NoKernelsReason != "" {
+			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i], control.Printable(m.NoKernelsReason))
 		}
 	}
 	return ""
@@ -226,9 +226,9 @@ func noFabricReason(group *driver.GroupConfig, all []*member) string {
 		where = fmt.Sprintf("on %d machines", n)
 	}
 	for i, m := range all {
-		if m.NoFabric != "" {
+		if m.NoFabricReason != "" {
 			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
-				group.Ranks[i], control.Printable(m.NoFabric))
+				group.Ranks[i], control.Printable(m.NoFabricReason))
 		}
 	}
 	return ""

@@ -89,10 +89,10 @@ type Group struct {
 	Code    *gpu.Code
 	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
 	Sharers int
-	// NoFabric is the reason why the ranks cannot use fabric handles, or empty if these may work.
-	// Ranks need fabric handles if they cannot send each other file descriptors. NoFabric is the
+	// NoFabricReason is the reason why the ranks cannot use fabric handles, or empty if these may work.
+	// Ranks need fabric handles if they cannot send each other file descriptors. NoFabricReason is the
 	// same on all ranks.
-	NoFabric string
+	NoFabricReason string
 	// CheckLinks returns an error unless NVLink connects the GPUs of the group.
 	CheckLinks func() error
 }
@@ -109,8 +109,8 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 		return "the group has one rank", nil
 	case ranks > kernels.MaxRanks:
 		return fmt.Sprintf("the group has %d ranks, more than %d", ranks, kernels.MaxRanks), nil
-	case g.Sharing.UseFabric && g.NoFabric != "":
-		return g.NoFabric, nil
+	case g.Sharing.UseFabric && g.NoFabricReason != "":
+		return g.NoFabricReason, nil
 	}
 	key := exchangeKey(g.Config)
 	x.addresses = make([]uintptr, ranks)

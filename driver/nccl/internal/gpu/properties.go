@@ -16,8 +16,8 @@ type Properties struct {
 	Major int
 	// Prop holds the properties with which the memory of every segment is allocated.
 	Prop cuda.AllocationProp
-	// NoFabric is the reason why Prop does not request fabric handles, or "" if it does.
-	NoFabric string
+	// NoFabricReason is the reason why Prop does not request fabric handles, or "" if it does.
+	NoFabricReason string
 	// Granularity is the unit, in bytes, of segment sizes and offsets.
 	Granularity int64
 	// Accessors lists the GPUs that are given access to this GPU's memory: the GPU itself and its
@@ -58,7 +58,7 @@ func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	fabric := prop
 	fabric.RequestedHandles |= cuda.HandleFabric
 	if err := g.Do(func() error { return g.tryFabric(fabric) }); err != nil {
-		g.NoFabric = err.Error()
+		g.NoFabricReason = err.Error()
 	} else {
 		prop = fabric
 	}
