@@ -195,7 +195,7 @@ func (p *plan) prepareNCCL() error {
 		}
 		p.send, p.recv = p.Send, p.Recv
 	default:
-		p.send, p.recv = d.memory.AliasOf(p.Send), d.memory.AliasOf(p.Recv)
+		p.send, p.recv = d.memory.SecondAddress(p.Send), d.memory.SecondAddress(p.Recv)
 	}
 	reduceOp, _ := p.ReduceOp.NCCL().Number()
 	p.dataType, p.reduceOp = dataTypes[p.DataType], nccl.ReduceOp(reduceOp)

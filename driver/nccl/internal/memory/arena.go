@@ -18,7 +18,7 @@ type Arena struct {
 	bytes  int64
 	// base is the start of the range that callers use and on which windows are registered. alias is
 	// the start of the second range, on which no window is ever registered.
-	base, alias uintptr
+	base, secondBase uintptr
 	closed      bool // guarded by Memory.mu
 	// kept is set if the arena may outlive the device. The arena then holds a reference to the
 	// GPU's context; guarded by Memory.mu.
@@ -65,7 +65,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 		if a.base, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
 			return err
 		}
-		if a.alias, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
+		if a.secondBase, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
 			return errors.Join(err, m.gpu.CUDA.AddressFree(a.base, bytes))
 		}
 		return nil
@@ -118,7 +118,7 @@ func (a *Arena) release() error {
 	return m.gpu.FreeWhenIdle(func() error {
 		err := m.gpu.Do(func() error {
 			return errors.Join(m.gpu.CUDA.AddressFree(a.base, a.bytes),
-				m.gpu.CUDA.AddressFree(a.alias, a.bytes))
+				m.gpu.CUDA.AddressFree(a.secondBase, a.bytes))
 		})
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -141,14 +141,14 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if _, err := m.gpu.Reclaim(); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
-	drawn, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
+	chosen, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
-	s := &Segment{arena: a, offset: drawn, bytes: bytes}
+	s := &Segment{arena: a, offset: chosen, bytes: bytes}
 	if err := m.gpu.Do(s.create); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
-	m.list(s)
+	m.add(s)
 	return s, nil
 }

@@ -5,7 +5,7 @@
 //
 // An Arena consists of two reserved address ranges of the same size. A Segment is a physical
 // allocation that is mapped as a whole into both ranges, at the same offset. Windows are registered
-// only over the first mapping. Callers use addresses of the first mapping, which Memory.AliasOf
+// only over the first mapping. Callers use addresses of the first mapping, which Memory.SecondAddress
 // translates to the second.
 //
 // An arena is open from Memory.NewArena until Arena.Close, and a segment is mapped from Arena.Map

@@ -24,14 +24,14 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// AliasOf returns the address at which the memory at the given address is mapped a second time,
-// outside all windows. If the given address is outside all arenas, AliasOf returns it unchanged.
-func (m *Memory) AliasOf(address uintptr) uintptr {
+// SecondAddress returns the address at which the memory at the given address is mapped a second time,
+// outside all windows. If the given address is outside all arenas, SecondAddress returns it unchanged.
+func (m *Memory) SecondAddress(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, a := range m.arenas {
 		if offset := address - a.base; address >= a.base && offset < uintptr(a.bytes) {
-			return a.alias + offset
+			return a.secondBase + offset
 		}
 	}
 	return address
@@ -40,13 +40,13 @@ func (m *Memory) AliasOf(address uintptr) uintptr {
 // Owns reports whether a segment belongs to m.
 func (m *Memory) Owns(s *Segment) bool { return s.arena.memory == m }
 
-func (m *Memory) list(s *Segment) {
+func (m *Memory) add(s *Segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.segments[s] = true
 }
 
-func (m *Memory) unlist(s *Segment) {
+func (m *Memory) remove(s *Segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.segments, s)

@@ -31,8 +31,8 @@ func (s *Segment) Address() uintptr { return s.arena.base + uintptr(s.offset) }
 // Bytes returns the segment's size.
 func (s *Segment) Bytes() int64 { return s.bytes }
 
-// plainAddress returns the address of the second mapping, which no window covers.
-func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
+// secondAddress returns the address of the second mapping, which no window covers.
+func (s *Segment) secondAddress() uintptr { return s.arena.secondBase + uintptr(s.offset) }
 
 // create allocates, maps and zeroes the memory. Zeroing is needed because the driver may return
 // memory with old contents.
@@ -46,7 +46,7 @@ func (s *Segment) create() error {
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
-	if err := s.mapAt(s.plainAddress(), handle); err != nil {
+	if err := s.mapAt(s.secondAddress(), handle); err != nil {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
@@ -85,7 +85,7 @@ func (s *Segment) release() error {
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
-				g.CUDA.Unmap(s.plainAddress(), s.bytes))
+				g.CUDA.Unmap(s.secondAddress(), s.bytes))
 		})
 	})
 }
@@ -110,7 +110,7 @@ func (s *Segment) unmap() error {
 	}
 	s.unmapped = true
 	unmap := func() error {
-		m.unlist(s)
+		m.remove(s)
 		return s.release()
 	}
 	if m.UseCounts.DeferUntilUnused(&s.Uses, &s.arena.uses, func() { _ = unmap() }) {

@@ -53,7 +53,7 @@ func (s *Segment) Suspend() error {
 	s.suspended = true
 	return g.Do(func() error {
 		return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
-			g.CUDA.Unmap(s.plainAddress(), s.bytes))
+			g.CUDA.Unmap(s.secondAddress(), s.bytes))
 	})
 }
 
