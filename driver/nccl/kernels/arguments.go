@@ -49,8 +49,8 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 		return cuda.ParamsOf(&a)
 	}
 	bulk := bulkArguments{arguments: a}
-	copy(bulk.sendAt[:], l.SendWindow.(Located).Locate(l.Send))
-	copy(bulk.recvAt[:], l.RecvWindow.(Located).Locate(l.Recv))
+	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(l.Send))
+	copy(bulk.recvAt[:], l.RecvWindow.(PeerLocator).Locate(l.Recv))
 	return cuda.ParamsOf(&bulk)
 }
 

@@ -121,7 +121,7 @@ func TestLayoutMatchesSources(t *testing.T) {
 		"MessageWaits":  {0, MessageWaits},
 		"MessageDone":   {0, MessageDone},
 		"Report.digest": {int(unsafe.Offsetof(r.Digest)), int(unsafe.Sizeof(r.Digest))},
-		"Report.theirs": {int(unsafe.Offsetof(r.Theirs)), int(unsafe.Sizeof(r.Theirs))},
+		"Report.theirs": {int(unsafe.Offsetof(r.PeerDigest)), int(unsafe.Sizeof(r.PeerDigest))},
 		"Report.epoch":  {int(unsafe.Offsetof(r.Epoch)), int(unsafe.Sizeof(r.Epoch))},
 		"Report.ranks":  {int(unsafe.Offsetof(r.Ranks)), int(unsafe.Sizeof(r.Ranks))},
 		"Report.fault":  {int(unsafe.Offsetof(r.fault)), int(unsafe.Sizeof(r.fault))},

@@ -24,8 +24,8 @@ const (
 // stops kernels. It is in host memory that the device reads and writes, and has the layout of
 // struct Report in src/exchange.h. Once fault is not None, the fields before it may be read.
 type Report struct {
-	// Digest is the digest of this rank's call. Theirs is the digest of the peer's different call.
-	Digest, Theirs uint64
+	// Digest is the digest of this rank's call. PeerDigest is the digest of the peer's different call.
+	Digest, PeerDigest uint64
 	// Epoch is the number of the call among the group's kernel launches, counted from 1.
 	Epoch uint64
 	// Ranks depends on the fault. After TimedOut, it is a bit set of the missing ranks. After
@@ -47,7 +47,7 @@ func (r *Report) Read() (Report, bool) {
 		return Report{}, false
 	}
 	return Report{
-		Digest: r.Digest, Theirs: r.Theirs, Epoch: r.Epoch, Ranks: r.Ranks, fault: uint32(fault),
+		Digest: r.Digest, PeerDigest: r.PeerDigest, Epoch: r.Epoch, Ranks: r.Ranks, fault: uint32(fault),
 	}, true
 }
 

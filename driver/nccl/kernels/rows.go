@@ -222,7 +222,7 @@ func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
 		tensor.parts = w.parts(s)
 		first += chunks(s.bytes, wideLines)
 		if w.launch.Bulk {
-			copy(tensor.recvAt[:], s.call.RecvWindow.(Located).Locate(s.call.Recv))
+			copy(tensor.recvAt[:], s.call.RecvWindow.(PeerLocator).Locate(s.call.Recv))
 		}
 	}
 	return cuda.ParamsOf(&a)
@@ -234,7 +234,7 @@ func (w *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
 	for _, s := range next.slices { // a scatter has at most one slice
 		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.offset), w.parts(s)
 		if w.launch.Bulk {
-			copy(a.sendAt[:], s.call.SendWindow.(Located).Locate(s.call.Send))
+			copy(a.sendAt[:], s.call.SendWindow.(PeerLocator).Locate(s.call.Send))
 		}
 	}
 	return cuda.ParamsOf(&a)

@@ -20,8 +20,8 @@ type Transport struct {
 	Overlaps bool
 }
 
-// Located is implemented by windows that peers have mapped.
-type Located interface {
+// PeerLocator is implemented by windows that peers have mapped.
+type PeerLocator interface {
 	// Locate returns the address of each rank's copy of a buffer, in group order.
 	Locate(address uintptr) []uintptr
 }
